@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 DATA ?=
+# Many tests wait for processes that they started, so two workers share a core.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
 .PHONY: demo test check format bench fleet publishing slow replay returning killing containers clean
 
@@ -12,7 +14,7 @@ demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make d
 	$(BIN)/rsnotify demo $(ARGS)
 
 test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
-	$(BIN)/pytest -n auto --dist loadfile -m "not slow" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 slow: $(VENV)/ready-dev ## the slow tests
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)

@@ -41,6 +41,26 @@ def pytest_runtest_makereport(
     return report
 
 
+#: What takes longest begins first, so that no worker is left with it while the others are idle.
+_LONG = (
+    "tests/end_to_end/",
+    "tests/relay/",
+    "tests/interop/",
+    "tests/test_roles.py",
+    "tests/test_docker.py",
+    "tests/demo/",
+    "tests/wild/test_killed.py",
+    "tests/wild/test_hostile_documents.py",
+    "tests/subscriber/test_processes.py",
+    "tests/publisher/test_source_command.py",
+    "tests/core/test_follower_",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[str]:
     with running_chromium() as url:

@@ -39,16 +39,15 @@ from rsnotify_hub.metrics import Metrics, Readings
 from rsnotify_hub.mqtt.bridge import Bridge
 from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.websocket.connections import WebSockets
-from rsnotify_hub.websocket.selected import Selections
+from rsnotify_hub.websocket.handler import WebSocketHandler
+from rsnotify_hub.websocket.selections import SelectionGroups
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
-from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivering.callbacks import Callbacks
-from rsnotify_hub.websub.delivering.posting.poster import Poster
-from rsnotify_hub.websub.handler import WebSub
-from rsnotify_hub.websub.pinging.pings import Pings
-from rsnotify_hub.websub.verification import Verification
+from rsnotify_hub.websub.delivery.requests import CallbackRequests
+from rsnotify_hub.websub.handler import WebSubHandler
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.pinging.pings import PingHandler
+from rsnotify_hub.websub.verification import IntentVerification
 
 log = logging.getLogger("rsnotify.hub")
 
@@ -92,7 +91,7 @@ class Hub:
         configuration: Configuration,
         store: Store,
         client: aiohttp.ClientSession,
-        requests: Callbacks,
+        requests: CallbackRequests,
         gate: Gate,
         limits: Limits,
         *,
@@ -104,14 +103,14 @@ class Hub:
         self.limits = limits
         self.statistics = Statistics()
         self._clock = clock
-        self._questions = Questions(
+        self._intent_requests = IntentRequests(
             requests, Retry(configuration.retry_seconds), configuration.callback_seconds
         )
         self._live = WebSocketChannel(configuration, self.statistics)
         self._sieve = Sieve()
-        self._selections = Selections(self._live, self._sieve, configuration.max_selections)
+        self._selections = SelectionGroups(self._live, self._sieve, configuration.max_selections)
         self._callbacks = WebSubChannel(
-            store, requests, self._questions, configuration, clock, self.statistics
+            store, requests, self._intent_requests, configuration, clock, self.statistics
         )
         rates = Rates(clock)
         self._bridge = None
@@ -126,16 +125,16 @@ class Hub:
             store, (*channels, self._bridge) if self._bridge else channels, self.statistics
         )
         gate.room = TopicRoom(self._topics, configuration.max_topics_per_publisher)
-        self._verification = Verification(
-            self._callbacks, self._topics, self._questions, configuration, clock
+        self._verification = IntentVerification(
+            self._callbacks, self._topics, self._intent_requests, configuration, clock
         )
         self._intake = intake = Intake(gate, configuration, clock)
-        self._pings = Pings(self._topics, client, configuration, clock)
-        self.websub = WebSub(
+        self._pings = PingHandler(self._topics, client, configuration, clock)
+        self.websub = WebSubHandler(
             intake, self._topics, self._pings, self._verification, limits, configuration
         )
         self.memory = ChangeMemory(self._topics, public_url + "topics", broker)
-        self.websockets = WebSockets(
+        self.websockets = WebSocketHandler(
             intake,
             self._topics,
             self._live,
@@ -178,7 +177,7 @@ class Hub:
         """Let what was published become durable, and stop delivering."""
         await self.readiness.close()
         await self._verification.close()
-        await self._questions.close()
+        await self._intent_requests.close()
         await self._pings.close()
         if self._bridge is not None:
             await self._bridge.close()
@@ -249,15 +248,14 @@ async def open_hub(
                 per_host=0,
             )
         )
-        poster = Poster(allow_private_addresses=configuration.allow_private_addresses)
-        stack.callback(poster.close)
-        requests = Callbacks(
+        requests = CallbackRequests(
             callback_client,
-            poster,
             public_url + "websub",
             method=configuration.signature,
             clock=clock,
+            allow_private_addresses=configuration.allow_private_addresses,
         )
+        stack.callback(requests.close)
         limits = Limits(configuration)
         gate = Gate(grants_of(configuration, anonymous=anonymous), limits.tokens)
         hub = Hub(

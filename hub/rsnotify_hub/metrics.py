@@ -27,8 +27,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from rsnotify_hub.log.store import LogState
-from rsnotify_hub.statistics import Outcome, Statistics, Way
-from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
 
 #: Where the buckets of lags end, in seconds: from a blink to a day.
 LAG_BUCKETS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
@@ -73,7 +73,7 @@ class Readings(Struct, frozen=True, kw_only=True):
     version: str
     statistics: Statistics
     logs: Sequence[LogState]
-    subscriptions: Mapping[State, int]
+    subscriptions: Mapping[DeliveryState, int]
     lags: Sequence[float]
     connections: int
     websockets: int
@@ -121,9 +121,9 @@ def _delivered(statistics: Statistics) -> Iterator[Metric]:
     sizes = CounterMetricFamily(
         _PREFIX + "delivered_bytes", "Bytes of what was delivered", labels=["way"]
     )
-    for way in Way:
+    for way in DeliveryTransport:
         sizes.add_metric([way], statistics.delivered_bytes[way])
-        for outcome in Outcome:
+        for outcome in DeliveryOutcome:
             deliveries.add_metric([way, outcome], statistics.deliveries[way, outcome])
     yield deliveries
     yield sizes
@@ -140,7 +140,7 @@ def _subscriptions(readings: Readings) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         _PREFIX + "subscriptions", "WebSub subscriptions by state", labels=["state"]
     )
-    for state in State:
+    for state in DeliveryState:
         states.add_metric([state], readings.subscriptions.get(state, 0))
     yield states
     yield HistogramMetricFamily(

@@ -1,7 +1,7 @@
-"""What the hub has done since it started: plain numbers.
+"""Counters of what the hub has done since it started.
 
-Whoever does something counts it here, at the cost of an addition; `/metrics`, the admin API and
-the dashboard read it.
+Each part of the hub counts its work here, at the cost of an addition; `/metrics`, the admin API and
+the dashboard read the counters.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections import Counter
 from enum import StrEnum
 
 
-class Way(StrEnum):
-    """The ways out of the hub."""
+class DeliveryTransport(StrEnum):
+    """The transports to Destinations."""
 
     WEBSUB = "websub"
     WEBSOCKET = "websocket"
     MQTT = "mqtt"
 
 
-class Outcome(StrEnum):
-    """What became of a delivery, or of a try at one."""
+class DeliveryOutcome(StrEnum):
+    """The outcome of a delivery, or of an attempt at one."""
 
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -29,16 +29,16 @@ class Outcome(StrEnum):
 
 
 class Statistics:
-    """Counts since the start of this process.
+    """Counters since the start of this process.
 
     Attributes:
         accepted: Fragments that became durable.
         accepted_bytes: Their bytes.
-        duplicates: Fragments that the log had already, or that said nothing new.
+        duplicates: Fragments that the log already had, or that contained nothing new.
         refused: Requests and frames that were refused, by the code of the refusal.
-        deliveries: Deliveries, and tries at them, by way and outcome.
-        delivered_bytes: Bytes of what was delivered, by way.
-        retries: Deliveries that were tried again.
+        deliveries: Deliveries, and attempts at them, by transport and outcome.
+        delivered_bytes: Bytes that were delivered, by transport.
+        retries: Attempts after a failed one.
     """
 
     def __init__(self) -> None:
@@ -46,6 +46,6 @@ class Statistics:
         self.accepted_bytes = 0
         self.duplicates = 0
         self.refused: Counter[str] = Counter()
-        self.deliveries: Counter[tuple[Way, Outcome]] = Counter()
-        self.delivered_bytes: Counter[Way] = Counter()
+        self.deliveries: Counter[tuple[DeliveryTransport, DeliveryOutcome]] = Counter()
+        self.delivered_bytes: Counter[DeliveryTransport] = Counter()
         self.retries = 0

@@ -1,19 +1,19 @@
-"""The life of a WebSub subscription, as values and decisions; others do the I/O.
+"""The life cycle of a WebSub subscription: values and decisions without I/O.
 
 Theory of operation. A subscription is identified by its topic and callback. A request never
-changes it; only a *verified* intent does, so that nobody can subscribe, renew or end what is
-not theirs:
+changes it; only a *verified* intent does (WebSub §5.3), so that nobody can subscribe, renew or end
+a subscription that is not theirs:
 
     state     confirmed subscribe       confirmed unsubscribe   lease ends   callback says 410
     absent    active, from now on       absent                  -            -
     active    active, renewed           absent                  absent       absent
 
-A renewal replaces the secret and the lease, and keeps the place in the log. Any answer of a
-callback but 2xx and 410 leaves the subscription as it is, to be tried again until its lease
-ends: a callback that is down loses nothing that the log still has.
+A renewal replaces the secret and the lease, and keeps the position in the log. Any answer of a
+callback except 2xx and 410 leaves the subscription as it is, and the delivery is retried until the
+lease ends: a callback that is down loses nothing that the log still has.
 
-Who administers the hub may suspend a subscription, which keeps its place and its lease but is
-not delivered, and end one; the callback is then told (WebSub §5.2).
+An administrator may suspend a subscription, which keeps its position and its lease but receives
+nothing, and may end one, of which the callback is informed (WebSub §5.2).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Subscription(Struct, frozen=True):
     """A confirmed subscription.
 
     Args:
-        topic: What it is for.
+        topic: The topic.
         callback: Where deliveries go, exactly as the subscriber wrote it.
-        secret: What deliveries are signed with, if anything.
+        secret: The secret that deliveries are signed with, if any.
         expires: When its lease ends.
-        position: The place in the log up to which it was delivered.
+        position: The position in the log up to which it was delivered.
         suspended: Whether nothing is delivered for now.
-        client: The address that asked for it first, for its share of the room.
+        client: The client that requested it first, whose quota it counts for.
     """
 
     topic: str
@@ -54,16 +54,16 @@ class Subscription(Struct, frozen=True):
 
 
 def subscription_id(topic: str, callback: str) -> str:
-    """Return what a subscription is called where its callback must not show.
+    """Return the name of a subscription where its callback must not show.
 
-    Neither a topic nor a callback holds a line break, so no two are spelled alike. It is long
-    enough that nobody finds two with the same id, who may choose both.
+    Neither a topic nor a callback contains a line break, so that the hashed text is unambiguous.
+    The id is long enough that nobody can find two subscriptions with the same one.
     """
     return hashlib.sha256(f"{topic}\n{callback}".encode()).hexdigest()[:32]
 
 
 def granted_lease(requested: int | None, *, default: int, minimum: int, maximum: int) -> int:
-    """Return the lease that is granted, in seconds (WebSub §5.1); the maximum wins."""
+    """Return the lease to grant, in seconds (WebSub §5.1); the maximum takes precedence."""
     return min(max(requested or default, minimum), maximum)
 
 
@@ -78,17 +78,17 @@ def subscribed(
     position: int,
     client: str = "",
 ) -> Subscription:
-    """Apply a confirmed subscribe.
+    """Return the subscription after a confirmed subscribe.
 
     Args:
         old: The subscription that it renews, if there is one.
-        topic: What it is for.
+        topic: The topic.
         callback: Where deliveries go.
         secret: The secret of this request.
         lease: The granted lease in seconds, from `now`.
-        now: When the callback was asked to confirm: the lease counts from then (WebSub §5.3).
+        now: When the callback was requested to confirm; the lease counts from then (WebSub §5.3).
         position: The end of the topic's log, where a new subscription begins.
-        client: The address that asked for it.
+        client: The client that requested it.
     """
     expires = now + timedelta(seconds=lease)
     if old is not None and not is_expired(old, now):
@@ -97,5 +97,5 @@ def subscribed(
 
 
 def is_expired(subscription: Subscription, now: Instant) -> bool:
-    """Tell whether the lease has ended."""
+    """Return whether the lease has ended."""
     return subscription.expires <= now

@@ -1,1 +1,1 @@
-"""How a Destination stays in sync: the follower state machine, events in, actions out. No I/O."""
+"""The follower state machine, which keeps a Destination in sync: events in, actions out, no I/O."""

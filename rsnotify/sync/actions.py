@@ -1,4 +1,4 @@
-"""What a `Follower` asks of the program around it."""
+"""What a `Follower` asks the surrounding program to do, and the progress the program stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rsnotify.sync.list_fingerprint import ListFingerprint
 
 
 class DocumentKind(StrEnum):
-    """The rungs of the ladder on which a Destination gets level, cheapest first."""
+    """The kinds of documents from which a Destination can catch up, cheapest first."""
 
     CHANGE_LIST = "Change List"
     CHANGE_LIST_ARCHIVE = "Change List Archive"
@@ -26,65 +26,65 @@ class DocumentKind(StrEnum):
 
 
 class Fetch(Struct, frozen=True):
-    """GET and read this document to its end; answer with `fetched` or `fetch_failed`.
+    """GET this document and read it to its end; answer with `fetched` or `fetch_failed`.
 
     Args:
         uri: The document, or the package.
-        rung: What it was reached by.
+        kind: The kind of the document that led to it.
         package: The entry of a package in its dump. The document is then the manifest inside
-            the ZIP; the members of this package and of the one before it may be asked for as
-            content (`Change.package`), until the follower is level.
+            the ZIP; until the follower is level, changes may refer to the members of this package
+            and of the one before it (`Change.package`).
     """
 
     uri: str
-    rung: DocumentKind
+    kind: DocumentKind
     package: Resource | None = None
 
 
 class Apply(Struct, frozen=True):
     """Apply these changes, each on its own; answer with `applied` or `failed`.
 
-    A change that is older than what is held already is applied by doing nothing.
+    A change older than the stored version counts as applied, and nothing is done.
     """
 
     changes: tuple[Change, ...]
 
 
 class BeginBaseline(Struct, frozen=True):
-    """Forget which resources were seen in an earlier baseline. Needs no answer."""
+    """Forget which resources an earlier baseline has listed. Needs no answer."""
 
 
 class Compare(Struct, frozen=True):
-    """Note these resources as seen, and answer `differing` with those not held like this.
+    """Record these resources as listed, and answer `differing` with those stored differently.
 
     Args:
         resources: Entries of a Resource List.
-        at: The instant the list speaks of; a resource changed later is not its business.
+        at: The instant the list describes; resources that changed later do not count.
     """
 
     resources: tuple[Resource, ...]
     at: Instant
 
 
-class Sweep(Struct, frozen=True):
-    """Answer `differing` with a deletion for each resource held and not seen since the begin.
+class FindUnlisted(Struct, frozen=True):
+    """Answer `unlisted` with the resources stored, but not listed since `BeginBaseline`.
 
     Args:
-        at: The instant the Resource List speaks of; a resource changed later stays.
+        at: The instant the Resource List describes; resources that changed later do not count.
     """
 
     at: Instant
 
 
 class ForgetDatetimes(Struct, frozen=True):
-    """Forget when resources changed that are held as changed later than this. Needs no answer.
+    """Forget the datetimes of resources that are later than this. Needs no answer.
 
-    They have a time that was wrong, and what the Source tells of them would be older for years.
-    They stay as they are, of unknown time.
+    Such a datetime was wrong, and would make the Source's later changes look old for years. The
+    resources stay as they are, with an unknown datetime.
 
     Args:
         after: The instant.
-        entirely: Whether to forget as well how far one is, as the time of the Source has gone back.
+        entirely: Whether to forget the progress too, as the Source's clock has gone back.
     """
 
     after: Instant
@@ -92,34 +92,55 @@ class ForgetDatetimes(Struct, frozen=True):
 
 
 class Discover(Struct, frozen=True):
-    """Read the Capability List anew; answer with `offered`. Nothing waits for it."""
+    """Read the Capability List again; answer with `offered`. Nothing waits for it."""
 
 
 class LogNote(Struct, frozen=True):
-    """Something the log should tell: which rung is taken, and why.
+    """Write a sentence to the log: for example, which kind of document is read and why.
 
     Args:
         text: A sentence for the operator of the Destination.
-        warning: Whether something is not as it should be.
+        warning: Whether something is wrong.
     """
 
     text: str
     warning: bool = False
 
 
-Action = Fetch | Apply | BeginBaseline | Compare | Sweep | ForgetDatetimes | Discover | LogNote
+Action = (
+    Fetch | Apply | BeginBaseline | Compare | FindUnlisted | ForgetDatetimes | Discover | LogNote
+)
+
+
+class ActionList:
+    """The actions that follow from the current event."""
+
+    def __init__(self) -> None:
+        self._actions: list[Action] = []
+
+    def append(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def note(self, text: str, *, warning: bool = False) -> None:
+        """Append a sentence for the log."""
+        self._actions.append(LogNote(text, warning))
+
+    def remove_all(self) -> list[Action]:
+        """Return the actions and clear the list."""
+        actions, self._actions = self._actions, []
+        return actions
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
-    """What a Destination keeps, in the same transaction as the state it covers.
+    """What a Destination stores in the same transaction as the state it covers.
 
     Args:
         through: T: every change up to and including this instant is durably applied.
-        confirmed: Through here the standard documents, not only the hub, have said so.
-        seen: What the documents listed at exactly `confirmed`.
-        running: Whether more may have come of that very instant since they were read, as it was
-            a second, or a day, that may not have been over then.
-        prefix: A fingerprint of the Change List that was read last, and all of it applied.
+        confirmed: The standard documents, not only the hub, have confirmed the changes up to here.
+        seen: The changes that the documents list at exactly `confirmed`.
+        running: Whether more changes of that very instant may have followed since it was read:
+            datetimes may be whole seconds or days, and that second or day may not have been over.
+        prefix: A fingerprint of the Change List that was read last and is applied completely.
         missing: Resources that the documents list and the server does not have.
     """
 

@@ -1,9 +1,8 @@
-"""Getting level from what a Source tells of all its resources.
+"""Chooses the documents of a baseline, which list all resources of a Source.
 
-The ways are its Resource List and its Resource Dump, and where these are broken, the youngest
-of their archived predecessors. One that was read to its end is enough. A `Baseline` is told
-each document that it asked for and says what comes next; it does not know what is done with
-what was read.
+The root documents are the Resource List and the Resource Dump, and if these are broken, the latest
+of their archived predecessors. One of them, read to its end, is enough. A `Baseline` receives each
+document that it has requested and returns its entries; it does not use them.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import DocumentKind, Fetch
-from rsnotify.sync.fallback_order import DocumentQueue, resource_ways
+from rsnotify.sync.fallback_order import DocumentQueue, resource_documents
 
 _DUMPS = (DocumentKind.RESOURCE_DUMP, DocumentKind.RESOURCE_DUMP_ARCHIVE)
 _ARCHIVES = (DocumentKind.RESOURCE_LIST_ARCHIVE, DocumentKind.RESOURCE_DUMP_ARCHIVE)
-#: What may be met on a way. A plain Sitemap has no capability (core §6.1).
-_MET = {
+_ARCHIVE_CAPABILITIES = (Capability.RESOURCE_LIST_ARCHIVE, Capability.RESOURCE_DUMP_ARCHIVE)
+#: The capabilities of documents reached from a root. A plain Sitemap has none (core §6.1).
+_CAPABILITIES = {
     DocumentKind.RESOURCE_LIST: (Capability.RESOURCE_LIST, None),
     DocumentKind.RESOURCE_DUMP: (Capability.RESOURCE_DUMP,),
     DocumentKind.RESOURCE_LIST_ARCHIVE: (
@@ -38,14 +38,15 @@ _MET = {
         Capability.RESOURCE_DUMP,
     ),
 }
+_MANIFEST = (Capability.RESOURCE_DUMP_MANIFEST,)
 
 
 class ListedResources(Struct, frozen=True):
     """Entries of one Resource List, or of the manifest of one package.
 
     Args:
-        at: The instant they speak of.
-        package: The URI of the package that holds their content, if it is one.
+        at: The instant they describe.
+        package: The URI of the package that has their content, if it is one.
     """
 
     resources: tuple[Resource, ...]
@@ -54,16 +55,16 @@ class ListedResources(Struct, frozen=True):
 
 
 class Baseline:
-    """One walk over all that a Source says to have.
+    """One pass over all resources of a Source.
 
     Args:
-        offer: Where the Source tells its resources; at least one way must be there.
-        at_least: What `at` is taken for where no document says it.
-        dump_first: Whether packages cost less than a GET for each resource that is missing.
-        is_old: Tells of an instant whether what speaks of it cannot say anything new. A
-            Resource List is read all the same: it costs little.
-        walked: The dump that was read to its end the last time.
-        until: What speaks of a time later than this tells no time: it counts for `at_least`.
+        offer: What the Source offers; at least one document must list resources.
+        at_least: The value of `at` if no document states one.
+        dump_first: Whether packages cost less than a GET for each missing resource.
+        is_old: Returns whether a document that describes an instant cannot have anything new. A
+            Resource List is read in any case: it costs little.
+        last_dump: The dump that was read to its end the last time.
+        until: A document that describes a later time is considered undated: its `at` is `at_least`.
     """
 
     def __init__(
@@ -73,37 +74,37 @@ class Baseline:
         *,
         dump_first: bool = False,
         is_old: Callable[[Instant], bool] = lambda at: False,
-        walked: Document | None = None,
+        last_dump: Document | None = None,
         until: Instant | None = None,
     ) -> None:
-        ways = resource_ways(offer)
-        live = [way for way in ways if way.rung not in _ARCHIVES]
-        archived = [way for way in ways if way.rung in _ARCHIVES]
-        self._ahead = live[::-1] if dump_first else live
+        roots = resource_documents(offer)
+        live = [root for root in roots if root.kind not in _ARCHIVES]
+        archived = [root for root in roots if root.kind in _ARCHIVES]
+        self._remaining = live[::-1] if dump_first else live
         self._archived = archived[::-1] if dump_first else archived
         self._at_least = at_least
         self._is_old = is_old
-        self._walked = walked
+        self._last_dump = last_dump
         self._until = until
-        #: Why a way could not be read to its end, if one could not.
+        #: Why a root could not be read to its end, if one could not.
         self.error: RsnotifyError | None = None
-        if not self._ahead:
-            self._ahead, self._archived = self._archived, []
-        self._begin(self._ahead.pop(0))
+        if not self._remaining:
+            self._remaining, self._archived = self._archived, []
+        self._begin(self._remaining.pop(0))
 
-    def _begin(self, way: Fetch) -> None:
-        #: Where the walk is.
-        self.way = self.current = way
-        #: Whether all was read that belongs to the way, so far.
+    def _begin(self, root: Fetch) -> None:
+        #: The root that is being read, and the document that was requested last.
+        self.root = self.current = root
+        #: Whether everything reached from the root was read, so far.
         self.complete = True
         self._at: Instant | None = None
         self._undated: Document | None = None
-        self._queue = DocumentQueue([way])
-        self._queue.take()
+        self._queue = DocumentQueue([root])
+        self._queue.pop()
 
     @property
-    def walked(self) -> Document | None:
-        """The dump that was read to its end, if only its looks tell it from a later one."""
+    def undated_dump(self) -> Document | None:
+        """The dump that was read to its end, if it has no `at` to tell it from a later one."""
         return self._undated if self.complete else None
 
     @property
@@ -113,58 +114,55 @@ class Baseline:
 
     @property
     def by_dump(self) -> bool:
-        """Whether the way is a dump."""
-        return self.way.rung in _DUMPS
+        """Whether the root is a dump."""
+        return self.root.kind in _DUMPS
 
     def read(self, document: Document, sent: Instant | None = None) -> ListedResources | None:
-        """Take the document that `current` asked for; return its resources, if it has any.
+        """Return the resources of the document requested by `current`, if it has any.
 
         Args:
             document: The document.
             sent: When it was sent, by the clock of the Source; None if that is not known.
 
         Raises:
-            WrongDocument: It is none of the documents that can stand here.
+            WrongDocument: It is of another kind than expected.
         """
         package = self.current.package
-        met = _MET[self.current.rung] if package is None else (Capability.RESOURCE_DUMP_MANIFEST,)
-        if document.capability not in met:
-            raise WrongDocument(f"a {self.way.rung} was expected, not {document.capability!r}")
+        expected = _CAPABILITIES[self.current.kind] if package is None else _MANIFEST
+        if document.capability not in expected:
+            raise WrongDocument(f"a {self.root.kind} was expected, not {document.capability!r}")
         if document.at is not None and is_ahead(document.at, sent):
             document = msgspec.structs.replace(document, at=sent)
         following = document.link(Rel.NEXT) if package is None else None
         if following is not None:
             page = resolve(self.current.uri, following)
-            self._queue.put_page(Fetch(page, self.way.rung))
-        if document.capability in (
-            Capability.RESOURCE_LIST_ARCHIVE,
-            Capability.RESOURCE_DUMP_ARCHIVE,
-        ):
-            self._enqueue(_youngest(document), packaged=False)
-        elif self._tells_nothing_new(document):
+            self._queue.put_page(Fetch(page, self.root.kind))
+        if document.capability in _ARCHIVE_CAPABILITIES:
+            self._enqueue(_latest_member(document), packaged=False)
+        elif self._has_nothing_new(document):
             self.complete = False
             self._queue.clear()
         elif document.index or document.capability == Capability.RESOURCE_DUMP:
-            self._note(document.at)
+            self._lower_at(document.at)
             self._enqueue(document.resources, packaged=not document.index)
         else:
             return self._listed(document, sent)
         return None
 
-    def _tells_nothing_new(self, document: Document) -> bool:
-        if self.way.rung is DocumentKind.RESOURCE_LIST or self._at is not None:
+    def _has_nothing_new(self, document: Document) -> bool:
+        if self.root.kind is DocumentKind.RESOURCE_LIST or self._at is not None:
             return False
         if document.at is not None:
             return self._is_old(document.at)
         if document.capability != Capability.RESOURCE_DUMP or self._undated is not None:
             return False
         self._undated = document
-        return document == self._walked
+        return document == self._last_dump
 
     def _listed(self, document: Document, sent: Instant | None) -> ListedResources:
-        at = document.at or self._at or self._latest(document)
-        at = self._believed(sent if sent is not None and is_ahead(at, sent) else at)
-        self._note(at)
+        at = document.at or self._at or self._latest_lastmod(document)
+        at = self._plausible(sent if sent is not None and is_ahead(at, sent) else at)
+        self._lower_at(at)
         package = self.current.package
         return ListedResources(document.resources, at, package.uri if package else None)
 
@@ -173,27 +171,27 @@ class Baseline:
         for member in members:
             uri = resolve(self.current.uri, member.uri)
             package = msgspec.structs.replace(member, uri=uri) if packaged else None
-            fetches.append(Fetch(uri, self.way.rung, package))
+            fetches.append(Fetch(uri, self.root.kind, package))
         self._queue.put_first(fetches)
 
-    def _latest(self, document: Document) -> Instant:
+    def _latest_lastmod(self, document: Document) -> Instant:
         return max(
             (resource.lastmod for resource in document.resources if resource.lastmod),
             default=self._at_least,
         )
 
-    def _believed(self, at: Instant) -> Instant:
+    def _plausible(self, at: Instant) -> Instant:
         return self._at_least if self._until is not None and at > self._until else at
 
-    def _note(self, at: Instant | None) -> None:
+    def _lower_at(self, at: Instant | None) -> None:
         if at is not None:
-            at = self._believed(at)
+            at = self._plausible(at)
             self._at = at if self._at is None else min(self._at, at)
 
-    def broken(self, error: RsnotifyError) -> None:
-        """Hear that what `current` asked for is of no use.
+    def skip(self, error: RsnotifyError) -> None:
+        """Skip the document requested by `current`, as it is unusable.
 
-        The packages that are left are still read: what they have need not be fetched one by one.
+        The remaining packages are still read: their content need not be fetched one by one.
         """
         self.error = self.error or error
         self.complete = False
@@ -201,22 +199,23 @@ class Baseline:
             self._queue.clear()
 
     def next(self) -> Fetch | None:
-        """Return what to read next; None when a way is complete, or none is left."""
-        following = self._queue.take()
+        """Return what to read next; None if a root was read completely, or none is left."""
+        following = self._queue.pop()
         if following is not None:
             self.current = following
             return following
         if self.complete:
             return None
-        if not self._ahead and self.error is not None:
-            self._ahead, self._archived = self._archived, []
-        if not self._ahead:
+        if not self._remaining and self.error is not None:
+            self._remaining, self._archived = self._archived, []
+        if not self._remaining:
             return None
-        self._begin(self._ahead.pop(0))
-        return self.way
+        self._begin(self._remaining.pop(0))
+        return self.root
 
 
-def _youngest(archive: Document) -> tuple[Resource, ...]:
-    """Return the member of an archive that speaks of the latest instant."""
-    dated = [(member.at, place) for place, member in enumerate(archive.resources) if member.at]
-    return (archive.resources[max(dated)[1]],) if dated else archive.resources[-1:]
+def _latest_member(archive: Document) -> tuple[Resource, ...]:
+    """Return the member of an archive that describes the latest instant."""
+    members = archive.resources
+    dated = [(member.at, index) for index, member in enumerate(members) if member.at]
+    return (members[max(dated)[1]],) if dated else members[-1:]

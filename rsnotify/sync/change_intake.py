@@ -1,21 +1,22 @@
-"""Change Lists and packages on their way to the worklist: what of them has to be applied.
+"""Decides which entries of Change Lists and packages have to be applied.
 
-Most lists extend the one that was read before, and what they add is applied by its datetime. All
-entries of a list are compared with what is held where datetimes prove too little:
+Most lists extend the one that was read before, and their new entries are found by datetime. All
+entries of a list are compared with the stored versions if datetimes do not prove enough:
 
-- it is the first list after a baseline: the `at` of a Resource List may be wrong, or be the time at
-  which the list was finished;
-- the part that was read before has changed (`prefix`), or what was read before is not known;
-- its datetimes contradict each other, or the time at which it was sent;
-- it ends before what the lists said before (`backwards`).
+- It is the first list after a baseline: the `at` of a Resource List may be wrong, or be the time at
+  which the list was finished.
+- The part that was read before has changed (`prefix`), or is not known.
+- Its datetimes contradict each other, or the time at which it was sent.
+- It ends before earlier lists ended (`clock`).
 
-Comparing costs a look-up for each resource, and a request only where the entry contradicts what is
-held (`CheckMethod.COMPARE`).
+A comparison costs a look-up for each resource, and a request only if the entry contradicts the
+stored version (`CheckMethod.COMPARE`).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from msgspec import structs
 
@@ -24,190 +25,178 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 from rsnotify.sync.actions import Fetch
 from rsnotify.sync.clock_regression import ClockRegressionDetector
-from rsnotify.sync.frontiers import SyncFrontiers
 from rsnotify.sync.list_fingerprint import ListFingerprint, prefix_of
-from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import PendingChanges
-from rsnotify.sync.reduction import reduce
-from rsnotify.sync.unconfirmed import Denied, UnconfirmedChanges
+from rsnotify.sync.reduction import reduce_changes
+from rsnotify.sync.sync_state import SyncState
+from rsnotify.sync.unconfirmed_changes import Verification
 
-#: How many packages are remembered; what is forgotten is read once more.
-_KEPT = 50_000
-#: How many versions of the list of the present are remembered by their fingerprints.
+#: How many packages are remembered; others are read once more.
+_PACKAGES = 50_000
+#: How many versions of the open list are remembered by their fingerprints: replicas may alternate.
 _REPLICAS = 8
 
 
 class ChangeIntake:
-    """Adds to the worklist what Change Lists and packages of Change Dumps say.
+    """Adds the entries of Change Lists and packages of Change Dumps to the pending changes.
 
     Args:
-        knowledge: What is known.
-        worklist: Where changes wait to be applied.
-        provisional: What was pushed and no list has confirmed.
-        pace: How many changes may wait for later ones of the same resource.
+        state: The state of the follower.
     """
 
-    def __init__(
-        self,
-        knowledge: SyncFrontiers,
-        worklist: PendingChanges,
-        provisional: UnconfirmedChanges,
-        pace: Pace,
-    ) -> None:
-        self._knowledge = knowledge
-        self._worklist = worklist
-        self._provisional = provisional
-        self._park = pace.hold
-        self._until: tuple[str, Instant | None] | None = None
-        self._asked = 0.0
-        #: The fingerprints of the lists that were read last. Replicas may take turns.
+    def __init__(self, state: SyncState) -> None:
+        self._frontiers = state.frontiers
+        self._pending = state.pending
+        self._unconfirmed = state.unconfirmed
+        self._most_parked = state.pace.hold
+        self._last_closed: tuple[str, Instant | None] | None = None
+        self._requested = 0.0
+        #: The fingerprints of the lists that were read last.
         self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
-        if knowledge.prefix is not None:
-            self._read.append(knowledge.prefix)
-        #: What the lists of the present say of the time of the Source.
-        self.backwards = ClockRegressionDetector(pace)
+        if self._frontiers.prefix is not None:
+            self._read.append(self._frontiers.prefix)
+        #: Whether the open lists show that the Source's clock has gone back.
+        self.clock = ClockRegressionDetector(state.pace)
         #: By URI, the packages that were read last, as their dump listed them.
         self.packages: dict[str, Resource] = {}
-        #: Whether there was something later than all before, since this was last unset.
-        self.news = False
+        #: Whether there was something later than all before, since this was last reset.
+        self.has_news = False
 
     def begin(self, now: float) -> None:
-        """Note that a pull begins."""
-        self._asked = now
+        """Record when a pull begins."""
+        self._requested = now
 
-    def take(
-        self, asked: Fetch, coverage: Coverage, now: float, *, present: bool, more: bool
+    def add(
+        self, fetch: Fetch, coverage: Coverage, now: float, *, is_open: bool, more: bool
     ) -> int:
-        """Add what is new in a document that joins what is confirmed.
+        """Add the new changes of a document that joins the confirmed ones.
 
         Args:
-            asked: What asked for it.
+            fetch: The request for the document.
             coverage: What it covers.
             now: The time.
-            present: Whether it is a list that the Source keeps up to date.
+            is_open: Whether it is a list that the Source keeps up to date.
             more: Whether other documents are about to follow.
 
         Returns:
             How many changes were new.
         """
-        knowledge = self._knowledge
-        before = knowledge.frontier.instant
-        coverage = self._believed(asked, coverage)
-        has_to_compare = self._has_to_compare if present else self._has_to_compare_past
-        compare = has_to_compare(asked, coverage, now)
-        new = knowledge.pull(coverage)
-        told = coverage.changes if compare else new
-        reduced = reduce(told, ordered=coverage.ordered, compare=compare, from_=coverage.from_)
-        # With more lists to come, a resource may change once more: one GET will do. A package
-        # brings what it has.
-        parked = more and asked.package is None and self._worklist.parked < self._park
+        frontiers = self._frontiers
+        before = frontiers.frontier.instant
+        coverage = self._without_rewritten_until(fetch, coverage)
+        if is_open:
+            compare = self._must_compare_open(fetch, coverage, now)
+        else:
+            compare = self._must_compare_closed(coverage)
+        new = frontiers.pull(coverage)
+        listed = coverage.changes if compare else new
+        reduced = reduce_changes(
+            listed, ordered=coverage.ordered, compare=compare, from_=coverage.from_
+        )
+        # If more lists follow, a resource may change once more, and one GET is enough. A package
+        # has the content itself.
+        parked = more and fetch.package is None and self._pending.parked < self._most_parked
         for uri, change in reduced.latest.items():
-            self._worklist.add(
-                self._checked(_unless_old(change, before)), reduced.since[uri], parked=parked
-            )
-        self._verify(self._provisional.confirm(coverage, reduced.latest, before))
-        self._push(knowledge.join_held(), now)
-        if asked.package is not None:
-            self._note_read(asked.uri, asked.package)
-        self.news = self.news or (bool(new) and knowledge.confirmed > before)
+            change = self._checked(_from_package_if_new(change, before))
+            self._pending.add(change, reduced.since[uri], parked=parked)
+        self._verify(self._unconfirmed.confirm(coverage, reduced.latest, before))
+        self._join_held(now)
+        if fetch.package is not None:
+            self._remember(fetch.uri, fetch.package)
+        self.has_news = self.has_news or (bool(new) and frontiers.confirmed > before)
         return len(new)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Forget the lists that were read, as everything is compared."""
         self._read.clear()
-        self._provisional.clear()
+        self._unconfirmed.clear()
 
     def end(self, now: float) -> None:
         """Verify what the lists should have confirmed, now that they are read to their end."""
-        self._verify(self._provisional.lists_end(self._knowledge.confirmed, self._asked, now))
+        confirmed = self._frontiers.confirmed
+        self._verify(self._unconfirmed.end_of_lists(confirmed, self._requested, now))
 
-    def compared(self, at: Instant, now: float) -> None:
-        """Note that the whole set as of an instant was compared."""
-        self._knowledge.baseline(at)
+    def end_baseline(self, at: Instant, now: float) -> None:
+        """Record that the whole set as of an instant was compared."""
+        self._frontiers.baseline(at)
         self._read.clear()
-        self._provisional.compared(at)
-        self._push(self._knowledge.join_held(), now)
+        self._unconfirmed.drop_compared(at)
+        self._join_held(now)
 
-    def _verify(self, denied: list[Denied]) -> None:
+    def _verify(self, verifications: Iterable[Verification]) -> None:
         """Fetch the resources of changes that no list has confirmed."""
-        for change, pushed_at in denied:
-            self._worklist.add(change, since=min(change.at, pushed_at))
+        for change, pushed_at in verifications:
+            self._pending.add(change, since=min(change.at, pushed_at))
 
-    def _push(self, changes: list[Change], now: float) -> None:
-        self._provisional.add(changes, now)
+    def _join_held(self, now: float) -> None:
+        changes = self._frontiers.join_held()
+        self._unconfirmed.add(changes, now)
         for change in changes:
-            self._worklist.add(change)
+            self._pending.add(change)
 
-    def _has_to_compare(self, asked: Fetch, coverage: Coverage, now: float) -> bool:
-        """Return whether datetimes do not prove which entries of a list are old."""
-        knowledge = self._knowledge
-        confirmed = knowledge.confirmed
-        prefix = prefix_of(asked.uri, coverage, confirmed)
-        full = knowledge.prefix
-        has_lost = full is not None and prefix is not None and full.has_lost(prefix, coverage)
-        goes_back = self.backwards.look(coverage, knowledge.frontier, now, has_lost=has_lost)
+    def _must_compare_open(self, fetch: Fetch, coverage: Coverage, now: float) -> bool:
+        """Return whether datetimes do not prove which entries of an open list are old."""
+        frontiers = self._frontiers
+        confirmed, last = frontiers.confirmed, frontiers.prefix
+        prefix = prefix_of(fetch.uri, coverage, confirmed)
+        has_lost = last is not None and prefix is not None and last.has_lost(prefix, coverage)
+        is_behind = self.clock.check_open(coverage, frontiers.frontier, now, has_lost=has_lost)
         if prefix is None:
-            return goes_back
-        known = [last for last in self._read if last.before >= confirmed]
-        if not any(last.is_same_as(prefix) for last in known):
-            goes_back = goes_back or coverage.contradictory
-        compare = goes_back or not any(last.is_extended_by(prefix, coverage) for last in known)
+            return is_behind
+        known = [read for read in self._read if read.before >= confirmed]
+        if not any(read.is_same_as(prefix) for read in known):
+            is_behind = is_behind or coverage.contradictory
+        compare = is_behind or not any(read.is_extended_by(prefix, coverage) for read in known)
         if not has_lost:  # else the next run has to see it, too
-            knowledge.prefix = prefix
+            frontiers.prefix = prefix
         self._read.append(prefix)
         return compare
 
-    def _has_to_compare_past(self, _asked: Fetch, coverage: Coverage, _now: float) -> bool:
-        """Return the same for a closed list or a package.
-
-        Its URI is another than while it was open.
-        """
-        knowledge = self._knowledge
-        full, frontier, until = knowledge.prefix, knowledge.frontier, coverage.until
-        if full is None:
-            self.backwards.look_at_past(coverage, frontier)
+    def _must_compare_closed(self, coverage: Coverage) -> bool:
+        """Return the same for a closed list or a package, which had another URI while open."""
+        frontier, last, until = self._frontiers.frontier, self._frontiers.prefix, coverage.until
+        if last is None:
+            self.clock.check_closed(coverage, frontier)
             return coverage.contradictory
-        if coverage.from_ != full.from_ or until is None or until < full.before:
-            is_missed = full.is_missed_by(coverage)
-            self.backwards.look_at_past(coverage, frontier, has_lost=is_missed)
+        if coverage.from_ != last.from_ or until is None or until < last.before:
+            is_missed = last.is_missed_by(coverage)
+            self.clock.check_closed(coverage, frontier, has_lost=is_missed)
             return coverage.contradictory or is_missed
-        prefix = prefix_of(full.uri, coverage, knowledge.confirmed)
-        has_lost = prefix is not None and full.has_lost(prefix, coverage)
-        self.backwards.look_at_past(coverage, frontier, has_lost=has_lost)
-        is_extended = prefix is not None and full.is_extended_by(prefix, coverage)
+        prefix = prefix_of(last.uri, coverage, self._frontiers.confirmed)
+        has_lost = prefix is not None and last.has_lost(prefix, coverage)
+        self.clock.check_closed(coverage, frontier, has_lost=has_lost)
+        is_extended = prefix is not None and last.is_extended_by(prefix, coverage)
         return coverage.contradictory or not is_extended
 
     def _checked(self, change: Change) -> Change:
-        """Compare also what push announced otherwise long ago, with a later datetime."""
-        if change.check is CheckMethod.DATE and self._provisional.is_overdue(
-            change.uri, self._asked
-        ):
+        """Compare a change that push announced differently long ago, with a later datetime."""
+        is_overdue = self._unconfirmed.is_overdue(change.uri, self._requested)
+        if change.check is CheckMethod.DATE and is_overdue:
             return structs.replace(change, check=CheckMethod.COMPARE)
         return change
 
-    def _note_read(self, uri: str, package: Resource) -> None:
+    def _remember(self, uri: str, package: Resource) -> None:
         self.packages.pop(uri, None)
         self.packages[uri] = package
-        if len(self.packages) > _KEPT:
+        if len(self.packages) > _PACKAGES:
             del self.packages[next(iter(self.packages))]
 
-    def _believed(self, asked: Fetch, coverage: Coverage) -> Coverage:
-        """Return a list that is rewritten, and so not closed, without its `until`.
+    def _without_rewritten_until(self, fetch: Fetch, coverage: Coverage) -> Coverage:
+        """Return a list whose `until` moves, and so is not closed, without its `until`.
 
-        A Source that stamps it with the present may append an earlier change a moment later.
+        A Source that sets it to the current time may append an earlier change a moment later.
         """
         if not coverage.closed:
             return coverage
-        before, self._until = self._until, (asked.uri, coverage.until)
-        if before is None or before[0] != asked.uri or before == self._until:
+        before, self._last_closed = self._last_closed, (fetch.uri, coverage.until)
+        if before is None or before[0] != fetch.uri or before == self._last_closed:
             return coverage
         latest = max((change.at for change in coverage.changes), default=coverage.from_)
         return structs.replace(coverage, until=latest, closed=False)
 
 
-def _unless_old(change: Change, before: Instant) -> Change:
-    """Take nothing from a package that is out of order.
+def _from_package_if_new(change: Change, before: Instant) -> Change:
+    """Return an old change without its package: content that is out of order is fetched.
 
-    Something later may have been applied, and forgotten, already: a deletion. A GET tells.
+    A later change, such as a deletion, may have been applied and forgotten already.
     """
     return structs.replace(change, package=None) if change.at < before else change

@@ -1,15 +1,15 @@
-"""Continuous audit: is what is held what the Source says that its set is (docs/audit.md)?
+"""Continuous audit: compares the copy with the Source's statement of its set (docs/audit.md).
 
-Theory of operation. A fragment may say how many resources the Source has as of its `until`, and
-their digest. That can be compared with what is held at this very instant only: everything up to
-it is applied, nothing later is, and nothing is on its way. It mostly is so for a moment, sooner or
-later; if not, the next one is waited for. Where they differ:
+Theory of operation. A fragment may state how many resources the Source has as of its `until`, and
+their digest. That can be compared with the copy at this very instant only: when everything up to it
+is applied, nothing later is, and nothing is in flight. Such a moment mostly comes sooner or later;
+if not, the next statement is used. If the two differ:
 
-    said ──differs──> the Change Lists are read from what they last confirmed, as a hub may have
-                      withheld something; with each that is said, for as long as lists may lag
-         ──still────> everything is compared with the Resource List; and so again as long as it
-                      does not help, but ever less often
-         ──agrees───> in step
+    statement ──differs──> the Change Lists are read from `confirmed` on, as a hub may have withheld
+                           something; again with each statement, for as long as lists may lag
+              ──still────> everything is compared with the Resource List; again as long as that does
+                           not help, but less and less often
+              ──agrees───> in step
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import InvalidDocument
 from rsnotify.format.coverage import EARLIEST
@@ -27,12 +28,12 @@ from rsnotify.format.model import Document
 from rsnotify.plural import counted
 from rsnotify.sync.pace import Pace
 
-#: How much longer than the first time it waits at most until everything is compared again.
-_MOST = 64
+#: The longest wait between two comparisons of everything, as a multiple of the first one.
+_LONGEST_WAIT = 64
 
 
 class Remedy(Enum):
-    """What is to be done about a difference."""
+    """How a difference is repaired."""
 
     NOTHING = "nothing"
     PULL = "read the Change Lists"
@@ -40,24 +41,23 @@ class Remedy(Enum):
 
 
 class WriteNote(Protocol):
-    """Takes a sentence for the log."""
+    """Writes a sentence to the log."""
 
-    def __call__(self, text: str, *, warning: bool = False) -> None:
-        """Note it."""
+    def __call__(self, text: str, *, warning: bool = False) -> None: ...
 
 
-class _Said(Struct, frozen=True):
-    """What was said of the set.
+class _Statement(Struct, frozen=True):
+    """What the Source states of its set.
 
     Args:
         until: As of when.
-        digest: What it is.
-        again: Whether it was compared before, and something was done since.
+        digest: The number of resources, and their digest.
+        is_repeated: Whether it was compared before, and a remedy was applied since.
     """
 
     until: Instant
     digest: SetDigest
-    again: bool = False
+    is_repeated: bool = False
 
 
 class ContinuousAudit:
@@ -65,154 +65,154 @@ class ContinuousAudit:
 
     Args:
         pace: How long lists may lag, and how often everything may be compared.
-        note: Takes what the log should tell.
-        incomparable: Why what is held is not the whole set as it is, in a sentence; empty if
-            it is.
+        note: Writes to the log.
+        incomparable: Why the copy is not the whole set as it is, in a sentence; empty if it is.
     """
 
     def __init__(self, pace: Pace, note: WriteNote, incomparable: str = "") -> None:
         self._pace = pace
         self._note = note
         self._incomparable = incomparable
-        self._said: _Said | None = None
-        self._listed = EARLIEST
-        self._since: float | None = None
-        self._compared = self._told = False
-        self._found = 0
+        self._statement: _Statement | None = None
+        self._latest_list = EARLIEST
+        self._differs_since: float | None = None
+        self._has_compared = self._has_reported = False
+        self._differences = 0
         self._next = 0.0
         self._wait = pace.repair
         #: Whether they agreed when they were last compared; None if they never were.
         self.in_step: bool | None = None
-        #: What differs, or why nothing can be compared; empty if all is well.
+        #: What differs, or why nothing can be compared; empty if they agree.
         self.reason = ""
 
     @property
     def repairing(self) -> bool:
-        """Whether everything was compared for a difference that is still there."""
-        return self._compared
+        """Whether everything was compared for a difference that still exists."""
+        return self._has_compared
 
-    def hear(self, document: Document, until: Instant | None, known: Instant | None) -> None:
-        """Hear a fragment.
+    def read_fragment(
+        self, document: Document, until: Instant | None, known: Instant | None
+    ) -> None:
+        """Read what a fragment states of the set.
 
         Args:
             document: The fragment.
-            until: Where what it covers ends; None if it covers nothing.
-            known: Through where every change is known by now.
+            until: Where its interval ends; None if it has none.
+            known: Every change up to here is known by now.
         """
         try:
-            said = set_digest(document)
+            digest = set_digest(document)
         except InvalidDocument as error:
-            self._cannot(f"what a fragment says of the set cannot be read: {error}")
+            self._set_unusable(f"the digest of the set in a fragment cannot be read: {error}")
             return
         if until is None:
-            self._said = None  # what it tells may be later than all that is known
-        elif said is not None and known is not None and until >= known:
-            self._take(_Said(until, said))
+            self._statement = None  # its changes may be later than all that is known
+        elif digest is not None and known is not None and until >= known:
+            self._use(_Statement(until, digest))
 
-    def _take(self, said: _Said) -> None:
+    def _use(self, statement: _Statement) -> None:
         if self._incomparable:
-            self._cannot(self._incomparable)
-        elif said.digest.hash != ALGORITHM:
-            self._cannot("the digest of the Source is not made of SHA-256 hashes")
+            self._set_unusable(self._incomparable)
+        elif statement.digest.hash != ALGORITHM:
+            self._set_unusable("the digest of the Source is not made of SHA-256 hashes")
         else:
-            self._said = said
+            self._statement = statement
 
-    def _cannot(self, reason: str) -> None:
+    def _set_unusable(self, reason: str) -> None:
         if reason != self.reason:
             is_wanted = reason == self._incomparable  # nothing has to be mended then
             self._note(f"the copy cannot be audited: {reason}", warning=not is_wanted)
         self.in_step, self.reason = None, reason
 
-    def listed(self, document: Document) -> None:
-        """Hear a document that lists resources: it may tell what is later than its `at`."""
+    def read_list(self, document: Document) -> None:
+        """Record how far a list of resources reaches: it may be later than its `at`."""
         latest = document.completed or document.at
-        self._listed = max(self._listed, latest or EARLIEST)
+        self._latest_list = max(self._latest_list, latest or EARLIEST)
 
-    def forget(self) -> None:
-        """Forget what was said and listed, as the time of the Source has gone back."""
-        self._said, self._listed, self.in_step = None, EARLIEST, None
+    def reset(self) -> None:
+        """Forget what was stated and listed, as the Source's clock has gone back."""
+        self._statement, self._latest_list, self.in_step = None, EARLIEST, None
 
-    def found(self, differing: int) -> None:
-        """Hear of how many resources a comparison of everything showed that they differ."""
-        self._found += differing
+    def add_differences(self, count: int) -> None:
+        """Count the resources that a comparison of everything found to differ."""
+        self._differences += count
 
-    def speaks_of(self, known: Instant | None) -> bool:
-        """Tell whether something was said of the set at this very instant."""
-        return self._said is not None and self._said.until == known
+    def is_comparable_at(self, known: Instant | None) -> bool:
+        """Return whether there is a statement of the set at this very instant."""
+        return self._statement is not None and self._statement.until == known
 
-    def compare(self, held: SetSum, latest: Instant, now: float, *, listed: bool = True) -> Remedy:
-        """Compare what was said with what is held.
+    def compare(
+        self, held: SetSum, latest: Instant, now: float, *, can_list: bool = True
+    ) -> Remedy:
+        """Compare the statement with the copy.
 
         Args:
-            held: The sum over all that is held.
+            held: The sum over the copy.
             latest: The datetime of the latest change in it.
             now: The time, in seconds of any clock that does not jump.
-            listed: Whether the Source has a list of all its resources.
+            can_list: Whether the Source has a list of all its resources.
         """
-        said, self._said = self._said, None
-        if said is None or said.until < latest or said.until < self._listed:
+        statement, self._statement = self._statement, None
+        if statement is None or statement.until < max(latest, self._latest_list):
             return Remedy.NOTHING
         ours = held.digest()
         if ours is None:
-            self._cannot("of a resource that is held no SHA-256 is known")
-        elif ours == said.digest:
+            self._set_unusable("a resource of the copy has no SHA-256 hash")
+        elif ours == statement.digest:
             self._agree()
         else:
-            remedy = self._differ(ours, said, now, listed)
-            self._said = None if remedy is Remedy.NOTHING else _again(said)
+            remedy = self._differ(ours, statement, now, can_list)
+            if remedy is not Remedy.NOTHING:
+                self._statement = replace(statement, is_repeated=True)
             return remedy
         return Remedy.NOTHING
 
     def _agree(self) -> None:
         if self.in_step is False:
-            self._note("what is held is again what the Source says of its set")
+            self._note("the copy agrees again with the set that the Source states")
         self.in_step, self.reason = True, ""
-        self._since, self._compared, self._wait = None, False, self._pace.repair
+        self._differs_since, self._has_compared, self._wait = None, False, self._pace.repair
 
-    def _differ(self, ours: SetDigest, said: _Said, now: float, listed: bool) -> Remedy:
-        if self._since is None:
-            self._since = now
-            self.in_step, self.reason = False, _difference(ours, said)
+    def _differ(self, ours: SetDigest, statement: _Statement, now: float, can_list: bool) -> Remedy:
+        if self._differs_since is None:
+            self._differs_since = now
+            self.in_step, self.reason = False, _difference(ours, statement)
             self._note(f"{self.reason}; the Change Lists are read", warning=True)
             return Remedy.PULL
-        self._tell_of_comparison(now)
-        if said.again:
+        self._report_comparison(now)
+        if statement.is_repeated:
             return Remedy.NOTHING
-        if now - self._since < self._pace.poll:
+        if now - self._differs_since < self._pace.poll:
             return Remedy.PULL
-        return self._go_further(now, listed) if now >= self._next else Remedy.NOTHING
+        return self._escalate(now, can_list) if now >= self._next else Remedy.NOTHING
 
-    def _go_further(self, now: float, listed: bool) -> Remedy:
+    def _escalate(self, now: float, can_list: bool) -> Remedy:
         self._next = now + self._wait
-        self._wait = min(2 * self._wait, _MOST * self._pace.repair)
-        unknown = "the Change Lists do not tell what differs, "
-        if not listed:
+        self._wait = min(2 * self._wait, _LONGEST_WAIT * self._pace.repair)
+        unknown = "the Change Lists do not show what differs, "
+        if not can_list:
             self._note(unknown + "and the Source has no list of all its resources", warning=True)
             return Remedy.PULL
         self._note(unknown + "so all resources are compared")
-        self._compared, self._told = True, False
-        self._found = 0
+        self._has_compared, self._has_reported = True, False
+        self._differences = 0
         return Remedy.COMPARE
 
-    def _tell_of_comparison(self, now: float) -> None:
-        if self._compared and not self._told:
-            self._told = True
-            found = counted(self._found, "resource") if self._found else "nothing"
+    def _report_comparison(self, now: float) -> None:
+        if self._has_compared and not self._has_reported:
+            self._has_reported = True
+            found = counted(self._differences, "resource") if self._differences else "nothing"
             wait = max(0.0, self._next - now)
             self._note(
-                f"{found} differed from what the Source lists, but the digests still do: "
-                f"{self.reason}; all is compared again in {wait:.0f} s at the earliest",
+                f"{found} differed from the Source's list, but the digests still do: "
+                f"{self.reason}; everything is compared again in {wait:.0f} s at the earliest",
                 warning=True,
             )
 
 
-def _again(said: _Said) -> _Said:
-    return _Said(said.until, said.digest, again=True)
-
-
-def _difference(ours: SetDigest, said: _Said) -> str:
-    at = format_datetime(said.until)
-    if ours.count != said.digest.count:
-        theirs = counted(said.digest.count, "resource")
-        return f"at {at} the Source has {theirs}, and {ours.count:,} are held"
-    return f"at {at} as many resources are held as the Source has, {ours.count}, but not the same"
+def _difference(ours: SetDigest, statement: _Statement) -> str:
+    at, theirs = format_datetime(statement.until), statement.digest.count
+    if ours.count != theirs:
+        has = counted(theirs, "resource")
+        return f"at {at} the Source has {has}, and {ours.count:,} are held"
+    return f"at {at} the Source has {ours.count} resources, and as many are held, but not the same"

@@ -1,8 +1,8 @@
-"""The ladder: by which documents a Destination gets level, in the order of least cost.
+"""Which documents a Destination reads to catch up, in the order of least cost.
 
-A *way* is one capability, with all that is reached from it: an index, its lists; a dump, its
-packages; an archive, all of these. `Pull` goes the ways that tell changes, `Baseline` those
-that tell the whole set of resources.
+A *root document* is the document of one capability, and stands for all that is reached from it: an
+index and its lists, a dump and its packages, an archive and all of these. `Pull` reads those that
+list changes, `Baseline` those that list the whole set of resources.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import MAX_ENTRIES
 from rsnotify.sync.actions import DocumentKind, Fetch
 
-#: What tells the whole set of resources.
-RESOURCES = frozenset(
+#: The kinds that list the whole set of resources.
+RESOURCE_KINDS = frozenset(
     {
         DocumentKind.RESOURCE_LIST,
         DocumentKind.RESOURCE_DUMP,
@@ -26,11 +26,11 @@ RESOURCES = frozenset(
 )
 
 
-def change_ways(offer: Offer) -> list[Fetch]:
-    """Return where changes are told: first what tells the latest, then the way of least cost.
+def change_documents(offer: Offer) -> list[Fetch]:
+    """Return the root documents that list changes: first the latest changes, then the cheapest.
 
-    Archives tell of the past alone. Where nothing tells of the changes since, and something
-    of all resources, they lead nowhere.
+    Archives list past changes only. They are of no use if no other document lists the changes
+    since, and the resources themselves are listed.
     """
     live = [
         (DocumentKind.CHANGE_LIST, offer.change_list),
@@ -41,15 +41,15 @@ def change_ways(offer: Offer) -> list[Fetch]:
         (DocumentKind.CHANGE_DUMP_ARCHIVE, offer.change_dump_archive),
     ]
     if offer.change_list is not None:
-        return _ways(live[0], past[0], live[1], past[1])
+        return _offered(live[0], past[0], live[1], past[1])
     if offer.change_dump is None and (offer.resource_list or offer.resource_dump) is not None:
         return []
-    return _ways(*live, *past)
+    return _offered(*live, *past)
 
 
-def resource_ways(offer: Offer) -> list[Fetch]:
-    """Return where the whole set of resources is told, what speaks of the present first."""
-    return _ways(
+def resource_documents(offer: Offer) -> list[Fetch]:
+    """Return the root documents that list the whole set of resources, the present set first."""
+    return _offered(
         (DocumentKind.RESOURCE_LIST, offer.resource_list),
         (DocumentKind.RESOURCE_DUMP, offer.resource_dump),
         (DocumentKind.RESOURCE_LIST_ARCHIVE, offer.resource_list_archive),
@@ -57,14 +57,15 @@ def resource_ways(offer: Offer) -> list[Fetch]:
     )
 
 
-def _ways(*offered: tuple[DocumentKind, str | None]) -> list[Fetch]:
-    return [Fetch(uri, rung) for rung, uri in offered if uri is not None]
+def _offered(*documents: tuple[DocumentKind, str | None]) -> list[Fetch]:
+    return [Fetch(uri, kind) for kind, uri in documents if uri is not None]
 
 
 class DocumentQueue:
-    """What is still to be read on one way: nothing twice, and not without end.
+    """The documents still to be read below one root document, each of them once.
 
-    An index that names itself, or another with each answer, would be walked for ever.
+    The number is bounded: an index that names itself, or another one in each answer, would never
+    end.
     """
 
     def __init__(self, fetches: Iterable[Fetch] = ()) -> None:
@@ -72,7 +73,7 @@ class DocumentQueue:
         self._known = {fetch.uri for fetch in self._fetches}
 
     def put_first(self, fetches: Iterable[Fetch]) -> None:
-        """Read these before all else, in order.
+        """Put documents before all others, in their order.
 
         Raises:
             WrongDocument: They are more than any set of resources can need.
@@ -84,10 +85,10 @@ class DocumentQueue:
         self._fetches.extendleft(reversed(new))
 
     def put_page(self, page: Fetch) -> None:
-        """Read the next page of a document before all else.
+        """Put the next page of a document before all others.
 
         Raises:
-            WrongDocument: The pages lead back to one that was read, or there are too many.
+            WrongDocument: The page was read before, or there are too many.
         """
         if page.uri in self._known:
             raise WrongDocument(
@@ -96,10 +97,9 @@ class DocumentQueue:
             )
         self.put_first([page])
 
-    def take(self) -> Fetch | None:
-        """Take out the next, if there is one."""
+    def pop(self) -> Fetch | None:
+        """Remove and return the next document, if there is one."""
         return self._fetches.popleft() if self._fetches else None
 
     def clear(self) -> None:
-        """Read nothing more of this way."""
         self._fetches.clear()

@@ -1,12 +1,12 @@
-"""What a Destination knows of a Source's changes, and how far it may say that it is synced.
+"""How far a Destination knows a Source's changes, and how far it is synced.
 
     T  <=  known        T: durably applied.  known: every change is known, if not yet applied.
     confirmed <= known  confirmed: every change is known from the standard documents.
 
-Each method that learns something returns the changes that are new. A fragment that begins
-beyond what is known shows a *gap*; it is held until what lies before it is known. A *hole* is a
-time that no document of the Source covers any more: knowledge goes on beyond it, T does not,
-until a Resource List younger than the hole was compared.
+Each method that learns of changes returns the new ones. A fragment that begins beyond what is
+known reveals a *gap*; it is held until the changes before it are known. If no document of the
+Source covers a gap any more, it is *uncovered*: `known` advances beyond it, but T does not, until
+the copy was compared with a Resource List younger than the gap.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rsnotify.sync.actions import Progress
 from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.reorder_buffer import ReorderBuffer
 
-#: How far ahead of what is known, and of the time, a fragment may be dated.
-LEAP = timedelta(days=1)
+#: How far ahead of `known`, and of the current time, a fragment may be dated.
+LONGEST_LEAP = timedelta(days=1)
 
 
 class Gap(Struct, frozen=True):
-    """A time `(after, ends]` that no Change List covers."""
+    """An interval `(after, ends]` that no Change List covers."""
 
     after: Instant
     ends: Instant
@@ -38,7 +38,7 @@ class SyncFrontiers:
     """The frontiers of one set of resources.
 
     Args:
-        progress: Where an earlier run stopped; None when nothing is known yet.
+        progress: Where an earlier run stopped; None before the first baseline.
         hold: How many changes of fragments beyond a gap are kept.
     """
 
@@ -46,98 +46,99 @@ class SyncFrontiers:
         self._known: Frontier | None = None
         self._confirmed = Frontier.at(EARLIEST)
         self._through: Instant | None = None
-        #: Where `confirmed` was when all that had been told by then was applied.
-        self._sound = Frontier.at(EARLIEST)
+        #: `confirmed` as it was when all changes known by then were applied.
+        self._durable = Frontier.at(EARLIEST)
         self._held = ReorderBuffer(hold)
-        self.hole: Gap | None = None
+        self.uncovered_gap: Gap | None = None
         #: A fingerprint of the Change List that was read last.
         self.prefix: ListFingerprint | None = None
-        self._sound_prefix: ListFingerprint | None = None
+        self._durable_prefix: ListFingerprint | None = None
         if progress is not None:
-            self.prefix = self._sound_prefix = progress.prefix
+            self.prefix = self._durable_prefix = progress.prefix
             self._through = progress.through
             seen, running = progress.seen, progress.running
-            # What a hub repeats of that very instant is not new.
+            # Changes of that very instant are not new when a hub repeats them.
             is_same = progress.through == progress.confirmed
             self._known = Frontier.at(progress.through, seen if is_same else ())
             self._confirmed = Frontier.at(progress.confirmed, seen, running=running)
-            self._sound = copy(self._confirmed)
+            self._durable = copy(self._confirmed)
 
     @property
     def known(self) -> Instant | None:
-        """Through here every change is known; None before a first baseline."""
+        """Every change up to here is known; None before a first baseline."""
         return self._known.instant if self._known else None
 
     @property
     def confirmed(self) -> Instant:
-        """Through here the standard documents have said so."""
+        """Every change up to here is known from the standard documents."""
         return self._confirmed.instant
 
     @property
     def frontier(self) -> Frontier:
-        """Where the standard documents have to join."""
+        """The frontier that the next standard document has to join."""
         return self._confirmed
 
     def covers(self, at: Instant) -> bool:
-        """Tell whether what speaks of this instant, and no later one, cannot say anything new."""
-        return at < self.hole.ends if self.hole else at <= self.confirmed
+        """Return whether a document that describes this instant cannot have anything new."""
+        return at < self.uncovered_gap.ends if self.uncovered_gap else at <= self.confirmed
 
     @property
-    def gap(self) -> bool:
-        """Whether something was announced that does not join what is known."""
-        return self._held.unexplained(self.known or EARLIEST)
+    def has_push_gap(self) -> bool:
+        """Whether fragments were announced that do not join what is known."""
+        return self._held.is_ahead_of(self.known or EARLIEST)
 
     # Push
 
     def push(self, coverage: Coverage, today: Instant | None = None) -> list[Change]:
-        """Learn from a fragment; one that does not join is held.
+        """Return the new changes of a fragment; one that does not join is held.
 
         Args:
             coverage: What it covers.
-            today: The time by the clock of the Destination, be it wrong.
+            today: The time by the clock of the Destination, which may be wrong.
         """
         if coverage.from_ is None:
-            # It proves nothing, so nothing moves; but what it tells is told.
+            # It proves nothing, so no frontier advances, but its changes count.
             return self._known.fresh(coverage) if self._known else []
         if self._known is None or not coverage.reaches(self._known.instant):
-            self._held.hold(coverage)
+            self._held.add(coverage)
             return []
         if self._leaps(self._known, coverage, today):
-            self._held.refuse(coverage)
+            self._held.discard(coverage)
             return []
         return self._join(self._known, coverage) + self.join_held()
 
     def _leaps(self, known: Frontier, coverage: Coverage, today: Instant | None) -> bool:
-        """Whether a fragment is dated so far ahead that only the Source's lists are believed.
+        """Return whether a fragment is dated so far ahead that only the Source's lists are trusted.
 
-        Everything after it would be passed over as old, if it were wrong.
+        If it were wrong, all later changes would be skipped as old.
         """
         until = coverage.until
-        return until is not None and until > postponed(max(known.instant, today or EARLIEST), LEAP)
+        latest = postponed(max(known.instant, today or EARLIEST), LONGEST_LEAP)
+        return until is not None and until > latest
 
-    def _join(self, known: Frontier, coverage: Coverage) -> list[Change]:
-        fresh = known.fresh(coverage)
-        known.learn(coverage)
+    def _join(self, frontier: Frontier, coverage: Coverage) -> list[Change]:
+        fresh = frontier.fresh(coverage)
+        frontier.learn(coverage)
         return fresh
 
     def join_held(self) -> list[Change]:
-        """Return the changes of the fragments that waited for what is known by now."""
+        """Return the changes of the held fragments that join by now."""
         fresh: list[Change] = []
-        while self._known and (coverage := self._held.next(self._known.instant)) is not None:
-            fresh += self._join(self._known, coverage)
+        while self._known and (held := self._held.pop_joining(self._known.instant)) is not None:
+            fresh += self._join(self._known, held)
         return fresh
 
-    def forget_announced(self) -> None:
-        """Give up what was announced and does not show in the Source's lists."""
+    def discard_held(self) -> None:
+        """Give up on announced changes that do not appear in the Source's lists."""
         self._held.clear()
 
     # Pull and baseline
 
     def pull(self, coverage: Coverage) -> list[Change]:
-        """Advance by a Change List that joins what is confirmed, and return its changes since then.
+        """Advance by a Change List that joins `confirmed`, and return its changes since then.
 
-        What push announced since then is returned once more: it may have been wrong, and applying
-        it twice does nothing. `join_held` is to be called next.
+        These include changes that push announced since then: push may have been wrong, and applying
+        them twice does nothing. `join_held` is to be called next.
         """
         assert self._known is not None
         fresh = self._join(self._confirmed, coverage)
@@ -147,88 +148,88 @@ class SyncFrontiers:
 
     def baseline(self, at: Instant) -> None:
         """Advance to an instant whose whole set was compared. `join_held` is to be called next."""
-        self.skip(at, over=False)
-        self.prefix = self._sound_prefix = None
-        if self.hole is not None and at >= self.hole.ends:
-            self.hole = None
+        self.advance(at, over=False)
+        self.prefix = self._durable_prefix = None
+        if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
+            self.uncovered_gap = None
 
-    def leave_open(self, begins: Instant) -> None:
-        """Go on where the Source's documents begin, and remember the hole before it."""
+    def skip_gap(self, begins: Instant) -> None:
+        """Advance to where the Source's documents begin, and remember the uncovered gap before."""
         before = self._confirmed.joint if self._confirmed.running else self.confirmed
-        self.hole = Gap(self.hole.after if self.hole else before, begins)
-        self.skip(begins)
+        self.uncovered_gap = Gap(self.uncovered_gap.after if self.uncovered_gap else before, begins)
+        self.advance(begins)
 
-    def forget(self, to: Instant | None = None) -> None:
-        """Know nothing, or go on at an instant, as the time of the Source has gone back."""
-        self._known = None if to is None else Frontier.at(to)
-        self._confirmed = Frontier.at(to or EARLIEST)
-        self._sound = Frontier.at(to or EARLIEST)
-        self._through = to
-        self._held.clear()
-        self.hole = None
-        self.prefix = self._sound_prefix = None
-
-    def skip(self, begins: Instant, *, over: bool = True) -> None:
-        """Go on where the Source's documents begin: nothing tells what was before."""
+    def advance(self, begins: Instant, *, over: bool = True) -> None:
+        """Advance to where the Source's documents begin: no document lists what was before."""
         self._known = self._known or Frontier.at(begins)
         self._known.advance(begins)
         self._confirmed.advance(begins, over=over)
 
+    def reset(self, to: Instant | None = None) -> None:
+        """Forget everything, or restart at an instant, as the Source's clock has gone back."""
+        self._known = None if to is None else Frontier.at(to)
+        self._confirmed = Frontier.at(to or EARLIEST)
+        self._durable = Frontier.at(to or EARLIEST)
+        self._through = to
+        self._held.clear()
+        self.uncovered_gap = None
+        self.prefix = self._durable_prefix = None
+
     # T
 
     def progress(self, low_water: Instant | None) -> Progress | None:
-        """Return what is to be kept; None while there is no T.
+        """Return the progress to store; None while there is no T.
 
         Args:
-            low_water: The instant of the earliest change that is known and not applied;
-                `EARLIEST` while that is a resource of a baseline, which may have changed at
-                any time.
+            low_water: The instant of the earliest pending change; `EARLIEST` while that is a
+                resource of a baseline, which may have changed at any time.
         """
         if self._known is not None:
             self._through = self._reached(low_water)
-            self._sound = self._confirmed_and_applied(low_water)
-            self._sound_prefix = self._prefix_applied(low_water)
-        return self._kept(self._through, self._sound, self._sound_prefix)
+            self._durable = self._confirmed_and_applied(low_water)
+            self._durable_prefix = self._prefix_applied(low_water)
+        return self._progress(self._through, self._durable, self._durable_prefix)
 
     def progress_after(self, low_water: Instant | None) -> Progress | None:
-        """Return what `progress` will be once that is the earliest change; nothing moves yet."""
-        sound = self._confirmed_and_applied(low_water)
-        return self._kept(self._reached(low_water), sound, self._prefix_applied(low_water))
+        """Return what `progress` will be with that low-water mark; nothing moves yet."""
+        durable = self._confirmed_and_applied(low_water)
+        return self._progress(self._reached(low_water), durable, self._prefix_applied(low_water))
 
-    def _kept(
-        self, through: Instant | None, sound: Frontier, prefix: ListFingerprint | None
+    def _progress(
+        self, through: Instant | None, durable: Frontier, prefix: ListFingerprint | None
     ) -> Progress | None:
         if through is None:
             return None
-        if sound.instant > through:
-            # The next run has to come upon the hole again.
-            return Progress(through, min(through, self.hole.after) if self.hole else through)
-        seen = tuple(sound.seen.elements())
-        return Progress(through, sound.instant, seen, sound.running, prefix)
+        if durable.instant > through:
+            # The next run has to find the gap again.
+            gap = self.uncovered_gap
+            return Progress(through, min(through, gap.after) if gap else through)
+        seen = tuple(durable.seen.elements())
+        return Progress(through, durable.instant, seen, durable.running, prefix)
 
     def _prefix_applied(self, low_water: Instant | None) -> ListFingerprint | None:
-        """Return the fingerprint of the last list of which every change is applied."""
+        """Return the fingerprint of the last list whose changes are all applied."""
         is_applied = low_water is None or low_water > self.confirmed
-        return self.prefix if is_applied else self._sound_prefix
+        return self.prefix if is_applied else self._durable_prefix
 
     def _reached(self, low_water: Instant | None) -> Instant | None:
         """Return T, which never goes back; None while there is none."""
         if self._known is None or low_water == EARLIEST:
             return self._through
-        reached = self.hole.after if self.hole else self._known.instant
+        reached = self.uncovered_gap.after if self.uncovered_gap else self._known.instant
         if low_water is not None:
             reached = min(reached, low_water - MICROSECOND)
         return max(self._through or reached, reached)
 
     def _confirmed_and_applied(self, low_water: Instant | None) -> Frontier:
-        """Return what the next run may take for confirmed.
+        """Return the frontier that the next run may consider confirmed.
 
-        T is not held up by what the documents tell of a time that it has passed, be it once more
-        or for the first time, as a hub withheld it. But this must come again after a crash.
+        Documents may list changes of a time that T has passed: repeated ones, or ones that a hub
+        withheld. They do not hold up T, but after a crash they have to be read again.
         """
         if low_water is None or low_water > self.confirmed:
             return copy(self._confirmed)
-        sound = copy(self._sound)
+        durable = copy(self._durable)
         if low_water > EARLIEST:
-            sound.advance(low_water - MICROSECOND)
-        return sound
+            durable.advance(low_water - MICROSECOND)
+        return durable

@@ -1,9 +1,8 @@
-"""Whether the part of a Change List that was read before is still what it was.
+"""Detects whether the part of a Change List that was read before has changed.
 
 A transaction that commits late, a Source restored from a backup or a second writer can insert an
-entry into the part of an open list that a Destination has read already. Its datetime is then older
-than what is synced, so that nothing else shows it. A fingerprint of that part is kept with the
-progress.
+entry into the part of an open list that a Destination has read already. Its datetime is then before
+T, so nothing else reveals it. A fingerprint of that part is stored with the progress.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 
 #: The types of a checksum, and of microseconds since 1970, in an array.
 _CHECKSUM, _MOMENT = "I", "q"
-#: Of a list in chronological order with more resources, only their number and sum are kept.
+#: For a list in chronological order with more resources, only their number and sum are kept.
 _FEW = 300
 
 
@@ -28,15 +27,15 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
     Args:
         uri: The list.
         from_: Its `from`.
-        before: Through here every change is known from lists, this one and those before it. More
-            entries may come with this very datetime, so they do not count.
+        before: Every change up to here is known from this list and those before it. Entries of this
+            very datetime do not count, as more of them may follow.
         count: How many entries are older.
         sum: The sum of their checksums.
         size: How many entries there are.
         whole: The sum of the checksums of all entries.
         uris: How many resources have entries.
         names: The sum of the checksums of their URIs.
-        resources: The checksums themselves, if these are few, or the list is not in chronological
+        resources: The checksums themselves, if they are few or the list is not in chronological
             order.
         latest: When each of them changed last, if that is in chronological order.
     """
@@ -69,8 +68,8 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
     def has_lost(self, later: ListFingerprint, coverage: Coverage) -> bool:
         """Return whether a list lacks entries that it had when it was read before.
 
-        Where entries may be inserted, or replaced by later ones of the same resource, only a
-        resource that has none any more shows that something is missing.
+        Entries may be inserted, or replaced by later ones of the same resource. In such a list,
+        only a resource without any entry shows that one is missing.
 
         Args:
             later: The fingerprint of the list now.
@@ -81,7 +80,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         if self.uri != later.uri or self.from_ is None or later.from_ is None:
             return False
         if self.from_ != later.from_:
-            return later.from_ < self.from_  # what was closed since is open again
+            return later.from_ < self.from_  # a period that was closed is open again
         if later.uris < self.uris or (later.uris == self.uris and later.names != self.names):
             return True
         if self._is_appended_to(coverage):
@@ -91,10 +90,10 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         return not coverage.ordered or _sum(coverage, self.before)[0] < self.count
 
     def is_missed_by(self, coverage: Coverage) -> bool:
-        """Return whether a list lacks changes that the list had of the same time.
+        """Return whether another list lacks changes of this list within its own interval.
 
         Args:
-            coverage: Its entries. It may cover only a part of the time.
+            coverage: Its entries. It may cover only a part of the interval.
         """
         if not self.latest or coverage.from_ is None or coverage.until is None:
             return False
@@ -107,7 +106,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
 
     def is_same_as(self, later: ListFingerprint) -> bool:
-        """Return whether a list has the same entries as before, and none more."""
+        """Return whether a list has exactly the same entries as before."""
         return (self.uri, self.from_, self.whole) == (later.uri, later.from_, later.whole)
 
 
@@ -117,7 +116,7 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerpri
     Args:
         uri: The list.
         coverage: Its entries.
-        confirmed: Through here the lists before it had all changes.
+        confirmed: The lists before it had all changes up to here.
     """
     if coverage.until is None:
         return None

@@ -1,4 +1,4 @@
-"""How fast a Destination follows, and how much it takes on at once."""
+"""How fast a Destination follows, and how much it does at once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from msgspec import Struct
 
 from rsnotify.sync.retry import Retry
 
-#: So many listeners need no spreading.
+#: Requests of so few subscribers need no spreading.
 _FEW = 100
-#: How many of them are to ask a Source in a second.
+#: How many subscribers may send a request to a Source within a second.
 _EACH_SECOND = 200
-#: However many they are, a change should not wait for longer, in seconds.
+#: The longest spread, however many subscribers there are, in seconds.
 _LONGEST_SPREAD = 30.0
 
 
@@ -18,28 +18,28 @@ class Pace(Struct, frozen=True):
     """What a user may tune. Times are in seconds.
 
     Args:
-        poll: At most between two polls while push is away; after news they come sooner.
-        poll_with_push: Between two polls while push works; they only confirm it.
-        gap_grace: How long a gap may turn out to be mere disorder before it is pulled.
-        in_flight: How many changes may be out to be applied at once.
+        poll: The longest time between two polls while push is down; after news they come sooner.
+        poll_with_push: The time between two polls while push works; they only confirm it.
+        gap_grace: How long to wait before a gap is pulled, as fragments may be out of order.
+        in_flight: How many changes may be in the course of being applied at once.
         hold: How many changes of fragments beyond a gap are kept.
-        give_up: After so many tries what cannot be had counts as such; it is tried on all the same.
-        gone_after: After so long a time of 404s a resource counts as deleted. Content may lag
+        give_up: After so many failures a resource counts as unavailable; it is still retried.
+        gone_after: After returning 404 for so long a resource counts as deleted. Content may lag
             behind the entry that announces it, and T waits for it meanwhile.
-        lag_tries: How often a Change List is asked again for what push announced.
-        baseline_after: After so many failures in a row other documents are tried, and where
-            changes could not be read, a baseline.
-        repair: Between two comparisons of everything, at least, because the digest that the Source
-            tells is another (docs/audit.md). Where that does not help, they become rarer.
-        compare: Between two comparisons with the Resource List while no digest of the Source shows
-            that the copy is complete: some Sources never list their deletions.
-        stale: How long a Change List may be an old copy. One that goes on and after so long still
-            ends before what was told already shows that the time of the Source has gone back.
-        spread: Within which time after a fragment what it names is asked for, by chance, so that
-            not all who hear it ask at once; None goes by how many those are, where that is told.
-            What came with its content waits for nothing.
-        rate: How many resources are asked for in a second at most; None for any number.
-        retry: How failures are tried again.
+        lag_tries: How often a Change List is read again for changes that push announced.
+        baseline_after: After so many failures in a row other documents are tried, and if changes
+            could not be read, a baseline.
+        repair: The shortest time between two comparisons of everything that follow from a digest of
+            the Source that differs (docs/audit.md). They become rarer if they do not help.
+        compare: The time between two comparisons with the Resource List while no digest of the
+            Source shows that the copy is complete: some Sources never list their deletions.
+        stale: How long a Change List may be an old copy. If lists that go on still end before
+            what was listed earlier after this time, the Source's clock has gone back.
+        spread: The resources that a fragment names are fetched at a random moment within this
+            time, so that not all subscribers send requests at once. None derives it from the
+            number of subscribers, if that is known. Inline content waits for nothing.
+        rate: How many resources are fetched in a second at most; None for any number.
+        retry: How failures are retried.
     """
 
     poll: float = 10.0
@@ -59,10 +59,10 @@ class Pace(Struct, frozen=True):
     retry: Retry = Retry()
 
     def spread_among(self, listeners: int) -> float:
-        """Return within which time what a fragment names is asked for.
+        """Return the time over which requests that follow from a fragment are spread.
 
         Args:
-            listeners: How many hear the same, as far as is known.
+            listeners: How many subscribers receive the same fragments, as far as is known.
         """
         if self.spread is not None:
             return self.spread

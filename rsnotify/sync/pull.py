@@ -1,13 +1,13 @@
-"""Getting level from what a Source tells of its changes.
+"""Chooses the documents of a pull, from the confirmed changes to the latest.
 
-              joins                          joins
-    first way ─────> read to its end   other ways ─────> read to its end, and again the first
-        │ begins too late                  │ begins too late, or broken
-        └────────> the other ways          └────────> the next of them, or a hole
+              joins                               joins
+    first root ─────> read to its end   other roots ─────> read to their end, then the first again
+        │ begins too late                   │ begins too late, or broken
+        └────────> the other roots          └────────> the next of them, or a gap
 
-The first way is the Change List where there is one; it is the one that is kept fresh, so only
-its end is level. A `Pull` is told each document that it asked for and says what comes next; it
-does not know what is done with what was read.
+The first root document is the Change List if there is one. It is the one that the Source keeps up
+to date, so a pull is complete only at its end. A `Pull` receives each document that it has
+requested and returns the next step; it does not use the changes.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import ends
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import DocumentKind, Fetch
-from rsnotify.sync.fallback_order import DocumentQueue, change_ways
+from rsnotify.sync.fallback_order import DocumentQueue, change_documents
 
-#: How often one pull leaves its first way: the lists may be rotated under our hands.
-_DESCENTS = 8
+#: How often one pull falls back to the other roots: lists may be rotated while they are read.
+_FALLBACKS = 8
 _LISTS = (Capability.CHANGE_LIST, Capability.CHANGE_LIST_ARCHIVE)
 _DUMPS = (Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
-#: What may be met on a way, and the way to its archive.
-_MET = {
+#: The capabilities of documents reached from a root, and the root of its archive.
+_CAPABILITIES = {
     DocumentKind.CHANGE_LIST: _LISTS,
     DocumentKind.CHANGE_LIST_ARCHIVE: _LISTS,
     DocumentKind.CHANGE_DUMP: _DUMPS,
@@ -49,25 +49,25 @@ _ARCHIVES = {
     Capability.CHANGE_LIST: DocumentKind.CHANGE_LIST_ARCHIVE,
     Capability.CHANGE_DUMP: DocumentKind.CHANGE_DUMP_ARCHIVE,
 }
-_ORDER = list(_MET)
+_ORDER = list(_CAPABILITIES)
 #: How many pages one list may have, and how many entries they may have together.
 _MOST_PAGES = 1_000
 _MOST_ENTRIES = 500_000
 
 
 class PullStep(Struct, frozen=True):
-    """What follows from what a pull has heard; at most one of the last three is there.
+    """What follows from a document of a pull; at most one of the last three fields is set.
 
     Args:
-        coverage: What the document covers, if it tells changes and joins what is known.
-        fetch: What to read next. If it is None as well as the others, the pull is level.
-        hole: The instant at which the documents begin that there are, if none of them joins.
-        failure: Why the pull cannot say that it is level, or that there is a hole.
+        coverage: What the document covers, if it lists changes and joins the confirmed ones.
+        fetch: The next document. If this and the fields below are None, the pull is complete.
+        gap_ends: Where the available documents begin, if none of them joins.
+        failure: Why the pull is neither complete nor has found a gap.
     """
 
     coverage: Coverage | None = None
     fetch: Fetch | None = None
-    hole: Instant | None = None
+    gap_ends: Instant | None = None
     failure: RsnotifyError | None = None
 
 
@@ -122,97 +122,100 @@ def _begins(member: Resource) -> Instant:
 
 
 class Pull:
-    """One walk from what is known to level, by as few ways as that needs.
+    """One pull, which reads as few documents as it needs.
 
     Args:
-        offer: Where the Source tells changes; at least one way must be there.
+        offer: What the Source offers; at least one document must list changes.
         read: By URI, the entries of packages that need not be read once more, unless they
             have changed.
     """
 
     def __init__(self, offer: Offer, read: Mapping[str, Resource] | None = None) -> None:
-        ways = change_ways(offer)
-        self._ways = {way.rung: way for way in ways}
+        roots = change_documents(offer)
+        self._roots = {root.kind: root for root in roots}
         self._read = read or {}
-        self._top = ways[0]
-        self._left: list[DocumentKind] = []
-        self._left_at: Instant | None = None
-        self._descents = 0
+        self._first = roots[0]
+        self._queue = DocumentQueue()
+        self._pages = PageJoiner()
+        self._fallbacks: list[DocumentKind] = []
+        self._fallback_count = 0
+        self._fell_back_at: Instant | None = None
         self._begins: list[Instant] = []
         self._accepted: Instant | None = None
         self._broken: dict[DocumentKind, RsnotifyError] = {}
-        self._queue = DocumentQueue()
-        self._pages = PageJoiner()
-        self.current = self._top
+        #: The document that was requested last.
+        self.current = self._first
 
     @property
     def at_first(self) -> bool:
-        """Whether the first way is being read."""
-        return self.current.rung is self._top.rung
+        """Whether the first root is being read."""
+        return self.current.kind is self._first.kind
 
-    def tells_present(self, fetch: Fetch) -> bool:
-        """Tell whether a list is of the first way, which tells what is new."""
-        return fetch.rung is self._top.rung and fetch.package is None
+    def is_open(self, fetch: Fetch) -> bool:
+        """Return whether a document belongs to the first root, which has the latest changes."""
+        return fetch.kind is self._first.kind and fetch.package is None
 
     def read(self, document: Document, frontier: Frontier, sent: Instant | None = None) -> PullStep:
-        """Take the document that `current` asked for.
+        """Return the step that follows from the document requested by `current`.
 
         Args:
             document: The document, read to its end.
             frontier: What is known from the Source's documents so far.
-            sent: When it was sent, by the clock of the Source; None if that is not told.
+            sent: When it was sent, by the clock of the Source; None if that is not known.
 
         Raises:
-            DocumentError: It is none of the documents that can stand here, or is unusable.
+            DocumentError: It is of another kind than expected, or unusable.
         """
         if self.current.package is not None:
-            return self._changes(package_coverage(document, self.current.uri), frontier)
+            return self._use(package_coverage(document, self.current.uri), frontier)
         whole = self._pages.add(self.current.uri, document)
         if isinstance(whole, str):
-            self.current = Fetch(whole, self.current.rung)
+            self.current = Fetch(whole, self.current.kind)
             return PullStep(fetch=self.current)
         document = whole
-        if document.capability not in _MET[self.current.rung]:
-            raise WrongDocument(f"a {self.current.rung} was expected, not {document.capability!r}")
-        self._note_archive(document)
+        if document.capability not in _CAPABILITIES[self.current.kind]:
+            raise WrongDocument(f"a {self.current.kind} was expected, not {document.capability!r}")
+        self._add_archive(document)
         if document.capability == Capability.CHANGE_LIST and not document.index:
-            return self._changes(change_list_coverage(document, sent), frontier)
-        return self._members(document, frontier)
+            return self._use(change_list_coverage(document, sent), frontier)
+        return self._queue_members(document, frontier)
 
-    def broken(self, error: RsnotifyError, frontier: Frontier) -> PullStep:
-        """Hear that what `current` asked for is of no use; its way is given up."""
-        self._broken[self.current.rung] = error
+    def abandon(self, error: RsnotifyError, frontier: Frontier) -> PullStep:
+        """Abandon the root of the document requested by `current`, as that is unusable."""
+        self._broken[self.current.kind] = error
         self._pages = PageJoiner()
         if self.at_first:
-            self._left = self._others()
-        return self._other_way(frontier)
+            self._fallbacks = self._others()
+        return self._fall_back(frontier)
 
     # One document
 
-    def _note_archive(self, document: Document) -> None:
+    def _add_archive(self, document: Document) -> None:
         """Prefer the link of a document to its archive (archives §2.2)."""
         link = document.link(Rel.ARCHIVES)
-        rung = _ARCHIVES.get(document.capability or "")
-        if link is not None and rung is not None and rung is not self._top.rung:
-            self._ways[rung] = Fetch(resolve(self.current.uri, link), rung)
+        kind = _ARCHIVES.get(document.capability or "")
+        if link is not None and kind is not None and kind is not self._first.kind:
+            self._roots[kind] = Fetch(resolve(self.current.uri, link), kind)
 
-    def _changes(self, coverage: Coverage, frontier: Frontier) -> PullStep:
+    def _use(self, coverage: Coverage, frontier: Frontier) -> PullStep:
         if coverage.from_ is None:
-            return self._next(frontier)  # empty, it proves nothing: no news
-        if coverage.reaches(self._begins_by(frontier)):
+            return self._next(frontier)  # empty, and proves nothing
+        if coverage.reaches(self._latest_beginning(frontier)):
             return self._next(frontier, coverage)
-        return self._too_late(coverage.from_, frontier)
+        return self._begins_too_late(coverage.from_, frontier)
 
-    def _members(self, document: Document, frontier: Frontier) -> PullStep:
-        """Go down into an index, an archive or a dump."""
+    def _queue_members(self, document: Document, frontier: Frontier) -> PullStep:
+        """Queue the members of an index, an archive or a dump that may have new changes."""
         joint = self._joint(frontier)
-        # A member that does not say until when may hold something new.
-        members = [one for one in document.resources if one.until is None or one.until > joint]
-        if all(one.from_ is not None for one in members):
+        # A member without `until` may have something new.
+        members = [
+            member for member in document.resources if member.until is None or member.until > joint
+        ]
+        if all(member.from_ is not None for member in members):
             members.sort(key=_begins)  # some Sources write the newest first
         begins = (members[0].from_ if members else None) or document.from_
-        if begins is not None and begins > self._begins_by(frontier):
-            return self._too_late(begins, frontier)
+        if begins is not None and begins > self._latest_beginning(frontier):
+            return self._begins_too_late(begins, frontier)
         packaged = document.capability == Capability.CHANGE_DUMP and not document.index
         fetches = [self._member(member, packaged=packaged) for member in members]
         self._queue.put_first(fetch for fetch in fetches if not self._was_read(fetch))
@@ -221,7 +224,7 @@ class Pull:
     def _member(self, member: Resource, *, packaged: bool) -> Fetch:
         uri = resolve(self.current.uri, member.uri)
         package = msgspec.structs.replace(member, uri=uri) if packaged else None
-        return Fetch(uri, self.current.rung, package)
+        return Fetch(uri, self.current.kind, package)
 
     def _was_read(self, fetch: Fetch) -> bool:
         package = fetch.package
@@ -229,64 +232,60 @@ class Pull:
             return False
         return (package.lastmod, package.hash, package.length) != (None, None, None)
 
-    def _begins_by(self, frontier: Frontier) -> Instant:
-        """Return where a document has to begin, at the latest."""
+    def _latest_beginning(self, frontier: Frontier) -> Instant:
+        """Return where a document has to begin, at the latest, to join."""
         joint = self._joint(frontier)
-        tried = joint == self._left_at and not self._left
-        # Where no other way is left, nothing tells more of an instant that may not be over.
-        last = len(self._ways) == 1 or (self.at_first and tried)
-        return frontier.instant if last and not frontier.running else joint
+        was_tried = joint == self._fell_back_at and not self._fallbacks
+        # If no other root is left, no document has more of an instant that may not be over.
+        is_last = len(self._roots) == 1 or (self.at_first and was_tried)
+        return frontier.instant if is_last and not frontier.running else joint
 
     def _joint(self, frontier: Frontier) -> Instant:
-        """Return through where nothing can be missing."""
+        """Return the instant up to which nothing can be missing."""
         accepted = frontier.instant == self._accepted
         return frontier.instant if accepted else frontier.joint
 
-    # From one to the next
+    # The next document
 
-    def _too_late(self, begins: Instant, frontier: Frontier) -> PullStep:
+    def _begins_too_late(self, begins: Instant, frontier: Frontier) -> PullStep:
         self._begins.append(begins)
         joint = self._joint(frontier)
-        if joint != self._left_at and self._descents < _DESCENTS:
-            # Something was learned since, so that each of the ways may join now.
-            self._left_at = joint
-            self._descents += 1
-            self._left = self._others()
-        return self._other_way(frontier)
+        if joint != self._fell_back_at and self._fallback_count < _FALLBACKS:
+            # More is known than the last time, so each of the other roots may join now.
+            self._fell_back_at = joint
+            self._fallback_count += 1
+            self._fallbacks = self._others()
+        return self._fall_back(frontier)
 
     def _others(self) -> list[DocumentKind]:
-        return [
-            rung
-            for rung in _ORDER
-            if rung in self._ways and rung is not self._top.rung and rung not in self._broken
-        ]
+        unusable = {self._first.kind, *self._broken}
+        return [kind for kind in _ORDER if kind in self._roots and kind not in unusable]
 
-    def _other_way(self, frontier: Frontier) -> PullStep:
-        while self._left:
-            rung = self._left.pop(0)
-            if rung not in self._broken:
-                again = [] if self._top.rung in self._broken else [self._top]
-                self._queue = DocumentQueue([self._ways[rung], *again])
+    def _fall_back(self, frontier: Frontier) -> PullStep:
+        """Read the next of the other roots; if none is left, there is a gap."""
+        while self._fallbacks:
+            kind = self._fallbacks.pop(0)
+            if kind not in self._broken:
+                again = [] if self._first.kind in self._broken else [self._first]
+                self._queue = DocumentQueue([self._roots[kind], *again])
                 return self._next(frontier)
         joint = self._joint(frontier)
-        begins = min((instant for instant in self._begins if instant > joint), default=None)
+        gap_ends = min((instant for instant in self._begins if instant > joint), default=None)
         failure = next(iter(self._broken.values()), None)
-        if begins is not None and begins <= frontier.instant:
-            if frontier.running:
-                # It was not over when it was read, and what came of it since is told no more.
-                return PullStep(
-                    hole=None if failure else ends(frontier.instant) - MICROSECOND, failure=failure
-                )
-            self._accepted = frontier.instant
-            self._queue = DocumentQueue([self._top])
-            return self._next(frontier)
-        return PullStep(hole=None if failure else begins, failure=failure)
+        if gap_ends is not None and gap_ends <= frontier.instant:
+            if not frontier.running:
+                self._accepted = frontier.instant
+                self._queue = DocumentQueue([self._first])
+                return self._next(frontier)
+            # It was not over when it was read, and no document has what came of it since.
+            gap_ends = ends(frontier.instant) - MICROSECOND
+        return PullStep(gap_ends=None if failure else gap_ends, failure=failure)
 
     def _next(self, frontier: Frontier, coverage: Coverage | None = None) -> PullStep:
-        following = self._queue.take()
+        following = self._queue.pop()
         if following is not None:
             self.current = following
             return PullStep(coverage, following)
-        if self._top.rung in self._broken:
-            return msgspec.structs.replace(self._other_way(frontier), coverage=coverage)
+        if self._first.kind in self._broken:
+            return msgspec.structs.replace(self._fall_back(frontier), coverage=coverage)
         return PullStep(coverage)

@@ -1,9 +1,9 @@
-"""What a list of changes says of each resource in the end: one entry per URI.
+"""Reduces a list of changes to the final change of each resource.
 
 Both `rsnotify follow` and `rsnotify audit` reduce lists here, so that they never disagree. A list
 in chronological order (core §12.1) is read from its first to its last entry. Some Sources write the
-newest change first, or in no order: then datetimes decide, and where they cannot, the resource
-itself has to be fetched.
+newest change first, or in no order: then datetimes decide, and if they do not, the resource itself
+has to be fetched.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.vocabulary import ChangeType
 
 
-class Reduced(Struct, frozen=True):
+class ReducedChanges(Struct, frozen=True):
     """The latest change of each resource in a list.
 
     Args:
         latest: By URI, in document order.
         since: By URI, the datetime of the earliest change in the list.
         ambiguous: URIs whose latest change the list does not determine. `latest` has a change
-            that makes a Destination fetch the resource, and keep whatever it is now.
+            that makes a Destination fetch the resource, and store its current state.
     """
 
     latest: dict[str, Change]
@@ -34,20 +34,20 @@ class Reduced(Struct, frozen=True):
     ambiguous: frozenset[str]
 
 
-def reduce(
+def reduce_changes(
     changes: Sequence[Change],
     *,
     ordered: bool,
     compare: bool = False,
     from_: Instant | None = None,
-) -> Reduced:
-    """Return what a list says of each resource in the end.
+) -> ReducedChanges:
+    """Return the final change of each resource in a list.
 
     Args:
         changes: The entries, in document order.
         ordered: Whether they are in chronological order.
-        compare: Whether their datetimes may be wrong all the same.
-        from_: The beginning of the list. An entry dated before that does not say when it happened.
+        compare: Whether their datetimes may be wrong nevertheless.
+        from_: The beginning of the list. An entry dated before it has no reliable datetime.
     """
     latest: dict[str, Change] = {}
     since: dict[str, Instant] = {}
@@ -78,12 +78,14 @@ def reduce(
             if uri not in ambiguous:
                 latest[uri] = replace(change, check=CheckMethod.COMPARE)
         _verify(changes, latest, ambiguous)
-    return Reduced(latest, since, frozenset(ambiguous))
+    return ReducedChanges(latest, since, frozenset(ambiguous))
 
 
 def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]) -> None:
-    """Mark resources to be fetched whose entries do not say which of them is the latest."""
-    deleted = {one.uri for one in changes if one.change is ChangeType.DELETED} if ambiguous else ()
+    """Mark the ambiguous resources to be fetched."""
+    if not ambiguous:
+        return
+    deleted = {change.uri for change in changes if change.change is ChangeType.DELETED}
     for uri in ambiguous:
         change = latest[uri]
         kind = ChangeType.DELETED if uri in deleted else change.change
@@ -97,7 +99,7 @@ def _is_newest_first(changes: Sequence[Change]) -> bool:
 
 
 def _contradict(before: Change, change: Change, *, newest_first: bool) -> bool:
-    """Return whether place and datetime leave open which of two changes came last.
+    """Return whether position and datetime leave open which of two changes came last.
 
     Args:
         before: The latest change of the resource so far.
@@ -105,9 +107,9 @@ def _contradict(before: Change, change: Change, *, newest_first: bool) -> bool:
         newest_first: Whether the whole list is in reverse chronological order.
     """
     if change.at == before.at:
-        return not _say_the_same(before, change)
-    # A `lastmod` may be older than the change (core §7): a file that was put back keeps it. Place
-    # then says one thing and the datetime another, unless the whole list is in reverse order.
+        return not _is_equal(before, change)
+    # A `lastmod` may be older than the change (core §7): a restored file keeps it. Position and
+    # datetime then contradict each other, unless the whole list is in reverse order.
     return change.at < before.at and not newest_first and _is_dated_by_lastmod(change)
 
 
@@ -115,11 +117,10 @@ def _is_older(change: Change, from_: Instant) -> bool:
     return min(change.at, change.resource.changed_at or change.at) < from_
 
 
-def _say_the_same(one: Change, other: Change) -> bool:
-    deleted = ChangeType.DELETED
-    if deleted in (one.change, other.change):
-        return one.change is other.change
-    return one.resource.hash == other.resource.hash
+def _is_equal(first: Change, second: Change) -> bool:
+    if ChangeType.DELETED in (first.change, second.change):
+        return first.change is second.change
+    return first.resource.hash == second.resource.hash
 
 
 def _is_dated_by_lastmod(change: Change) -> bool:

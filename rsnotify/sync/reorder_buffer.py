@@ -1,4 +1,4 @@
-"""Fragments beyond a gap: kept for a moment, as they may only be out of order."""
+"""Fragments beyond a gap, kept for a moment because they may only be out of order."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from rsnotify.format.datetimes import Instant
 
 
 class ReorderBuffer:
-    """Fragments that begin later than what is known, in order of their `from`.
+    """Fragments that begin later than the last known change, ordered by their `from`.
 
     Args:
-        limit: How many changes are kept; a fragment without changes counts as one. Beyond it a
-            fragment is let go, and only its `until` is remembered: the Change List has what it
-            told.
+        limit: How many changes are kept; a fragment without changes counts as one. Fragments
+            beyond the limit are discarded, and only the last `until` is remembered: the Change
+            List has their changes.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._fragments: list[Coverage] = []
         self._size = 0
-        self._wanted: Instant | None = None
+        self._discarded_until: Instant | None = None
 
-    def hold(self, coverage: Coverage) -> None:
-        """Keep a fragment, once by however many ways it comes.
+    def add(self, coverage: Coverage) -> None:
+        """Add a fragment, once if it arrives over several transports.
 
-        One without `from` cannot be beyond a gap.
+        A fragment without `from` cannot be beyond a gap.
         """
         begins = coverage.from_
         assert begins is not None
@@ -38,32 +38,31 @@ class ReorderBuffer:
             self._fragments.insert(after, coverage)
             self._size += _size(coverage)
         else:
-            self.refuse(coverage)
+            self.discard(coverage)
 
-    def refuse(self, coverage: Coverage) -> None:
-        """Let a fragment go; what it told, the Change List has to tell."""
+    def discard(self, coverage: Coverage) -> None:
+        """Drop a fragment; its changes have to come from the Change List."""
         if coverage.changes:
-            self._wanted = coverage.until
+            self._discarded_until = coverage.until
 
-    def next(self, known: Instant) -> Coverage | None:
-        """Take out the first fragment, if it joins what is known by now."""
+    def pop_joining(self, known: Instant) -> Coverage | None:
+        """Remove and return the first fragment if it joins what is known by now."""
         if not self._fragments or not self._fragments[0].reaches(known):
             return None
         coverage = self._fragments.pop(0)
         self._size -= _size(coverage)
         return coverage
 
-    def unexplained(self, known: Instant) -> bool:
-        """Tell whether something was announced that is still beyond what is known."""
-        if self._wanted is not None and self._wanted <= known:
-            self._wanted = None
-        return bool(self._fragments) or self._wanted is not None
+    def is_ahead_of(self, known: Instant) -> bool:
+        """Return whether changes were announced that lie beyond what is known."""
+        if self._discarded_until is not None and self._discarded_until <= known:
+            self._discarded_until = None
+        return bool(self._fragments) or self._discarded_until is not None
 
     def clear(self) -> None:
-        """Forget all that was announced."""
         self._fragments.clear()
         self._size = 0
-        self._wanted = None
+        self._discarded_until = None
 
 
 def _begins(coverage: Coverage) -> Instant:

@@ -1,4 +1,4 @@
-"""How failures are tried again: exponential backoff with jitter."""
+"""How long to wait before something that failed is tried again: exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, parse_http_date
 
-#: No server may send its clients away for longer, in seconds.
-LONGEST_WISH = 3600.0
+#: The longest `Retry-After` of a server that clients respect, in seconds.
+LONGEST_RETRY_AFTER = 3600.0
 
 
 class Retry(Struct, frozen=True):
@@ -24,19 +24,19 @@ class Retry(Struct, frozen=True):
     most: float = 60.0
 
     def delay(self, failures: int, random: Random, *, at_least: float = 0.0) -> float:
-        """Return how long to wait: between half and all of the step, so that those who
-        failed together do not come back together.
+        """Return how long to wait: between half and all of the step, so that clients that failed
+        together do not come back together.
 
         Args:
             failures: How often it failed in a row, at least 1.
             random: The source of jitter.
-            at_least: What the other side asked for; it wins if it is longer, up to an hour.
+            at_least: The wait the server asked for; respected if it is longer, up to an hour.
         """
         step = min(self.most, self.first * 2.0 ** min(failures - 1, 64))
-        return max(min(at_least, LONGEST_WISH), step * (0.5 + random.random() / 2))
+        return max(min(at_least, LONGEST_RETRY_AFTER), step * (0.5 + random.random() / 2))
 
 
-def asked_wait(value: str, now: Instant) -> float | None:
+def parse_retry_after(value: str, now: Instant) -> float | None:
     """Read a `Retry-After` header (RFC 9110 §10.2.3).
 
     Args:
@@ -44,7 +44,7 @@ def asked_wait(value: str, now: Instant) -> float | None:
         now: The current instant.
 
     Returns:
-        The seconds to wait, at least 0; None when it says nothing that can be understood.
+        The seconds to wait, at least 0; None if the value cannot be understood.
     """
     value = value.strip()
     if value.isascii() and value.isdigit():

@@ -8,14 +8,13 @@ from rsnotify.sync.document_notices import DocumentsToRead
 from rsnotify.sync.pace import Pace
 
 #: How much sooner than otherwise a poll comes after news.
-QUICKER = 8
+SPEEDUP_AFTER_NEWS = 8
 
 
 class PollInterval:
-    """How long to wait between polls: little after news, then more and more.
+    """The wait between polls: short after news, then longer and longer.
 
-    Changes come in bursts, so the best guess at when the next one comes is that the last one
-    was just now.
+    Changes come in bursts, so the next change is most likely shortly after the last one.
 
     Args:
         most: The longest wait, in seconds.
@@ -29,15 +28,15 @@ class PollInterval:
         """Return how long to wait now.
 
         Args:
-            news: Whether there is reason to think that more comes soon.
+            news: Whether there is reason to expect more changes soon.
         """
-        wait = self._most / QUICKER if news else self._wait
+        wait = self._most / SPEEDUP_AFTER_NEWS if news else self._wait
         self._wait = min(self._most, 2 * wait)
         return wait
 
 
 class Schedule:
-    """When the next climb begins. Times called `now` are seconds of a clock that never jumps.
+    """When the follower catches up next. `now` is in seconds of a clock that never jumps.
 
     Args:
         pace: How fast.
@@ -47,93 +46,94 @@ class Schedule:
     def __init__(self, pace: Pace, random: Random) -> None:
         self._pace = pace
         self._random = random
-        self._rhythm = PollInterval(pace.poll)
+        self._interval = PollInterval(pace.poll)
         self._not_before = 0.0
-        self._routine = True
-        #: When it is.
+        self._is_routine = True
+        #: When to catch up next.
         self.due: float | None = None
-        #: When it is to be read anew what the Source offers.
+        #: When to read again what the Source offers.
         self.offer_due: float | None = None
         #: Whether push works, so that polls only confirm it.
-        self.relaxed = False
+        self.push_works = False
 
-    def begun(self) -> bool:
-        """Hear that a climb begins; return whether that is mere routine, as time has passed."""
-        routine, self._routine = self._routine, True
+    def begin(self) -> bool:
+        """Clear `due`; return whether only the passing of time was the reason for it."""
+        is_routine, self._is_routine = self._is_routine, True
         self.due = None
-        return routine
+        return is_routine
 
-    def soon(self, when: float) -> None:
-        """Climb at this time, if not before, as something may be missing."""
-        self._routine = False
-        self._by(when)
+    def catch_up_by(self, when: float) -> None:
+        """Catch up at this time at the latest, as something may be missing."""
+        self._is_routine = False
+        self._poll_by(when)
 
-    def _by(self, when: float) -> None:
-        """Climb at this time, if not before; but not before the Source said to come back."""
+    def _poll_by(self, when: float) -> None:
+        """Catch up at this time at the latest, but respect the Source's `Retry-After`."""
         when = max(when, self._not_before)
         self.due = when if self.due is None else min(self.due, when)
 
-    def told(self, look: DocumentsToRead, now: float, listeners: int) -> None:
-        """Hear what there is reason to look at. All who were told do not come at once.
+    def documents_changed(self, documents: DocumentsToRead, now: float, listeners: int) -> None:
+        """Read documents soon, at a random moment, so that not all subscribers come at once.
 
         Args:
-            look: At what.
+            documents: What to read.
             now: The time.
-            listeners: How many were told the same, as far as is known.
+            listeners: How many subscribers received the same notification, as far as is known.
         """
-        within = max(self._pace.spread_among(listeners), self._pace.poll / QUICKER)
+        within = max(self._pace.spread_among(listeners), self._pace.poll / SPEEDUP_AFTER_NEWS)
         when = now + self._random.uniform(0.0, within)
-        if look.lists:
-            self._by(when)
-        if look.offer:
-            self._offer_by(when)
+        if documents.lists:
+            self._poll_by(when)
+        if documents.offer:
+            self._discover_by(when)
 
-    def _offer_by(self, when: float) -> None:
+    def _discover_by(self, when: float) -> None:
         when = max(when, self._not_before)
         self.offer_due = when if self.offer_due is None else min(self.offer_due, when)
 
     def is_offer_due(self, now: float) -> bool:
-        """Tell once whether it is time to read anew what the Source offers."""
+        """Return, once, whether it is time to read again what the Source offers."""
         if self.offer_due is None or now < self.offer_due:
             return False
         self.offer_due = None
         return True
 
-    def poll(self, now: float, *, news: bool, anxious: bool) -> None:
-        """Look again after the usual wait.
+    def poll_later(self, now: float, *, news: bool, push_is_enough: bool) -> None:
+        """Poll again after the usual interval.
 
         Args:
             now: The time.
             news: Whether there was something new this time.
-            anxious: Whether even push cannot bring what is missing.
+            push_is_enough: Whether push, while it works, delivers everything that is missing.
         """
-        wait = self._rhythm.next(news=news)
-        self._by(now + (self._pace.poll_with_push if self.relaxed and not anxious else wait))
+        wait = self._interval.next(news=news)
+        relaxed = self.push_works and push_is_enough
+        self._poll_by(now + (self._pace.poll_with_push if relaxed else wait))
 
-    def retry(self, now: float, attempts: int) -> None:
-        """Look again in a moment, as what is there now is not yet enough."""
-        self.soon(now + self._pace.retry.delay(attempts, self._random))
+    def retry_soon(self, now: float, attempts: int) -> None:
+        """Read the lists again in a moment, as they do not have everything yet."""
+        self.catch_up_by(now + self._pace.retry.delay(attempts, self._random))
 
-    def back_off(self, now: float, failures: int, wish: float | None, costly: float) -> None:
+    def back_off(self, now: float, failures: int, retry_after: float | None, least: float) -> None:
         """Try again later, as something failed.
 
         Args:
             now: The time.
             failures: How often in a row.
-            wish: How long the Source asked to be left alone, if it did.
-            costly: How long to wait at least, for what it costs to try again.
+            retry_after: How long the Source asked to wait, if it did.
+            least: How long to wait at least, as another attempt is expensive.
         """
-        least = max(wish or 0.0, costly)
+        least = max(retry_after or 0.0, least)
         self.due = now + self._pace.retry.delay(failures, self._random, at_least=least)
-        if wish is not None:
+        if retry_after is not None:
             self._not_before = self.due
 
     def push_lost(self, now: float) -> None:
-        """Hear that only polls tell of changes now. All who lost it do not come at once.
+        """Poll again at the rate without push, and spread the first poll of all subscribers.
 
-        It may be that the Source has gone to other hubs, and could tell of it only there.
+        The Source may have moved to other hubs, and could announce that only there.
         """
-        if self.relaxed:
-            self.relaxed = False
-            self._by(now + self._rhythm.next(news=True) * self._random.random())
-            self._offer_by(now + self._pace.poll * self._random.uniform(0.5, 1.0))
+        if self.push_works:
+            self.push_works = False
+            self._poll_by(now + self._interval.next(news=True) * self._random.random())
+            self._discover_by(now + self._pace.poll * self._random.uniform(0.5, 1.0))

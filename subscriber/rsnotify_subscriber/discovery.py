@@ -8,7 +8,7 @@ from rsnotify.errors import ConfigurationError, DocumentError, FetchError, NotFo
 from rsnotify.format.links import resolve
 from rsnotify.format.offer import FIELDS, Offer, read_framework
 from rsnotify.format.vocabulary import Capability
-from rsnotify.sync.fallback_order import change_ways, resource_ways
+from rsnotify.sync.fallback_order import change_documents, resource_documents
 from rsnotify_subscriber.descriptions import Descriptions, Memory
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.searching import Search, capability_lists, offer_at, only_one
@@ -46,7 +46,7 @@ async def find(fetcher: Fetcher, uri: str) -> Offer:
 
 def base_of(offer: Offer) -> str:
     """Return the URI, ending in `/`, of the folder in which a set of resources is described."""
-    ways = [way.uri for way in resource_ways(offer) + change_ways(offer)]
+    ways = [way.uri for way in resource_documents(offer) + change_documents(offer)]
     return resolve(offer.capability_list or next(iter(ways), ""), ".")
 
 
@@ -74,7 +74,7 @@ class Offers:
             RsnotifyError: As `discover`.
         """
         offer = await Search(self._descriptions, self._uri).from_start()
-        if not (change_ways(offer) or resource_ways(offer)):
+        if not (change_documents(offer) or resource_documents(offer)):
             raise ConfigurationError(
                 f"{self._uri} leads to a set of resources with neither a Resource List nor a "
                 "Change List, and no dump or archive of them"

@@ -216,11 +216,11 @@ class Watch:
         """Tell that it is behind, unless it only has what came meanwhile still to apply."""
         through = _through(follower)
         is_newer = known is not None and through is not None and through >= known
-        is_underway = follower.owed and not follower.gap and (is_newer or follower.waiting)
+        is_underway = follower.pending and not follower.gap and (is_newer or follower.is_deferred)
         if self._level is not False and not is_underway:
             self._level = False
             doubts = follower.doubts + ((doubt,) if doubt else ())
-            self._announce(Behind(follower.owed, doubts))
+            self._announce(Behind(follower.pending, doubts))
 
 
 def _through(follower: Follower) -> Instant | None:

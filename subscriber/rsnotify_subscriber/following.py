@@ -30,12 +30,12 @@ from rsnotify.sync.actions import (
     Compare,
     Discover,
     Fetch,
+    FindUnlisted,
     ForgetDatetimes,
     LogNote,
     Progress,
-    Sweep,
 )
-from rsnotify.sync.fallback_order import resource_ways
+from rsnotify.sync.fallback_order import resource_documents
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.applier import Applier
@@ -186,7 +186,7 @@ class Following:
             resources=self._state.resources,
             applied=self._tally.applied,
             copied=self._tally.copied,
-            pending=self._follower.owed,
+            pending=self._follower.pending,
             through=progress.through if progress else None,
             lag_ms=self._tally.lag_ms(),
             push=push,
@@ -328,7 +328,7 @@ class Following:
                 self._tasks.spawn(self._in_worker(self._state.begin_baseline))
             case Compare():
                 self._tasks.spawn(self._compare(action))
-            case Sweep():
+            case FindUnlisted():
                 self._tasks.spawn(self._sweep(action))
             case ForgetDatetimes():
                 self._undate(action)
@@ -376,9 +376,9 @@ class Following:
         differing = await self._in_worker(self._state.compare, selected, action.at)
         self._perform(self._follower.differing(differing, self._loop.time()))
 
-    async def _sweep(self, action: Sweep) -> None:
+    async def _sweep(self, action: FindUnlisted) -> None:
         missing = await self._in_worker(self._state.sweep, action.at)
-        self._perform(self._follower.missing(missing, self._loop.time()))
+        self._perform(self._follower.unlisted(missing, self._loop.time()))
 
     # What came of an Apply: the `Outcome` of the applier
 
@@ -435,7 +435,7 @@ class Following:
         if not failing:
             cure = (
                 "it can be made up for once its Resource List is newer than its oldest Change List"
-                if resource_ways(self._identity.offer)
+                if resource_documents(self._identity.offer)
                 else "it offers no list of all its resources that could make up for it, so the "
                 "copy may differ for good; without its state it begins anew with what is told now"
             )
@@ -454,10 +454,10 @@ class Following:
         self._moved()
 
     def _told(self, document: Document) -> None:
-        self._perform(self._follower.told(document, self._loop.time()))
+        self._perform(self._follower.notified(document, self._loop.time()))
 
     def _told_through(self) -> Instant | None:
-        return self._follower.told_through
+        return self._follower.notified_through
 
     # Rediscovery
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.sync.fallback_order import resource_ways
+from rsnotify.sync.fallback_order import resource_documents
 from rsnotify_subscriber.state import Identity, State
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -61,7 +61,7 @@ def check_held(handler: object, state: State, identity: Identity) -> None:
     missing = [uri for uri in state.uris_held() if handler.held_content(uri) is None]
     if not missing:
         return
-    if len(missing) == state.resources or not resource_ways(identity.offer):
+    if len(missing) == state.resources or not resource_documents(identity.offer):
         raise ConfigurationError(_lost(state, len(missing), f", as that of {missing[0]}"))
     logger.warning(
         "%d files are missing, as that of %s; they are fetched again", len(missing), missing[0]

@@ -31,17 +31,17 @@ class Pulls:
 
     def asked(self, fetch: Fetch) -> None:
         """Hear that a document is asked for."""
-        if not self._out or fetch.rung is not self._rung:
-            self._announce(Pulling(fetch.rung, fetch.uri))
+        if not self._out or fetch.kind is not self._rung:
+            self._announce(Pulling(fetch.kind, fetch.uri))
         if not self._out:
             self._began, self._has_news = asyncio.get_running_loop().time(), False
         self._out += 1
-        self._rung = fetch.rung
+        self._rung = fetch.kind
 
     def fetched(self, fetch: Fetch, document: Document) -> None:
         """Hear what came, before the follower does."""
         last, known = document.changed_at, self._follower.since
-        if fetch.rung is DocumentKind.CHANGE_LIST and not document.index and last and known:
+        if fetch.kind is DocumentKind.CHANGE_LIST and not document.index and last and known:
             self._has_news = self._has_news or last > known
 
     def answered(self) -> None:

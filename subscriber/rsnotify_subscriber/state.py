@@ -35,7 +35,7 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.representations import described
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
-from rsnotify.sync.fallback_order import resource_ways
+from rsnotify.sync.fallback_order import resource_documents
 from rsnotify_subscriber.descriptions import Memory
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.lookups import look_up, look_up_equivalent
@@ -103,7 +103,9 @@ def has_moved(before: Offer, now: Offer) -> bool:
 
     Without a list of all resources they cannot be compared, and T is kept to see gaps by.
     """
-    return now.capability_list not in (None, before.capability_list) and bool(resource_ways(now))
+    return now.capability_list not in (None, before.capability_list) and bool(
+        resource_documents(now)
+    )
 
 
 def incomparable(identity: Identity) -> str:

@@ -1,7 +1,7 @@
-"""A Source in memory whose documents are wrong in the ways of the wild, and a hub that lies.
+"""A Source in memory whose documents are wrong as those of real Sources, and a hub that lies.
 
-The Source itself always knows what it has (`state`); what its documents say of it may be dated
-wrongly, out of order, late, or of before a backup was restored.
+Its `state` is always right. Its documents may be dated wrongly, out of order, late, or older than
+a backup that was restored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Faults(Struct, frozen=True):
 
 
 class FaultySource(Source):
-    """A Source whose documents are wrong in the same way all the time, and which can be restored.
+    """A Source whose documents are always wrong in the same way, and which can be restored.
 
     Its clock goes on by ten seconds with each change.
     """
@@ -84,7 +84,7 @@ class FaultySource(Source):
     # Entries with a wrong date
 
     def move_here(self, name: str) -> None:
-        """Create or update a resource by moving an old file there: its `lastmod` tells the date."""
+        """Create or update a resource by moving an old file there: its `lastmod` is the old one."""
         self.change(name)
         last = self.history[-1]
         old = EPOCH - timedelta(days=1, seconds=self.version)
@@ -104,7 +104,7 @@ class FaultySource(Source):
         at, name, deleted = self._transactions.pop(0)
         uri = BASE + name
         is_taken = any(one.uri == uri and one.at > at for one in self.history)
-        if is_taken or at <= self.open_from or at <= self._told():
+        if is_taken or at <= self.open_from or at <= self._announced_until():
             return
         clock = self.clock
         self.clock = at - STEP
@@ -114,8 +114,8 @@ class FaultySource(Source):
         self.history.append(replace(late, resource=replace(late.resource, datetime=at)))
         self.history.sort(key=lambda one: one.at)
 
-    def _told(self) -> datetime:
-        """Return through when hubs were told that all was told."""
+    def _announced_until(self) -> datetime:
+        """Return the end of the last fragment that hubs received."""
         return self.history[self.emitted - 1].at if self.emitted else EPOCH
 
     # A server that is not what is listed
@@ -156,7 +156,7 @@ class FaultySource(Source):
         self.list_resources()
         self.change("a")
 
-    # What it tells
+    # Documents
 
     def document(self, uri: str) -> Document:
         document = super().document(uri)
@@ -175,11 +175,11 @@ class FaultySource(Source):
 
 
 class Liar:
-    """A hub that tells a Destination what never happened, or nothing of what did.
+    """A hub that announces changes that never happened, or withholds others.
 
     Args:
-        source: What the hub speaks of.
-        destination: Who believes it.
+        source: The Source of the changes.
+        destination: The Destination that trusts it.
     """
 
     def __init__(self, source: FaultySource, destination: Destination) -> None:
@@ -187,25 +187,25 @@ class Liar:
         self._destination = destination
 
     def invent(self, name: str, kind: ChangeType, ahead: timedelta, carried: bool) -> None:
-        """Tell of a change that never happened, with forged content or without."""
+        """Announce a change that never happened, with forged content or without."""
         at = max(self._source.clock, self._known()) + MICROSECOND + ahead
         data = (Link("duplicate", "data:,forged"),) if carried else ()
         digest = None if kind is ChangeType.DELETED else FORGED
         links = () if kind is ChangeType.DELETED else data
         entry = Resource(BASE + name, change=kind, datetime=at, hash=digest, links=links)
-        self._tell((entry,), at)
+        self._push((entry,), at)
 
     def withhold(self, last: int) -> None:
-        """Say that nothing happened, but for the last few changes."""
+        """Announce only the last few changes."""
         changes = [one for one in self._source.history if one.at > self._known()]
-        told: list[Change] = changes[len(changes) - last :] if last else []
+        announced: list[Change] = changes[len(changes) - last :] if last else []
         self._source.emitted = len(self._source.history)
-        self._tell(tuple(one.resource for one in told), self._source.clock)
+        self._push(tuple(one.resource for one in announced), self._source.clock)
 
     def _known(self) -> datetime:
         return self._destination.follower.since or EPOCH
 
-    def _tell(self, entries: tuple[Resource, ...], until: datetime) -> None:
+    def _push(self, entries: tuple[Resource, ...], until: datetime) -> None:
         from_ = self._known()
         capability = Capability.CHANGE_NOTIFICATION
         until = max(from_, until)

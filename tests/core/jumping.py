@@ -1,4 +1,4 @@
-"""A Source in memory whose clock jumps: what it tells is in order, its datetimes are not."""
+"""A Source in memory whose clock jumps: its entries are in order, its datetimes are not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability
 from tests.core.source import EPOCH, EVERYTHING, Period, Snapshot, Source, listed_changes
 
-#: It keeps no closed lists, so that nothing makes up for what was passed over.
+#: It keeps no closed lists, so that nothing else has changes that were skipped.
 OFFER = Offer(resource_list=EVERYTHING.resource_list, change_list=EVERYTHING.change_list)
 
 
@@ -30,7 +30,7 @@ class JumpingSource(Source):
 
     @property
     def sent(self) -> datetime:
-        """When a document is sent that is asked for now."""
+        """When a document requested now is sent."""
         return self._real + self.error
 
     @property
@@ -57,7 +57,7 @@ class JumpingSource(Source):
         self.state = dict(kept[1])
 
     def rotate(self, size: int | None = None) -> None:
-        """Begin the open list anew, where the last one ends."""
+        """Begin a new open list where the last one ends."""
         if self.history:
             self.open_from = self.history[-1].at
             self._begins = len(self.history)
@@ -66,7 +66,7 @@ class JumpingSource(Source):
         """Publish a new Resource List."""
         self.lists = [Snapshot(self.lists[-1].number + 1, self.now(), dict(self.state))]
 
-    def _tell_changes(self, found: dict[str, Document]) -> None:
+    def _list_changes(self, found: dict[str, Document]) -> None:
         pending = Period(self.open_from, None, self.history[self._begins :])
         assert OFFER.change_list is not None
         found[OFFER.change_list] = listed_changes(Capability.CHANGE_LIST, pending)

@@ -1,4 +1,4 @@
-"""One stream by three ways at once, each with faults and a manner of joining of its own."""
+"""One stream over three transports at once, each with its own faults and way of joining."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _KEPT = 3
 
 
 class Joining(Enum):
-    """What one gets who joins: all since an instant, the newest fragment, or nothing."""
+    """What a new connection receives: all since an instant, the latest fragment, or nothing."""
 
     LOG = "WebSocket"
     RETAINED = "MQTT"
     NOTHING = "WebSub"
 
 
-class Way:
-    """One way from a hub to a Destination, whose messages the test delivers, or does not."""
+class Connection:
+    """One connection from a hub to a Destination; the test decides which messages arrive."""
 
     def __init__(self, joining: Joining) -> None:
         self._joining = joining
@@ -34,13 +34,13 @@ class Way:
         self.up = False
 
     def emit(self, fragment: Document) -> None:
-        """Let the hub have a fragment; it is on its way to who has joined."""
+        """Accept a fragment at the hub, and send it if connected."""
         self._log.append(fragment)
         if self.up:
             self.wire.append(fragment)
 
     def join(self, since: Instant | None) -> bool:
-        """Join, and return whether the hub says, or cannot deny, that something is missing."""
+        """Connect, and return whether something may be missing."""
         self.up = True
         if self._joining is Joining.NOTHING or not self._log:
             return self._joining is not Joining.LOG
@@ -54,7 +54,7 @@ class Way:
         return since is not None and begins is not None and begins > since
 
     def lose(self) -> None:
-        """Lose the connection, with what is on its way."""
+        """Lose the connection, with the messages in flight."""
         self.up = False
         self.wire.clear()
 
@@ -70,41 +70,41 @@ class Way:
 
 
 class Mixed:
-    """A Destination that hears the stream of a Source by three ways."""
+    """A Destination that receives the stream of a Source over three transports."""
 
     def __init__(self, source: Source, destination: Destination) -> None:
         self.source = source
         self.destination = destination
-        self.ways = [Way(joining) for joining in Joining]
-        for way in self.ways:
-            self._join(way)
+        self.connections = [Connection(joining) for joining in Joining]
+        for connection in self.connections:
+            self._join(connection)
 
     def emit(self, size: int) -> Document:
         """Emit a fragment to every hub."""
         fragment = self.source.fragment(size)
-        for way in self.ways:
-            way.emit(fragment)
+        for connection in self.connections:
+            connection.emit(fragment)
         return fragment
 
-    def _join(self, way: Way) -> None:
-        gap = way.join(self.destination.follower.since)
+    def _join(self, connection: Connection) -> None:
+        gap = connection.join(self.destination.follower.since)
         self.destination.push_up()
         if gap:
             self.destination.push_gap()
 
-    def _lose(self, way: Way) -> None:
-        way.lose()
-        if not any(way.up for way in self.ways):
+    def _lose(self, connection: Connection) -> None:
+        connection.lose()
+        if not any(connection.up for connection in self.connections):
             self.destination.push_down()
 
     def crash(self) -> None:
-        """Let the Destination begin anew from what it has kept, and join as before."""
-        joined = [way for way in self.ways if way.up]
-        for way in joined:
-            way.lose()
+        """Restart the Destination from its stored state, and reconnect as before."""
+        joined = [connection for connection in self.connections if connection.up]
+        for connection in joined:
+            connection.lose()
         self.destination.restart()
-        for way in joined:
-            self._join(way)
+        for connection in joined:
+            self._join(connection)
 
     def play(self, step: tuple) -> None:
         """Take one step of a history."""
@@ -122,10 +122,10 @@ class Mixed:
             case ("crash",):
                 self.crash()
             case what, number, *place:
-                self._play_at(self.ways[number], what, place[0] if place else 0)
+                self._play_at(self.connections[number], what, place[0] if place else 0)
 
-    def _play_at(self, way: Way, what: str, place: int) -> None:
-        wire = way.wire
+    def _play_at(self, connection: Connection, what: str, place: int) -> None:
+        wire = connection.wire
         match what:
             case "deliver" if wire:
                 self.destination.push(wire.pop(place % len(wire)))
@@ -134,32 +134,32 @@ class Mixed:
             case "drop" if wire:
                 wire.pop(place % len(wire))
             case "merge":
-                way.merge()
-            case "lose" if way.up:
-                self._lose(way)
-            case "regain" if not way.up:
-                self._join(way)
+                connection.merge()
+            case "lose" if connection.up:
+                self._lose(connection)
+            case "regain" if not connection.up:
+                self._join(connection)
 
     def finish(self, order: Sequence[int]) -> None:
-        """Let every way come back and deliver what it has, one after the other or by turns."""
-        for way in self.ways:
-            if not way.up:
-                self._join(way)
+        """Reconnect every connection and deliver its messages, in sequence or interleaved."""
+        for connection in self.connections:
+            if not connection.up:
+                self._join(connection)
         for number in order:
-            self._play_at(self.ways[number], "deliver", 0)
-        for way in self.ways:
-            while way.wire:
-                self.destination.push(way.wire.pop(0))
+            self._play_at(self.connections[number], "deliver", 0)
+        for connection in self.connections:
+            while connection.wire:
+                self.destination.push(connection.wire.pop(0))
         self.destination.settle()
-        self.destination.poll()  # what push said is confirmed
+        self.destination.poll()  # changes from push are confirmed
 
 
-def by_one_way(source: Source, destination: Destination, fragment: Document) -> None:
-    """Deliver a fragment as a perfect way would: T follows, and nothing waits for the lists."""
+def deliver_perfectly(source: Source, destination: Destination, fragment: Document) -> None:
+    """Deliver a fragment over a perfect transport: T follows, and nothing waits for the lists."""
     destination.push(fragment)
     destination.work()
     assert fragment.until is not None
-    assert destination.follower.owed or through(destination) >= fragment.until
+    assert destination.follower.pending or through(destination) >= fragment.until
 
 
 def through(destination: Destination) -> Instant:
@@ -171,15 +171,15 @@ def through(destination: Destination) -> Instant:
 
 NAMES = st.sampled_from("abcde")
 CHANGES = st.tuples(NAMES, st.booleans())
-WAYS = st.integers(0, len(Joining) - 1)
+NUMBERS = st.integers(0, len(Joining) - 1)
 CHANGE = st.tuples(st.just("change"), NAMES, st.booleans(), st.booleans())
 EMIT = st.tuples(st.just("emit"), st.integers(1, 4))
-DELIVER = st.tuples(st.sampled_from(["deliver", "deliver", "double"]), WAYS, st.integers(0, 5))
+DELIVER = st.tuples(st.sampled_from(["deliver", "deliver", "double"]), NUMBERS, st.integers(0, 5))
 WORK = st.tuples(st.just("work"), st.integers(1, 6))
 STEPS = st.one_of(
     # What carries the stream comes more often than what breaks it, or there were none.
     *(CHANGE, CHANGE, EMIT, EMIT, DELIVER, DELIVER, DELIVER, WORK),
-    st.tuples(st.sampled_from(["drop", "merge", "lose", "regain"]), WAYS),
+    st.tuples(st.sampled_from(["drop", "merge", "lose", "regain"]), NUMBERS),
     st.tuples(st.just("wait"), st.sampled_from([0.05, 0.3, 2.0])),
     st.tuples(st.just("publish"), st.sampled_from(["rotate", "list_resources"])),
     st.tuples(st.just("crash")),
@@ -188,18 +188,18 @@ HISTORIES = st.lists(STEPS, min_size=20, max_size=80)
 
 
 def play_both(mixed: Mixed, single: Destination, steps: list[tuple], order: list[int]) -> None:
-    """Play a history by three faulty ways to one Destination, by a perfect one to another."""
+    """Play a history over three faulty transports to one Destination, a perfect one to another."""
     source = mixed.source
     single.settle()
     for step in steps:
         if step[0] == "emit":
-            by_one_way(source, single, mixed.emit(step[1]))
+            deliver_perfectly(source, single, mixed.emit(step[1]))
         else:
             mixed.play(step)
     mixed.destination.broken = 0.0
     source.finish(OFFER)
     for _ in range(2):  # what is left, then a heartbeat
-        by_one_way(source, single, mixed.emit(len(source.history) + 1))
+        deliver_perfectly(source, single, mixed.emit(len(source.history) + 1))
     mixed.finish(order)
     single.settle()
     single.poll()

@@ -1,4 +1,4 @@
-"""A Source in memory: a set of resources, its history, and every document that can tell it."""
+"""A Source in memory: a set of resources, its history, and all its documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rsnotify.format.vocabulary import Capability, ChangeType
 
 BASE = "http://source.example/"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-#: What a Source can offer; `OFFER` is what it does unless told otherwise.
+#: What a Source can offer; `OFFER` is the default.
 EVERYTHING = Offer(
     capability_list=BASE + "capabilitylist.xml",
     resource_list=BASE + "resourcelist.xml",
@@ -58,7 +58,7 @@ class Snapshot(Struct):
 
 
 class Source:
-    """A set of resources, its history, and the documents that tell it.
+    """A set of resources, its history, and its documents.
 
     Args:
         granularity: The step of its datetimes; changes within one share a datetime.
@@ -67,8 +67,8 @@ class Source:
             all resources are kept.
         index: Whether all lists stand in a Change List Index rather than an Archive.
         nested: Whether dumps and archives are parted, under an index.
-        terse: Whether the entries of packages say no more than when they were written.
-        audits: Whether fragments say what the set is.
+        terse: Whether the entries of packages only have the time at which they were written.
+        audits: Whether fragments state the size and digest of the set.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Source:
         self.dumps = [Snapshot(0, EPOCH, {})]
         self.emitted = 0
         self.version = 0
-        #: How long after the last change documents are asked for.
+        #: How long after the last change documents are requested.
         self.read_later = timedelta()
 
     def served(self, uri: str) -> str | None:
@@ -112,7 +112,7 @@ class Source:
 
     @property
     def sent(self) -> datetime | None:
-        """When a document is sent that is asked for now."""
+        """When a document requested now is sent."""
         return self.clock + self.read_later
 
     @property
@@ -192,7 +192,7 @@ class Source:
         return periods
 
     def finish(self, offer: Offer) -> None:
-        """Publish once more what is offered, in its own time, so that it tells all."""
+        """Publish all documents once more, at a later instant, so that they are complete."""
         self.clock += self.granularity
         self.list_resources()
         self.dump_resources()
@@ -202,13 +202,13 @@ class Source:
         if offer.change_list is None:
             self.rotate(1)
 
-    # What it tells
+    # Documents
 
     def fragment(self, size: int) -> Document:
-        """Emit the next fragment; with nothing to tell, a heartbeat.
+        """Emit the next fragment; without changes, a heartbeat.
 
-        Its `until` says that nothing up to it is missing, so no datetime is parted, and what
-        carries the present one waits where others can share it.
+        Nothing up to its `until` may be missing. So changes of one datetime are never split, and
+        those of the current one wait if others can share it.
         """
         ended = self._ended()
         ready = [change for change in self.history[self.emitted :] if change.at <= ended]
@@ -241,18 +241,18 @@ class Source:
         name = uri.removeprefix(BASE)
         found: dict[str, Document] = {}
         if name.startswith(("changelist", "closed", "open")):
-            self._tell_changes(found)
+            self._list_changes(found)
         elif name.startswith(("changedump", "changes")):
-            self._tell_packed_changes(found)
+            self._list_packed_changes(found)
         elif name.startswith("resourcelist"):
-            self._tell_resources(found)
+            self._list_resources(found)
         else:
-            self._tell_packed_resources(found)
+            self._list_packed_resources(found)
         if uri not in found:
             raise NotFound(uri, "404")
         return found[uri]
 
-    def _tell_changes(self, found: dict[str, Document]) -> None:
+    def _list_changes(self, found: dict[str, Document]) -> None:
         entries = []
         for period in self.closed:
             entries.append(_interval(f"closed-{period.from_.isoformat()}", period))
@@ -271,7 +271,7 @@ class Source:
         else:
             found[top] = replace(open_, links=(Link("archives", archive),))
 
-    def _tell_packed_changes(self, found: dict[str, Document]) -> None:
+    def _list_packed_changes(self, found: dict[str, Document]) -> None:
         packages = []
         for period in self.packed:
             package = _interval(f"changes-{period.from_.isoformat()}.zip", period)
@@ -295,7 +295,7 @@ class Source:
         archive = Document(Capability.CHANGE_DUMP_ARCHIVE, tuple(dumps))
         self._put(found, EVERYTHING.change_dump_archive or "", archive)
 
-    def _tell_resources(self, found: dict[str, Document]) -> None:
+    def _list_resources(self, found: dict[str, Document]) -> None:
         entries = []
         for snapshot in self.lists:
             document = Document(Capability.RESOURCE_LIST, _resources(snapshot), at=snapshot.at)
@@ -304,7 +304,7 @@ class Source:
         archive = Document(Capability.RESOURCE_LIST_ARCHIVE, tuple(entries))
         self._put(found, EVERYTHING.resource_list_archive or "", archive)
 
-    def _tell_packed_resources(self, found: dict[str, Document]) -> None:
+    def _list_packed_resources(self, found: dict[str, Document]) -> None:
         entries = []
         for snapshot in self.dumps:
             packages = []

@@ -1,4 +1,4 @@
-"""How a Destination gets level, rung by rung (theory of operation: rsnotify/sync/follower.py)."""
+"""How a Destination catches up and stays in step (rsnotify/sync/follower.py)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def names(fetches: list[str]) -> list[str]:
     return [uri.removeprefix(BASE).partition("-2026")[0] for uri in fetches]
 
 
-def test_it_begins_with_the_resource_list_and_then_reads_the_change_list(source: Source) -> None:
+def test_a_first_copy_reads_the_resource_list_and_then_the_change_list(source: Source) -> None:
     destination = Destination(source, Random(1))
     destination.settle()
     assert names(destination.fetches) == ["resourcelist.xml", "changelist.xml"]
@@ -59,7 +59,7 @@ def test_a_fragment_that_joins_is_applied_without_reading_any_list(
     assert destination.fetches == []
 
 
-def test_a_gap_is_first_given_a_moment_then_filled_from_the_change_list(
+def test_a_gap_is_filled_from_the_change_list_after_a_grace_period(
     source: Source, destination: Destination
 ) -> None:
     source.emitted = len(source.history)
@@ -87,7 +87,7 @@ def test_a_lost_heartbeat_opens_no_gap(source: Source, destination: Destination)
     assert destination.content == source.state
 
 
-def test_what_is_no_longer_in_the_change_list_is_read_from_the_archive(
+def test_changes_no_longer_in_the_change_list_are_read_from_the_archive(
     source: Source, destination: Destination
 ) -> None:
     for name in "defg":
@@ -111,7 +111,7 @@ def test_a_resource_that_changed_in_several_lists_is_fetched_once(
     assert destination.content == source.state
 
 
-def test_when_no_list_reaches_back_everything_is_compared_deletions_included(
+def test_if_no_list_reaches_back_everything_is_compared_including_deletions(
     source: Source, destination: Destination
 ) -> None:
     source.change("a", deleted=True)
@@ -125,7 +125,7 @@ def test_when_no_list_reaches_back_everything_is_compared_deletions_included(
     assert destination.content == source.state
 
 
-def test_where_even_the_resource_list_is_too_old_t_waits_before_the_hole(
+def test_if_the_resource_list_is_too_old_as_well_t_waits_before_the_gap(
     source: Source, destination: Destination
 ) -> None:
     before = destination.follower.progress
@@ -147,7 +147,7 @@ def test_where_even_the_resource_list_is_too_old_t_waits_before_the_hole(
     assert destination.content == source.state
 
 
-def test_an_index_is_read_from_the_list_on_that_joins(source: Source) -> None:
+def test_an_index_is_read_from_the_first_list_that_joins(source: Source) -> None:
     source.index = True
     destination = Destination(source, Random(1))
     destination.settle()
@@ -160,7 +160,7 @@ def test_an_index_is_read_from_the_list_on_that_joins(source: Source) -> None:
     assert destination.content == source.state
 
 
-def test_a_source_without_change_lists_is_compared_again_and_again(source: Source) -> None:
+def test_a_source_without_change_lists_is_compared_at_each_poll(source: Source) -> None:
     destination = Destination(source, Random(1), Offer(resource_list=OFFER.resource_list))
     destination.settle()
     source.change("a", deleted=True)
@@ -169,7 +169,7 @@ def test_a_source_without_change_lists_is_compared_again_and_again(source: Sourc
     assert destination.content == source.state
 
 
-def test_a_source_without_a_resource_list_is_followed_from_what_its_lists_hold(
+def test_a_source_without_a_resource_list_is_followed_from_its_oldest_change_list(
     source: Source,
 ) -> None:
     offer = Offer(change_list=OFFER.change_list, change_list_archive=OFFER.change_list_archive)
@@ -178,7 +178,7 @@ def test_a_source_without_a_resource_list_is_followed_from_what_its_lists_hold(
     assert destination.content == source.state
 
 
-def test_what_is_listed_and_not_there_leaves_the_copy_and_stays_a_doubt(
+def test_a_resource_that_is_listed_and_missing_is_removed_and_remains_a_doubt(
     source: Source, destination: Destination
 ) -> None:
     began = destination.now
@@ -200,13 +200,13 @@ def test_what_is_listed_and_not_there_leaves_the_copy_and_stays_a_doubt(
     destination.restart()
     destination.work()
     assert not destination.follower.level
-    source.state[BASE + "a"] = lost  # it is there again, and no list says so
+    source.state[BASE + "a"] = lost  # restored, and no list shows it
     destination.settle()
     assert destination.content == source.state
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_listed_and_not_there_stays_a_doubt_though_a_crash_comes_at_once(
+def test_a_resource_that_is_listed_and_missing_remains_a_doubt_after_a_crash(
     source: Source, seed: int
 ) -> None:
     source.change("a")
@@ -222,7 +222,7 @@ def test_what_is_listed_and_not_there_stays_a_doubt_though_a_crash_comes_at_once
     assert not destination.follower.level
 
 
-def test_what_was_listed_and_not_there_is_no_doubt_once_a_list_says_that_it_is_deleted(
+def test_a_missing_resource_is_no_doubt_once_a_list_has_its_deletion(
     source: Source, destination: Destination
 ) -> None:
     source.change("a")
@@ -239,27 +239,27 @@ def test_what_was_listed_and_not_there_is_no_doubt_once_a_list_says_that_it_is_d
     assert destination.content == source.state
 
 
-def test_a_source_that_is_down_is_asked_less_and_less_often_and_not_compared() -> None:
+def test_a_source_that_is_down_is_polled_less_and_less_often_and_not_compared() -> None:
     follower = Follower(OFFER, Progress(Source().clock, Source().clock), pace=PACE)
     now = 0.0
     actions = follower.start(now)
-    asked = []
+    requests = []
     for _ in range(8):
         (fetch,) = [action for action in actions if isinstance(action, Fetch)]
-        asked.append((now, fetch.rung))
+        requests.append((now, fetch.kind))
         follower.fetch_failed(fetch, Unavailable(fetch.uri, "no answer"), now)
         assert not follower.level
         assert follower.error is not None
         assert follower.wakeup is not None
         now = follower.wakeup
         actions = follower.tick(now)
-    assert {rung for _, rung in asked} == {DocumentKind.CHANGE_LIST}
-    waits = [later - earlier for (earlier, _), (later, _) in pairwise(asked)]
+    assert {kind for _, kind in requests} == {DocumentKind.CHANGE_LIST}
+    waits = [later - earlier for (earlier, _), (later, _) in pairwise(requests)]
     assert waits[-1] > 4 * waits[0]
     assert max(waits) <= PACE.retry.most
 
 
-def test_a_server_that_says_when_to_come_back_is_not_asked_before() -> None:
+def test_retry_after_is_respected() -> None:
     follower = Follower(OFFER, Progress(Source().clock, Source().clock), pace=PACE)
     (fetch,) = follower.start(0.0)
     assert isinstance(fetch, Fetch)
@@ -267,7 +267,7 @@ def test_a_server_that_says_when_to_come_back_is_not_asked_before() -> None:
     assert follower.wakeup == 100
 
 
-def test_a_closed_change_list_has_a_successor_that_is_looked_for() -> None:
+def test_a_closed_change_list_makes_the_follower_discover_its_successor() -> None:
     source = Source()
     follower = Follower(OFFER, Progress(source.clock, source.clock), pace=PACE)
     (fetch,) = follower.start(0.0)
@@ -280,12 +280,12 @@ def test_a_closed_change_list_has_a_successor_that_is_looked_for() -> None:
     assert follower.tick(0.0) == [Fetch(BASE + "next.xml", DocumentKind.CHANGE_LIST)]
 
 
-def test_an_until_that_moves_is_not_believed_beyond_the_last_entry() -> None:
+def test_an_until_that_moves_is_not_trusted_beyond_the_last_entry() -> None:
     source = Source(timedelta(seconds=1))
     at = source.clock
     follower = Follower(OFFER, Progress(at, at), pace=PACE)
 
-    def look(until: float, *seconds: float) -> None:
+    def read(until: float, *seconds: float) -> None:
         resources = tuple(
             Resource(
                 BASE + "x",
@@ -297,19 +297,21 @@ def test_an_until_that_moves_is_not_believed_beyond_the_last_entry() -> None:
         document = Document(
             Capability.CHANGE_LIST, resources, from_=at, until=at + timedelta(seconds=until)
         )
-        actions = follower.tick(follower.wakeup or 0.0) if look_count else follower.start(0.0)
+        actions = follower.tick(follower.wakeup or 0.0) if reads else follower.start(0.0)
         (fetch,) = [action for action in actions if isinstance(action, Fetch)]
         follower.fetched(fetch, document, follower.wakeup or 0.0)
-        look_count.append(1)
+        reads.append(1)
 
-    look_count: list[int] = []
-    look(10, 1)
+    reads: list[int] = []
+    read(10, 1)
     assert follower.since == at + timedelta(seconds=10)
-    look(20, 1, 11)
+    read(20, 1, 11)
     assert follower.since == at + timedelta(seconds=11)
 
 
-def test_notes_tell_the_rung_and_the_reason(source: Source, destination: Destination) -> None:
+def test_the_log_names_the_document_and_the_reason(
+    source: Source, destination: Destination
+) -> None:
     source.change("d")
     destination.poll()
     assert destination.notes[-1] == f"1 change from the Change List {OFFER.change_list}"
@@ -318,7 +320,7 @@ def test_notes_tell_the_rung_and_the_reason(source: Source, destination: Destina
     assert [a.warning for a in actions if isinstance(a, LogNote)] == [True]
 
 
-def test_however_short_the_interval_the_lists_are_read_after_each_comparison(
+def test_the_lists_are_read_after_each_comparison_however_short_the_interval(
     source: Source,
 ) -> None:
     pace = replace(PACE, compare=0.0)

@@ -1,4 +1,4 @@
-"""What is held against what the Source says of its set: told at once, and repaired."""
+"""The continuous audit: differences are reported at once, and repaired."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.core.test_follower import names
 from tests.core.test_follower_properties import play
 from tests.core.world import BASE, OFFER, PACE, Destination, Source
 
-#: Two fragments, or heartbeats, are so far apart: longer than lists may lag.
+#: The time between two fragments or heartbeats: longer than lists may lag.
 BEAT = timedelta(seconds=PACE.poll + 1)
-#: How often which step is taken: mostly push, much of it under way at a time.
+#: The weight of each step: mostly push, with many messages in flight.
 WEIGHTS = {
     "change": 12, "emit": 10, "deliver": 10, "double": 2, "lose": 1, "work": 8,
     "wait": 4, "list_resources": 2, "rotate": 1, "poll": 1, "crash": 1,
@@ -29,7 +29,7 @@ WEIGHTS = {
 
 
 def history(random: Random, length: int) -> Iterator[tuple]:
-    """Make a history by chance."""
+    """Return a random history."""
     for step in random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=length):
         match step:
             case "change":
@@ -69,7 +69,7 @@ def destination(source: Source) -> Destination:
 
 
 def beat(source: Source, destination: Destination) -> None:
-    """Let a heartbeat come, and all be done that it leads to."""
+    """Deliver a heartbeat, and do everything that follows from it."""
     source.clock += BEAT
     destination.now += BEAT.total_seconds()
     destination.push(source.fragment(1))
@@ -77,12 +77,12 @@ def beat(source: Source, destination: Destination) -> None:
 
 
 def withhold(source: Source, destination: Destination) -> None:
-    """Let a hub keep a change to itself, and hide that in the interval of the next."""
+    """Let a hub withhold a change, and hide that in the interval of the next."""
     destination.lied_to = True
     joint = source.history[-1].at
     source.change("withheld")
     source.emitted = len(source.history)
-    source.change("told")
+    source.change("announced")
     destination.push(replace(source.fragment(1), from_=joint))
     destination.work()
 
@@ -94,14 +94,14 @@ def withhold(source: Source, destination: Destination) -> None:
     broken=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**32),
 )
-def test_whatever_is_lost_doubled_or_late_there_is_no_false_alarm(
+def test_lost_duplicate_and_late_fragments_raise_no_false_alarm(
     per_list: int, kept: int, broken: float, seed: int
 ) -> None:
     source = Source(MICROSECOND, per_list, kept, audits=True)
     random = Random(seed)
     destination = Destination(source, random)
     destination.verifies = True
-    destination.pace = replace(PACE, gone_after=1_000)  # made-up 404s say nothing of the Source
+    destination.pace = replace(PACE, gone_after=1_000)  # made-up 404s do not mean deletions
     destination.restart()
     destination.broken = broken
     wire: list[Document] = []
@@ -120,14 +120,14 @@ def test_whatever_is_lost_doubled_or_late_there_is_no_false_alarm(
     assert destination.follower.in_step is True
 
 
-def test_nothing_is_said_where_the_source_says_nothing(destination: Destination) -> None:
+def test_without_statements_of_the_source_the_audit_has_no_result(destination: Destination) -> None:
     destination.source.audits = False
     beat(destination.source, destination)
     assert destination.follower.in_step is None
     assert destination.follower.difference == ""
 
 
-def test_a_heartbeat_proves_that_what_is_held_is_the_set(
+def test_a_heartbeat_proves_that_the_copy_is_complete(
     source: Source, destination: Destination
 ) -> None:
     beat(source, destination)
@@ -135,17 +135,17 @@ def test_a_heartbeat_proves_that_what_is_held_is_the_set(
     assert destination.fetches == []
 
 
-def test_a_change_that_a_hub_withheld_and_hid_is_told_and_made_up_for_by_the_change_list(
+def test_a_change_that_a_hub_withheld_is_reported_and_read_from_the_change_list(
     source: Source, destination: Destination
 ) -> None:
     withhold(source, destination)
-    assert destination.follower.in_step is True, "the very fragment that hid it said so"
+    assert destination.follower.in_step is True, "the very fragment that hid it has the digest"
     assert any("Source has 5 resources, and 4 are held" in note for note in destination.notes)
     assert names(destination.fetches) == ["changelist.xml"]
     assert destination.content == source.state
 
 
-def test_what_a_hub_withheld_from_many_is_not_asked_for_by_all_at_once(
+def test_subscribers_of_a_hub_that_withheld_a_change_do_not_all_poll_at_once(
     source: Source, destination: Destination
 ) -> None:
     source.audits = False
@@ -153,12 +153,12 @@ def test_what_a_hub_withheld_from_many_is_not_asked_for_by_all_at_once(
     source.audits = True
     destination.follower.audience(200)
     destination.push(source.fragment(1))
-    told = destination.now
+    began = destination.now
     assert destination.follower.in_step is False
     assert not destination.follower.level
     assert destination.pending == []
     destination.tick()
-    assert told < destination.now <= told + PACE.spread_among(200)
+    assert began < destination.now <= began + PACE.spread_among(200)
     destination.work()
     assert names(destination.fetches) == ["changelist.xml"]
     while not destination.follower.level:
@@ -168,15 +168,15 @@ def test_what_a_hub_withheld_from_many_is_not_asked_for_by_all_at_once(
     assert destination.content == source.state
 
 
-def test_while_the_change_list_lags_nothing_more_is_done_than_to_read_it_again(
+def test_while_the_change_list_lags_it_is_only_read_again(
     source: Source, destination: Destination
 ) -> None:
     late = source.document(BASE + "changelist.xml")
-    telling, source.document = source.document, lambda uri: late  # type: ignore[method-assign]
+    original, source.document = source.document, lambda uri: late  # type: ignore[method-assign]
     withhold(source, destination)
     assert destination.follower.in_step is False
     assert names(destination.fetches) == ["changelist.xml"]
-    source.document = telling  # type: ignore[method-assign]
+    source.document = original  # type: ignore[method-assign]
     source.clock += timedelta(seconds=PACE.poll / 2)
     destination.now += PACE.poll / 2
     destination.push(source.fragment(1))
@@ -186,7 +186,7 @@ def test_while_the_change_list_lags_nothing_more_is_done_than_to_read_it_again(
 
 
 @pytest.mark.parametrize("damage", ["lost", "changed", "too much"])
-def test_what_the_change_lists_do_not_tell_is_found_in_the_resource_list(
+def test_a_difference_that_no_change_list_has_is_found_in_the_resource_list(
     source: Source, destination: Destination, damage: str
 ) -> None:
     destination.lied_to = True
@@ -208,7 +208,7 @@ def test_what_the_change_lists_do_not_tell_is_found_in_the_resource_list(
     assert names(destination.fetches).count("resourcelist.xml") == 1
 
 
-def test_a_digest_that_no_list_explains_is_said_once_and_looked_into_ever_less_often(
+def test_a_digest_that_no_list_explains_is_reported_once_and_checked_less_and_less_often(
     source: Source, destination: Destination
 ) -> None:
     destination.lied_to = True
@@ -220,12 +220,12 @@ def test_a_digest_that_no_list_explains_is_said_once_and_looked_into_ever_less_o
     assert 2 <= compared <= 4 + hours
     warnings = [note for note in destination.notes if "but the digests still do" in note]
     assert len(warnings) == compared
-    assert "nothing differed from what the Source lists" in warnings[0]
+    assert "nothing differed from the Source's list" in warnings[0]
     assert destination.follower.level
     assert destination.follower.in_step is False
 
 
-def test_what_a_list_names_and_is_not_to_be_had_does_not_hold_up_the_rest(
+def test_a_listed_resource_that_is_missing_does_not_hold_up_the_others(
     source: Source, destination: Destination
 ) -> None:
     destination.lied_to = True
@@ -233,7 +233,7 @@ def test_what_a_list_names_and_is_not_to_be_had_does_not_hold_up_the_rest(
     del source.state[BASE + "a"]  # so that a GET of it fails, though every list has it
     for _ in range(3):
         beat(source, destination)
-    assert destination.follower.owed == 1
+    assert destination.follower.pending == 1
     assert BASE + "a" in destination.content, "a 404 may be a mistake"
     began = destination.now
     while BASE + "a" in destination.content:
@@ -253,7 +253,7 @@ def test_what_a_list_names_and_is_not_to_be_had_does_not_hold_up_the_rest(
         ((COUNT, "3"), (HASH, "sha-512"), (DIGEST, "0" * 32)),
     ],
 )
-def test_what_cannot_be_read_or_compared_is_said_once_and_the_fragment_is_taken(
+def test_an_unusable_digest_is_reported_once_and_the_fragment_is_applied(
     source: Source, destination: Destination, attributes: tuple[tuple[str, str], ...]
 ) -> None:
     for name in "xyz":
@@ -265,7 +265,7 @@ def test_what_cannot_be_read_or_compared_is_said_once_and_the_fragment_is_taken(
     assert len([note for note in destination.notes if "cannot be audited" in note]) == 1
 
 
-def test_a_part_of_the_set_is_not_compared_with_the_whole(
+def test_a_selection_is_not_compared_with_the_whole_set(
     source: Source, destination: Destination
 ) -> None:
     reason = "only a selection of the set is followed"

@@ -1,4 +1,4 @@
-"""What a Destination does where documents are broken, and how often it asks for them."""
+"""What a Destination does if documents are broken, and how often it requests them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Apply, Compare, Discover, DocumentKind, Fetch, LogNote, Progress
-from rsnotify.sync.schedule import QUICKER, PollInterval
+from rsnotify.sync.schedule import SPEEDUP_AFTER_NEWS, PollInterval
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
 
@@ -35,31 +35,31 @@ def away() -> RsnotifyError:
 
 
 @pytest.mark.parametrize("failure", [malformed, away])
-def test_a_dump_that_stays_broken_gives_way_to_the_list_after_some_tries(
+def test_a_dump_that_stays_broken_is_replaced_by_the_list_after_some_attempts(
     failure: Callable[[], RsnotifyError],
 ) -> None:
     wire = Wire(EVERYTHING)
     for _ in range(PACE.baseline_after - 1):
-        assert wire.asked() == [DocumentKind.RESOURCE_DUMP]
+        assert wire.requested() == [DocumentKind.RESOURCE_DUMP]
         wire.answer(failure())
-        assert wire.asked() == []
+        assert wire.requested() == []
         wire.wait()
     wire.answer(failure())
-    assert wire.asked() == [DocumentKind.RESOURCE_LIST]
+    assert wire.requested() == [DocumentKind.RESOURCE_LIST]
 
 
-def test_a_change_list_that_stays_broken_lets_the_change_dump_speak() -> None:
+def test_a_change_list_that_stays_broken_is_replaced_by_the_change_dump() -> None:
     wire = Wire(EVERYTHING, Progress(EPOCH, EPOCH))
     for _ in range(PACE.baseline_after - 1):
         wire.answer(malformed())
         wire.wait()
     wire.answer(malformed())
-    assert wire.asked() == [DocumentKind.CHANGE_LIST_ARCHIVE]
+    assert wire.requested() == [DocumentKind.CHANGE_LIST_ARCHIVE]
     wire.answer(malformed())
-    assert wire.asked() == [DocumentKind.CHANGE_DUMP]
+    assert wire.requested() == [DocumentKind.CHANGE_DUMP]
     wire.answer(Document(Capability.CHANGE_DUMP, from_=EPOCH))
     wire.answer(malformed())
-    assert wire.asked() == []
+    assert wire.requested() == []
     assert wire.follower.failures == PACE.baseline_after
     assert not wire.follower.level
 
@@ -68,28 +68,28 @@ def test_a_change_list_that_stays_broken_costs_a_baseline_less_and_less_often() 
     wire = Wire(EVERYTHING, Progress(EPOCH, EPOCH))
     baselines = []
     for _ in range(500):
-        if wire.asked() == [DocumentKind.RESOURCE_LIST]:
+        if wire.requested() == [DocumentKind.RESOURCE_LIST]:
             baselines.append(wire.follower.failures)
             wire.answer(Document(Capability.RESOURCE_LIST, at=EPOCH))
             wire.actions = wire.follower.differing((), wire.now)
-            wire.actions = wire.follower.missing((), wire.now)
-        elif wire.asked():
+            wire.actions = wire.follower.unlisted((), wire.now)
+        elif wire.requested():
             wire.answer(malformed())
         else:
             wire.wait()
     assert baselines == [3, 6, 12, 24, 48, 96]
 
 
-def test_a_package_that_vanished_makes_the_offer_be_read_anew() -> None:
+def test_a_package_that_vanished_makes_the_follower_discover_again() -> None:
     wire = Wire(Offer(change_dump=EVERYTHING.change_dump), Progress(EPOCH, EPOCH))
     packages = (Resource("a.zip"),)
     wire.answer(Document(Capability.CHANGE_DUMP, packages, from_=EPOCH))
     wire.answer(NotFound("a.zip", "404"))
     assert Discover() in wire.actions
-    assert wire.asked() == []
+    assert wire.requested() == []
 
 
-def test_the_next_package_is_asked_for_when_little_of_the_last_is_outstanding() -> None:
+def test_the_next_package_is_requested_once_most_of_the_last_is_applied() -> None:
     wire = Wire(Offer(resource_dump=EVERYTHING.resource_dump))
     packages = (Resource("a.zip"), Resource("b.zip"))
     wire.answer(Document(Capability.RESOURCE_DUMP, packages, at=EPOCH))
@@ -108,7 +108,7 @@ def test_the_next_package_is_asked_for_when_little_of_the_last_is_outstanding() 
     assert applied >= len(entries) - PACE.in_flight
 
 
-def test_what_is_out_of_order_in_a_package_is_rather_fetched() -> None:
+def test_an_entry_out_of_order_in_a_package_is_fetched_instead() -> None:
     late, early = EPOCH + timedelta(seconds=5), EPOCH + timedelta(seconds=1)
     wire = Wire(Offer(change_dump=EVERYTHING.change_dump), Progress(late, late))
     wire.answer(Document(Capability.CHANGE_DUMP, (Resource("a.zip"),), from_=EPOCH))
@@ -143,8 +143,8 @@ def applied(wire: Wire) -> tuple[Change, ...]:
     return apply.changes
 
 
-def test_of_a_dump_older_than_what_is_known_nothing_is_unpacked() -> None:
-    """Its deletions may have been forgotten, and would come back; a GET tells."""
+def test_nothing_is_unpacked_from_a_dump_older_than_the_copy() -> None:
+    """Resources deleted since would come back; a GET shows whether they exist."""
     wire = Wire(Offer(resource_dump="d"), Progress(EPOCH + 9 * SECOND, EPOCH + 9 * SECOND))
     wire.answer(Document(Capability.RESOURCE_DUMP, (Resource("a.zip"),)))
     entry = Resource(BASE + "a", path="/a", lastmod=EPOCH + SECOND)
@@ -154,7 +154,7 @@ def test_of_a_dump_older_than_what_is_known_nothing_is_unpacked() -> None:
     assert [change.package for change in applied(wire)] == [None]
 
 
-def test_a_package_without_times_is_asked_for_once() -> None:
+def test_a_package_without_datetimes_is_requested_once() -> None:
     wire = Wire(Offer(change_dump=BASE + "d"), Progress(EPOCH, EPOCH))
     dump = Document(Capability.CHANGE_DUMP, (Resource("a.zip", length=10),), from_=EPOCH)
     wire.answer(dump)
@@ -162,30 +162,30 @@ def test_a_package_without_times_is_asked_for_once() -> None:
     wire.actions = wire.follower.applied(applied(wire), 0.0)
     wire.wait()
     wire.answer(dump)
-    assert wire.asked() == []
+    assert wire.requested() == []
     assert wire.follower.level
 
 
-def test_the_next_package_of_changes_waits_for_the_last_one_too() -> None:
+def test_the_next_package_of_changes_waits_for_the_last_as_well() -> None:
     wire = Wire(Offer(change_dump=BASE + "d"), Progress(EPOCH, EPOCH))
     packages = (Resource("a.zip"), Resource("b.zip"))
     wire.answer(Document(Capability.CHANGE_DUMP, packages, from_=EPOCH))
     many = range(1, 2 * PACE.in_flight + 1)
     wire.answer(changes(Capability.CHANGE_DUMP_MANIFEST, 0 * SECOND, *many))
-    assert wire.asked() == []
+    assert wire.requested() == []
     wire.actions = wire.follower.applied(applied(wire), 0.0)
-    assert wire.asked() == [DocumentKind.CHANGE_DUMP]
+    assert wire.requested() == [DocumentKind.CHANGE_DUMP]
 
 
-def test_a_source_that_asks_for_patience_with_its_dump_is_not_asked_for_its_list() -> None:
+def test_a_dump_with_retry_after_is_not_replaced_by_the_list() -> None:
     wire = Wire(EVERYTHING)
     for _ in range(PACE.baseline_after + 1):
         wire.answer(Unavailable("it", "busy", retry_after=5))
-        assert wire.asked() == []
+        assert wire.requested() == []
         assert wire.wait() >= 5
 
 
-def test_a_broken_package_is_waited_for_longer_and_longer() -> None:
+def test_a_broken_package_is_retried_less_and_less_often() -> None:
     wire = Wire(Offer(resource_dump=EVERYTHING.resource_dump))
     waits = []
     for _ in range(5):
@@ -196,13 +196,13 @@ def test_a_broken_package_is_waited_for_longer_and_longer() -> None:
     assert waits == [PACE.poll * 2**n for n in range(1, 6)]
 
 
-def test_what_fails_is_not_given_up_before_the_documents_are_read() -> None:
+def test_failing_changes_make_it_stuck_only_once_the_documents_are_read() -> None:
     wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), give_up=1)
     wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
     (change,) = applied(wire)
     wire.actions = wire.follower.failed(change, away(), 0.0)
     assert wire.follower.stuck
-    while not wire.asked():
+    while not wire.requested():
         wire.wait()
     wire.answer(malformed())
     assert not wire.follower.stuck
@@ -211,13 +211,13 @@ def test_what_fails_is_not_given_up_before_the_documents_are_read() -> None:
 def deletions_after(
     wire: Wire, error: FetchError, *times: float, before: FetchError | None = None
 ) -> list[str]:
-    """Return what is deleted once a GET of the one change has failed at these times.
+    """Return the deletions after a GET for the only change has failed at these times.
 
     Args:
         wire: The follower.
         error: How it failed.
         times: When.
-        before: How it failed the first time, if otherwise.
+        before: How it failed the first time, if differently.
     """
     wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
     actions = wire.actions
@@ -227,8 +227,8 @@ def deletions_after(
         actions = wire.follower.failed(apply.changes[0], failure, now)
         if now != times[-1]:
             actions = wire.follower.tick(now + PACE.retry.most)
-    handed_out = [action.changes for action in actions if isinstance(action, Apply)]
-    return [change.uri for (change,) in handed_out if change.change is ChangeType.DELETED]
+    dispatched = [action.changes for action in actions if isinstance(action, Apply)]
+    return [change.uri for (change,) in dispatched if change.change is ChangeType.DELETED]
 
 
 def test_content_may_lag_behind_the_entry_that_announces_it() -> None:
@@ -240,12 +240,12 @@ def test_content_may_lag_behind_the_entry_that_announces_it() -> None:
     assert wire.follower.progress.through < EPOCH + SECOND
 
 
-def test_what_is_not_there_for_long_counts_as_deleted() -> None:
+def test_a_resource_missing_for_long_counts_as_deleted() -> None:
     wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
     assert deletions_after(wire, NotFound("it", "404"), 0, 300, 600) == [f"{BASE}1"]
 
 
-def test_what_could_not_be_asked_for_is_not_missing() -> None:
+def test_a_resource_whose_server_is_unreachable_is_not_missing() -> None:
     away = Unavailable("it", "no answer")
     wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
     assert deletions_after(wire, NotFound("it", "404"), 0, 700, 1299, before=away) == []
@@ -261,13 +261,13 @@ def test_a_410_counts_as_deleted_no_sooner_than_a_404() -> None:
     assert deletions_after(wire, Gone("it", "410"), 0, 300, 600) == [f"{BASE}1"]
 
 
-def test_after_a_baseline_in_whole_seconds_the_last_closed_list_is_looked_at() -> None:
+def test_after_a_baseline_in_whole_seconds_the_last_closed_list_is_read() -> None:
     wire = Wire(Offer(resource_list="r", change_list="c", change_list_archive="a"))
     wire.answer(Document(Capability.RESOURCE_LIST, at=EPOCH + SECOND))
     wire.actions = wire.follower.differing((), 0.0)
-    wire.actions = wire.follower.missing((), 0.0)
+    wire.actions = wire.follower.unlisted((), 0.0)
     wire.answer(changes(Capability.CHANGE_LIST, SECOND))
-    assert wire.asked() == [DocumentKind.CHANGE_LIST_ARCHIVE]
+    assert wire.requested() == [DocumentKind.CHANGE_LIST_ARCHIVE]
 
 
 # How often
@@ -281,7 +281,7 @@ def test_a_list_out_of_order_is_no_news_each_time() -> None:
         while any(isinstance(action, Apply) for action in wire.actions):
             wire.actions = wire.follower.applied(applied(wire), wire.now)
         waits.append(wire.wait())
-    assert waits == [PACE.poll / QUICKER * 2**n for n in range(4)]
+    assert waits == [PACE.poll / SPEEDUP_AFTER_NEWS * 2**n for n in range(4)]
 
 
 def polled(source: Source) -> Destination:
@@ -291,13 +291,13 @@ def polled(source: Source) -> Destination:
 
 
 def test_polls_come_soon_after_news_and_then_less_and_less_often() -> None:
-    rhythm = PollInterval(16.0)
-    assert rhythm.next(news=False) == 16.0
-    assert [rhythm.next(news=news) for news in (True, False, False, True)] == [2, 4, 8, 2]
-    assert [rhythm.next(news=False) for _ in range(5)] == [4, 8, 16, 16, 16]
+    interval = PollInterval(16.0)
+    assert interval.next(news=False) == 16.0
+    assert [interval.next(news=news) for news in (True, False, False, True)] == [2, 4, 8, 2]
+    assert [interval.next(news=False) for _ in range(5)] == [4, 8, 16, 16, 16]
 
 
-def test_a_destination_polls_never_faster_than_the_floor_nor_slower_than_told() -> None:
+def test_polls_are_never_faster_than_the_minimum_nor_slower_than_configured() -> None:
     source = Source()
     random = Random(3)
     destination = polled(source)
@@ -308,7 +308,7 @@ def test_a_destination_polls_never_faster_than_the_floor_nor_slower_than_told() 
         before = destination.now
         destination.poll()
         waits.append(destination.now - before)
-    assert min(waits) == pytest.approx(PACE.poll / QUICKER)
+    assert min(waits) == pytest.approx(PACE.poll / SPEEDUP_AFTER_NEWS)
     assert max(waits) == pytest.approx(PACE.poll)
 
 
@@ -321,10 +321,10 @@ def test_polls_come_soon_when_push_is_lost() -> None:
     assert follower.wakeup == destination.now + PACE.poll_with_push
     follower.push_down(destination.now)
     assert follower.wakeup is not None
-    assert follower.wakeup <= destination.now + PACE.poll / QUICKER
+    assert follower.wakeup <= destination.now + PACE.poll / SPEEDUP_AFTER_NEWS
 
 
-def test_a_source_that_says_when_to_come_back_is_not_asked_before_whatever_happens() -> None:
+def test_retry_after_is_respected_whatever_happens() -> None:
     wire = Wire(EVERYTHING, Progress(EPOCH, EPOCH))
     wire.answer(Unavailable("it", "busy", retry_after=100))
     gap = Document(
@@ -340,7 +340,7 @@ def test_a_source_that_says_when_to_come_back_is_not_asked_before_whatever_happe
     assert any(isinstance(action, Fetch) for action in wire.follower.tick(100.0))
 
 
-def test_the_way_that_is_taken_is_told() -> None:
+def test_the_log_names_the_document_of_a_baseline() -> None:
     wire = Wire(EVERYTHING)
     notes = [action.text for action in wire.actions if isinstance(action, LogNote)]
     assert notes == [f"baseline from the Resource Dump {EVERYTHING.resource_dump}"]

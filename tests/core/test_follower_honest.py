@@ -1,8 +1,8 @@
-"""Whatever documents, caches and hubs say: a copy is right, or the follower says why it may not be.
+"""A copy is right, or the follower says why it may not be, whatever documents and hubs contain.
 
 Faults of the Source's documents last; a hub's lies, old answers of caches and failures end before
-the copy is looked at. Lists may lag behind what was pushed for a while (`Pace.poll`), so that more
-time than that passes before each look.
+the copy is checked. Lists may lag behind push for a while (`Pace.poll`), so more time than that
+passes before each check.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from rsnotify.format.vocabulary import ChangeType
 from tests.core.faulty import Faults, FaultySource, Liar
 from tests.core.world import PACE, Destination
 
-#: Nothing but what the documents contradict leads to a comparison of everything.
+#: Only contradictions between documents lead to a comparison of everything.
 HONEST = replace(PACE, compare=1e9, repair=1.0)
 AHEAD = st.sampled_from([timedelta(), timedelta(seconds=12), timedelta(hours=1)])
-#: So many polls are enough to see what the lists lack, and so many for all that follows from it.
+#: After so many polls a difference is noticed, and after so many it is repaired.
 GLANCE, LONG = 2.5, 20.0
 NAMES = st.sampled_from("abcd")
 SEVERAL = st.lists(NAMES, min_size=1, max_size=3)
 CHANGES = [st.tuples(st.just("change"), NAMES, st.booleans())] * 3
-LOOKS = [
-    st.tuples(st.just("look"), st.sampled_from([GLANCE, GLANCE, LONG])),
+CHECKS = [
+    st.tuples(st.just("check"), st.sampled_from([GLANCE, GLANCE, LONG])),
     st.tuples(st.just("work"), st.integers(1, 6)),
     st.tuples(st.just("wait"), st.sampled_from([0.3, 2.0])),
     st.tuples(st.just("crash")),
@@ -68,8 +68,8 @@ SLOWLY = st.tuples(st.just("list_slowly"), SEVERAL)
 RIGHT = st.just(Faults())
 ORDERS = st.sampled_from(["as it came", "newest first", "shuffled"])
 DISORDER = st.builds(Faults, order=ORDERS, rotates=st.booleans())
-#: The first copy is made at any time. Of a Resource List whose time is not known nothing tells what
-#: was closed since it was made, so that where lists are closed the first copy comes first.
+#: The first copy is made at any time. If lists are closed, it is made first: after a Resource List
+#: of unknown time, no document shows which lists were closed since.
 CLOCKS = st.builds(
     Faults,
     at_ahead=AHEAD,
@@ -80,8 +80,8 @@ CLOCKS = st.builds(
 )
 ROTATED = st.builds(Faults, at_ahead=AHEAD, until_ahead=st.none() | AHEAD)
 
-#: What goes wrong together, each alone and at last everything: the faults of the documents, what
-#: may happen beside changes and looks, and whether the documents suffice for a right copy.
+#: Families of faults, finally all of them: the faults of the documents, the steps that may occur
+#: besides changes and checks, and whether the documents suffice for a right copy.
 FAMILIES = {
     "a Resource List that is dated ahead or at its end": (CLOCKS, [LIST, SLOWLY], True),
     "lists that are dated ahead and closed": (ROTATED, [ROTATE], True),
@@ -99,7 +99,7 @@ FAMILIES = {
 
 
 class Play:
-    """One history: a Source, what lies between, and a Destination."""
+    """One history of a Source, a hub and a Destination."""
 
     def __init__(self, faults: Faults, seed: int) -> None:
         self.source = FaultySource(faults)
@@ -128,8 +128,8 @@ class Play:
                 destination.tick(seconds)
             case ("crash",):
                 destination.restart()
-            case "look", polls:
-                self.look(polls)
+            case "check", polls:
+                self.check(polls)
             case "list_slowly", names:
                 self.source.list_resources()
                 self._change(names)
@@ -137,13 +137,13 @@ class Play:
             case "be_restored", names, others:
                 self.source.back_up()
                 self._change(names)
-                self.look(GLANCE)
+                self.check(GLANCE)
                 self.source.restore()
                 self._change(others)
             case "lose_for_long", name:
                 self.source.lose(name)
                 self._change(name)
-                self.look(LONG)
+                self.check(LONG)
                 destination.restart()
             case what, *details:
                 getattr(self.source, what)(*details)
@@ -152,8 +152,8 @@ class Play:
         for name in names:
             self.source.change(name)
 
-    def look(self, polls: float = LONG) -> bool:
-        """Let time pass in which nothing goes wrong; return whether the copy counts as right."""
+    def check(self, polls: float = LONG) -> bool:
+        """Let time pass without faults; return whether the copy is level."""
         destination, follower = self.destination, self.destination.follower
         destination.broken = destination.stale = 0.0
         ends = destination.now + polls * PACE.poll
@@ -172,9 +172,7 @@ class Play:
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**16))
-def test_a_copy_that_counts_as_level_is_what_the_source_has(
-    family: str, data: st.DataObject, seed: int
-) -> None:
+def test_a_level_copy_equals_the_source(family: str, data: st.DataObject, seed: int) -> None:
     play(family, data, seed)
 
 
@@ -182,21 +180,23 @@ def test_a_copy_that_counts_as_level_is_what_the_source_has(
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**16))
-def test_so_it_is_in_many_more_histories(family: str, data: st.DataObject, seed: int) -> None:
+def test_a_level_copy_equals_the_source_in_many_more_histories(
+    family: str, data: st.DataObject, seed: int
+) -> None:
     play(family, data, seed)
 
 
 def play(family: str, data: st.DataObject, seed: int) -> None:
-    """Play a history, and look at the copy during it, after it, and once the Source is right."""
+    """Play a history, and check the copy during it, after it, and once the Source is healed."""
     faults, happens, suffices = FAMILIES[family]
     play = Play(data.draw(faults), seed)
     if play.source.faults.rotates:
-        play.look()
-    for step in data.draw(st.lists(st.one_of(*CHANGES, *happens, *LOOKS), max_size=25)):
+        play.check()
+    for step in data.draw(st.lists(st.one_of(*CHANGES, *happens, *CHECKS), max_size=25)):
         play.step(step)
-    is_level = play.look() or play.look()
+    is_level = play.check() or play.check()
     assert is_level or not suffices, play.destination.follower.doubts
     play.source.heal()
     play.destination.settle()
-    play.look()
-    assert play.look(), play.destination.follower.doubts
+    play.check()
+    assert play.check(), play.destination.follower.doubts

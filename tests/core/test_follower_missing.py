@@ -44,14 +44,14 @@ class MissingResource:
         self.wire = Wire(Offer(resource_list="r", change_list="c"), gone_after=GONE_AFTER)
         self.follower = self.wire.follower
         self.wire.answer(Document(Capability.RESOURCE_LIST, (LISTED,), at=at(100)))
-        self.underway: list[Change] = []
+        self.in_flight: list[Change] = []
         self._begin(self.follower.differing((LISTED,), 0.0))
-        self.asked = self.follower.missing((), 0.0)
+        self.requested = self.follower.unlisted((), 0.0)
 
     def _begin(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Apply):
-                self.underway += action.changes
+                self.in_flight += action.changes
 
     def until(self, point: str) -> None:
         """Answer 404 until the follower has come to a point."""
@@ -60,18 +60,18 @@ class MissingResource:
         self._answer_404()
         self._wait(GONE_AFTER)
         self._answer_404()
-        assert self.underway[0].change is ChangeType.DELETED
+        assert self.in_flight[0].change is ChangeType.DELETED
         if point == "removed":
             return
         self.answer()
-        assert not self.underway
+        assert not self.in_flight
         if point == "fetched again":
             self._wait(GONE_AFTER)
-            assert self.underway[0].check is CheckMethod.FETCH
+            assert self.in_flight[0].check is CheckMethod.FETCH
 
     def read(self, document: Document) -> None:
         """Read the Change List."""
-        self.wire.actions = self.asked
+        self.wire.actions = self.requested
         self.wire.answer(document)
         self._begin(self.wire.actions)
 
@@ -80,23 +80,23 @@ class MissingResource:
         self.wire.now += wait
         self.wire.actions = self.follower.tick(self.wire.now)
         self._begin(self.wire.actions)
-        assert self.wire.asked() == [DocumentKind.RESOURCE_LIST]
+        assert self.wire.requested() == [DocumentKind.RESOURCE_LIST]
         seconds = 200 + int(self.wire.now)
         self.wire.answer(Document(Capability.RESOURCE_LIST, at=at(seconds)))
         self._begin(self.follower.differing((), self.wire.now))
-        self.wire.actions = self.follower.missing((), self.wire.now)
+        self.wire.actions = self.follower.unlisted((), self.wire.now)
         self._begin(self.wire.actions)
         self.wire.answer(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(seconds)))
 
     def answer(self) -> None:
         """Answer a GET with 404; a deletion is applied, or found to be right."""
-        if self.underway[0].change is ChangeType.DELETED:
-            self._begin(self.follower.applied([self.underway.pop(0)], self.wire.now))
+        if self.in_flight[0].change is ChangeType.DELETED:
+            self._begin(self.follower.applied([self.in_flight.pop(0)], self.wire.now))
         else:
             self._answer_404()
 
     def _answer_404(self) -> None:
-        change = self.underway.pop(0)
+        change = self.in_flight.pop(0)
         self._begin(self.follower.failed(change, NotFound(URI, "404"), self.wire.now))
 
     def _wait(self, seconds: float) -> None:
@@ -110,12 +110,12 @@ def missing() -> MissingResource:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_it_is_no_doubt_once_a_list_says_that_it_is_deleted(
+def test_a_missing_resource_is_no_doubt_once_a_list_says_that_it_is_deleted(
     missing: MissingResource, point: str
 ) -> None:
     missing.until(point)
     missing.read(change_list(ChangeType.DELETED))
-    while missing.underway:
+    while missing.in_flight:
         missing.answer()
     assert missing.follower.level, missing.follower.doubts
     progress = missing.follower.progress
@@ -125,34 +125,34 @@ def test_it_is_no_doubt_once_a_list_says_that_it_is_deleted(
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("hash", ["md5:1", "md5:2"], ids=["the same", "other content"])
-def test_it_stays_a_doubt_where_a_list_says_that_it_was_updated(
+def test_a_missing_resource_stays_a_doubt_if_a_list_says_that_it_was_updated(
     missing: MissingResource, point: str, hash: str
 ) -> None:
     missing.until(point)
     missing.read(change_list(ChangeType.UPDATED, hash=hash))
-    while missing.underway:
+    while missing.in_flight:
         missing.answer()
     assert not missing.follower.level
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_the_server_is_asked_once_more_before_a_list_is_believed_that_it_is_deleted(
+def test_a_deletion_in_a_list_is_verified_by_one_more_request(
     missing: MissingResource, point: str
 ) -> None:
     missing.until(point)
     missing.read(change_list(ChangeType.DELETED))
     if point != "waiting":
         missing.answer()
-    assert missing.underway[-1].check is CheckMethod.FETCH
+    assert missing.in_flight[-1].check is CheckMethod.FETCH
 
 
-def test_a_resource_list_that_was_read_while_it_was_fetched_again_is_read_once_more(
+def test_a_resource_list_read_during_the_next_attempt_is_read_once_more(
     missing: MissingResource,
 ) -> None:
     missing.until("waiting")
     missing.read(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(100)))
     missing.compare(wait=GONE_AFTER)
-    assert missing.underway
+    assert missing.in_flight
     missing.answer()
     assert not missing.follower.level
     missing.compare(wait=PACE.repair)

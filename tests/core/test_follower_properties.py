@@ -1,4 +1,4 @@
-"""Whatever is lost, doubled or reordered, and however history is told: the same end."""
+"""Any losses, duplicates and reorderings, and any set of documents, end in the same copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Fetch
-from rsnotify.sync.fallback_order import change_ways, resource_ways
+from rsnotify.sync.fallback_order import change_documents, resource_documents
 from tests.core.world import EVERYTHING, OFFER, PATIENT, Destination, Source
 
 NAMES = st.sampled_from("abcde")
@@ -45,8 +45,8 @@ SOURCES = st.builds(
     nested=st.booleans(),
     terse=st.booleans(),
 )
-DOCUMENTS = sorted({way.rung.name.lower() for way in change_ways(EVERYTHING)}) + sorted(
-    way.rung.name.lower() for way in resource_ways(EVERYTHING)
+DOCUMENTS = sorted({root.kind.name.lower() for root in change_documents(EVERYTHING)}) + sorted(
+    root.kind.name.lower() for root in resource_documents(EVERYTHING)
 )
 OFFERS = st.sets(st.sampled_from(DOCUMENTS), min_size=1).map(
     lambda kept: replace(EVERYTHING, **{name: None for name in DOCUMENTS if name not in kept})
@@ -85,19 +85,19 @@ def play_to_the_end(
     source: Source, offer: Offer, steps: list[tuple], broken: float, seed: int
 ) -> Destination:
     if offer.resource_list is None and offer.resource_dump is None:
-        source.kept = 100  # only the whole history tells all
+        source.kept = 100  # only the whole history is complete
     destination = Destination(source, Random(seed), offer, PATIENT)
     destination.broken = broken
     wire: list[Document] = []
     for step in steps:
         play(step, source, destination, wire)
     destination.broken = 0.0
-    # In its own time, as one that keeps little of the past must.
+    # At a later instant, as a Source that keeps little of the past must.
     source.finish(offer)
     for fragment in wire:
         destination.push(fragment)
     destination.settle()
-    destination.poll()  # what push said is confirmed
+    destination.poll()  # changes from push are confirmed
     assert destination.steps_back == 0
     return destination
 
@@ -113,7 +113,7 @@ def test_any_history_under_any_faults_ends_in_the_state_of_the_source(
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(SOURCES, OFFERS, HISTORIES_WITHOUT_PUSH, st.sampled_from([0.0, 0.3]), st.integers(0, 2**16))
-def test_whatever_a_source_offers_is_enough(
+def test_any_subset_of_documents_is_enough(
     source: Source, offer: Offer, steps: list[tuple], broken: float, seed: int
 ) -> None:
     destination = play_to_the_end(source, offer, steps, broken, seed)
@@ -134,7 +134,7 @@ def test_without_any_push_polling_alone_ends_in_the_state_of_the_source(
 
 
 @pytest.mark.parametrize("lie", ["skips", "reaches beyond"])
-def test_a_hub_that_lies_about_from_is_put_right_by_the_next_poll(lie: str) -> None:
+def test_the_next_poll_corrects_a_hub_that_sends_a_false_from(lie: str) -> None:
     source = Source()
     source.list_resources()
     destination = Destination(source, Random(1))
@@ -143,7 +143,7 @@ def test_a_hub_that_lies_about_from_is_put_right_by_the_next_poll(lie: str) -> N
     for name in "abc":
         source.change(name)
     if lie == "skips":
-        source.emitted = 2  # a and b are withheld, and from says that nothing is missing
+        source.emitted = 2  # a and b are withheld, and `from` hides it
         fragment = source.fragment(1)
         source_from = destination.follower.since
     else:
@@ -161,7 +161,7 @@ def test_a_hub_that_lies_about_from_is_put_right_by_the_next_poll(lie: str) -> N
     assert destination.content == source.state
 
 
-def test_what_a_hub_withheld_comes_again_though_a_crash_comes_before_it_is_applied() -> None:
+def test_withheld_changes_are_read_again_after_a_crash_before_they_are_applied() -> None:
     source = Source()
     source.list_resources()
     destination = Destination(source, Random(1))
@@ -169,9 +169,9 @@ def test_what_a_hub_withheld_comes_again_though_a_crash_comes_before_it_is_appli
     destination.lied_to = True
     for name in "abc":
         source.change(name)
-    source.emitted = 2  # a and b are withheld, and from says that nothing is missing
-    told = replace(source.fragment(1), from_=destination.follower.since)
-    destination.push(told)
+    source.emitted = 2  # a and b are withheld, and `from` hides it
+    fragment = replace(source.fragment(1), from_=destination.follower.since)
+    destination.push(fragment)
     destination.work()
     destination.tick()
     while destination.pending:  # documents come, contents do not
@@ -180,9 +180,9 @@ def test_what_a_hub_withheld_comes_again_though_a_crash_comes_before_it_is_appli
     source.change("c", deleted=True)
     destination.push(source.fragment(1))
     destination.step()
-    assert destination.follower.owed == 2
+    assert destination.follower.pending == 2
     assert destination.progress is not None
-    assert destination.progress.through == told.until
+    assert destination.progress.through == fragment.until
     destination.broken = 0.0
     destination.restart()
     destination.settle()

@@ -1,4 +1,4 @@
-"""Sources whose datetimes are in whole seconds: a second may still be running when it is read."""
+"""Sources whose datetimes are in whole seconds: a second may not be over when it is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STEPS = st.one_of(
     index=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-def test_nothing_is_lost_of_a_second_that_ran_on_when_it_was_read_and_was_rotated_away(
+def test_no_change_is_lost_of_a_second_read_before_its_end_and_rotated_away(
     steps: list[tuple], per_list: int, index: bool, seed: int
 ) -> None:
     source = Source(SECOND, per_list, kept=0, index=index)
@@ -46,7 +46,7 @@ def test_nothing_is_lost_of_a_second_that_ran_on_when_it_was_read_and_was_rotate
 
 
 def rotated_away(later: timedelta) -> tuple[Source, Destination]:
-    """Let a list be read, so long after its last change, and a change come of the same second."""
+    """Let a list be read some time after its last change, and another change follow."""
     source = Source(SECOND, per_list=1, kept=0)
     destination = Destination(source, Random(1), OFFER)
     source.change("a")
@@ -59,7 +59,7 @@ def rotated_away(later: timedelta) -> tuple[Source, Destination]:
     return source, destination
 
 
-def test_t_waits_where_a_second_ran_on_when_it_was_read_and_no_list_has_the_rest() -> None:
+def test_t_waits_if_a_second_was_read_before_its_end_and_no_list_has_the_rest() -> None:
     source, destination = rotated_away(timedelta())
     for _ in range(20):
         destination.tick()
@@ -71,7 +71,7 @@ def test_t_waits_where_a_second_ran_on_when_it_was_read_and_no_list_has_the_rest
     assert destination.content == source.state
 
 
-def test_what_was_read_after_its_second_was_over_costs_no_comparison() -> None:
+def test_a_list_read_after_its_last_second_costs_no_comparison() -> None:
     source, destination = rotated_away(2 * SECOND)
     source.closed.clear()
     source.open_from = source.history[0].at

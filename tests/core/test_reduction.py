@@ -1,4 +1,4 @@
-"""What a list of changes says of each resource in the end."""
+"""How a list of changes is reduced to the final change of each resource."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.reduction import reduce
+from rsnotify.sync.reduction import reduce_changes
 
 NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
@@ -28,7 +28,7 @@ def change(
 
 def test_the_last_entry_counts_in_a_list_in_chronological_order() -> None:
     entries = [change("a", CREATED, 0), change("b", CREATED, 1), change("a", DELETED, 2)]
-    reduced = reduce(entries, ordered=True)
+    reduced = reduce_changes(entries, ordered=True)
     assert {uri: one.change for uri, one in reduced.latest.items()} == {"a": DELETED, "b": CREATED}
     assert {one.check for one in reduced.latest.values()} == {CheckMethod.DATE}
     assert reduced.since["a"] == NINE
@@ -36,19 +36,19 @@ def test_the_last_entry_counts_in_a_list_in_chronological_order() -> None:
 
 def test_the_first_entry_counts_in_a_list_that_begins_with_the_newest() -> None:
     entries = [change("a", UPDATED, 2, dated=False), change("a", CREATED, 0, dated=False)]
-    reduced = reduce(entries, ordered=False)
+    reduced = reduce_changes(entries, ordered=False)
     assert reduced.latest["a"].change is UPDATED
     assert reduced.latest["a"].check is CheckMethod.COMPARE
     assert not reduced.ambiguous
 
 
-def test_a_file_put_back_with_its_old_lastmod_is_ambiguous() -> None:
+def test_a_restored_file_with_its_old_lastmod_is_ambiguous() -> None:
     entries = [
         change("b", CREATED, 0),
         change("a", DELETED, 2),
         change("a", CREATED, 1, dated=False),
     ]
-    reduced = reduce(entries, ordered=False)
+    reduced = reduce_changes(entries, ordered=False)
     assert reduced.ambiguous == {"a"}
     assert reduced.latest["a"].check is CheckMethod.FETCH
 
@@ -59,19 +59,19 @@ def test_a_later_change_settles_what_was_ambiguous_before() -> None:
         change("a", CREATED, 1, dated=False),
         change("a", UPDATED, 3),
     ]
-    reduced = reduce(entries, ordered=False)
+    reduced = reduce_changes(entries, ordered=False)
     assert not reduced.ambiguous
     assert reduced.latest["a"].change is UPDATED
 
 
-def test_two_different_entries_of_one_datetime_are_ambiguous_where_the_list_has_no_order() -> None:
+def test_two_different_entries_of_one_datetime_are_ambiguous_if_the_list_has_no_order() -> None:
     entries = [change("b", CREATED, 5), change("a", DELETED, 2), change("a", UPDATED, 2)]
-    assert reduce(entries, ordered=False).ambiguous == {"a"}
-    assert not reduce(sorted(entries, key=lambda one: one.at), ordered=True).ambiguous
+    assert reduce_changes(entries, ordered=False).ambiguous == {"a"}
+    assert not reduce_changes(sorted(entries, key=lambda one: one.at), ordered=True).ambiguous
 
 
 def test_datetimes_that_may_be_wrong_are_compared_also_in_an_ordered_list() -> None:
-    reduced = reduce([change("a", UPDATED, 0)], ordered=True, compare=True)
+    reduced = reduce_changes([change("a", UPDATED, 0)], ordered=True, compare=True)
     assert reduced.latest["a"].check is CheckMethod.COMPARE
 
 
@@ -81,34 +81,32 @@ def test_datetimes_that_may_be_wrong_are_compared_also_in_an_ordered_list() -> N
 )
 def test_any_order_of_unique_datetimes_gives_the_same_state(steps: list, random) -> None:  # type: ignore[no-untyped-def]
     entries = [change(name, kind, hours) for hours, (name, kind) in enumerate(steps)]
-    expected = {uri: one.at for uri, one in reduce(entries, ordered=True).latest.items()}
+    expected = {uri: one.at for uri, one in reduce_changes(entries, ordered=True).latest.items()}
     random.shuffle(entries)
-    reduced = reduce(entries, ordered=False)
+    reduced = reduce_changes(entries, ordered=False)
     assert {uri: one.at for uri, one in reduced.latest.items()} == expected
     assert not reduced.ambiguous
 
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("place", [0, 1], ids=["first", "last"])
-def test_an_entry_dated_before_its_list_does_not_say_whether_it_came_last(
-    ordered: bool, place: int
-) -> None:
+def test_an_entry_dated_before_its_list_is_ambiguous(ordered: bool, place: int) -> None:
     entries = [change("a", DELETED, 2), change("b", CREATED, 3)]
     entries.insert(2 * place, change("a", CREATED, -50, dated=False, hash="md5:1"))
-    reduced = reduce(entries, ordered=ordered, compare=True, from_=NINE)
+    reduced = reduce_changes(entries, ordered=ordered, compare=True, from_=NINE)
     assert reduced.ambiguous == {"a"}
     assert reduced.latest["a"].check is CheckMethod.FETCH
     assert reduced.latest["a"].change is DELETED, "it need not be there"
     assert reduced.latest["a"].resource.hash is None
 
 
-def test_what_is_ambiguous_may_have_the_content_of_either_entry() -> None:
+def test_an_ambiguous_resource_may_have_the_content_of_either_entry() -> None:
     entries = [
         change("b", CREATED, 0),
         change("a", UPDATED, 2, hash="md5:2"),
         change("a", UPDATED, 1, dated=False, hash="md5:1"),
     ]
-    latest = reduce(entries, ordered=False).latest["a"]
+    latest = reduce_changes(entries, ordered=False).latest["a"]
     assert latest.check is CheckMethod.FETCH
     assert latest.change is UPDATED
     assert latest.resource.hash is None

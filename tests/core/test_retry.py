@@ -1,4 +1,4 @@
-"""How failures are tried again."""
+"""How long to wait before something is retried."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.sync.retry import Retry, asked_wait
+from rsnotify.sync.retry import Retry, parse_retry_after
 
 
 @given(st.integers(1, 1000), st.integers())
-def test_the_wait_doubles_up_to_the_most_and_half_of_it_is_chance(failures: int, seed: int) -> None:
+def test_the_wait_doubles_up_to_the_maximum_and_half_is_random(failures: int, seed: int) -> None:
     step = min(60.0, 0.5 * 2.0 ** min(failures - 1, 64))
     assert step / 2 <= Retry(first=0.5, most=60).delay(failures, Random(seed)) <= step
 
 
-def test_two_who_failed_together_do_not_come_back_together() -> None:
+def test_clients_that_failed_together_do_not_retry_together() -> None:
     retry = Retry()
     assert retry.delay(5, Random(1)) != retry.delay(5, Random(2))
 
 
-def test_the_other_side_may_ask_for_a_longer_wait_but_not_for_any() -> None:
+def test_a_longer_retry_after_is_respected_up_to_a_limit() -> None:
     retry = Retry(first=1, most=2)
     assert retry.delay(1, Random(1), at_least=7) == 7
     assert retry.delay(1, Random(1), at_least=0.1) >= 0.5
@@ -48,10 +48,10 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ("Thu, 99 Jan 2026 00:01:00 GMT", None),
     ],
 )
-def test_a_wish_to_wait_is_seconds_or_a_date(header: str, wait: float | None):
-    assert asked_wait(header, NOW) == wait
+def test_retry_after_is_seconds_or_a_date(header: str, wait: float | None):
+    assert parse_retry_after(header, NOW) == wait
 
 
 @given(st.text(max_size=60))
 def test_no_header_breaks_the_reader(header: str):
-    assert (asked_wait(header, NOW) or 0.0) >= 0.0
+    assert (parse_retry_after(header, NOW) or 0.0) >= 0.0

@@ -1,4 +1,4 @@
-"""What everybody hears at once is not asked for by everybody at once."""
+"""Requests that all subscribers have a reason for at once are spread over time."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def uris(actions: list[Action]) -> list[str]:
     ]
 
 
-def test_what_a_fragment_names_is_asked_for_within_the_spread() -> None:
+def test_the_resources_of_a_fragment_are_fetched_within_the_spread() -> None:
     dues = []
     for seed in range(200):
-        one = follower(Pace(spread=10.0), seed)
-        assert uris(one.fragment(fragment(1), NOW)) == []
-        due = one.wakeup
+        subject = follower(Pace(spread=10.0), seed)
+        assert uris(subject.fragment(fragment(1), NOW)) == []
+        due = subject.wakeup
         assert due is not None
-        assert uris(one.tick(due)) == ["a"]
+        assert uris(subject.tick(due)) == ["a"]
         dues.append(due - NOW)
     assert 0 <= min(dues) < 1
     assert 9 < max(dues) <= 10
@@ -69,39 +69,39 @@ def test_what_a_fragment_names_is_asked_for_within_the_spread() -> None:
 
 
 @pytest.mark.parametrize("rel", [Rel.DUPLICATE, Rel.PATCH, Rel.ALTERNATE])
-def test_what_came_with_its_content_waits_for_nothing(rel: str) -> None:
-    one = follower(Pace(spread=10.0))
-    assert uris(one.fragment(fragment(1, "a", Link(rel, "data:,x")), NOW)) == ["a"]
+def test_inline_content_is_applied_at_once(rel: str) -> None:
+    subject = follower(Pace(spread=10.0))
+    assert uris(subject.fragment(fragment(1, "a", Link(rel, "data:,x")), NOW)) == ["a"]
 
 
-def test_a_deletion_waits_for_nothing() -> None:
-    one = follower(Pace(spread=10.0))
-    assert uris(one.fragment(fragment(1, change=ChangeType.DELETED), NOW)) == ["a"]
+def test_a_deletion_is_applied_at_once() -> None:
+    subject = follower(Pace(spread=10.0))
+    assert uris(subject.fragment(fragment(1, change=ChangeType.DELETED), NOW)) == ["a"]
 
 
-def test_what_changes_all_the_time_is_not_put_off_again_and_again() -> None:
-    one = follower(Pace(spread=10.0))
-    one.fragment(fragment(1), NOW)
+def test_a_resource_that_changes_all_the_time_is_not_postponed_each_time() -> None:
+    subject = follower(Pace(spread=10.0))
+    subject.fragment(fragment(1), NOW)
     for second in range(2, 12):
-        if asked := uris(one.fragment(fragment(second), NOW + second - 1)):
+        if applied := uris(subject.fragment(fragment(second), NOW + second - 1)):
             break
-    assert asked == ["a"]
+    assert applied == ["a"]
 
 
-def test_t_waits_before_what_waits_to_be_asked_for() -> None:
-    one = follower(Pace(spread=10.0))
-    one.fragment(fragment(1), NOW)
-    assert one.progress is not None
-    assert START <= one.progress.through < at(1)
-    assert not one.level
+def test_t_waits_for_postponed_changes() -> None:
+    subject = follower(Pace(spread=10.0))
+    subject.fragment(fragment(1), NOW)
+    assert subject.progress is not None
+    assert START <= subject.progress.through < at(1)
+    assert not subject.level
 
 
-def test_more_changes_than_may_be_in_flight_wait_without_holding_a_place() -> None:
-    one = follower(Pace(spread=10.0, in_flight=2))
+def test_postponed_changes_do_not_count_as_in_flight() -> None:
+    subject = follower(Pace(spread=10.0, in_flight=2))
     for second in range(1, 6):
-        assert uris(one.fragment(fragment(second, f"a{second}"), NOW)) == []
+        assert uris(subject.fragment(fragment(second, f"a{second}"), NOW)) == []
     inline = Link(Rel.DUPLICATE, "data:,x")
-    assert uris(one.fragment(fragment(6, "b", inline), NOW)) == ["b"]
+    assert uris(subject.fragment(fragment(6, "b", inline), NOW)) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_more_changes_than_may_be_in_flight_wait_without_holding_a_place() -> No
     [fragment(5, joins=False), replace(fragment(5), from_=at(6), until=at(5))],
     ids=["gap", "unreadable"],
 )
-def test_what_everybody_sees_to_be_amiss_is_not_looked_into_by_everybody_at_once(
+def test_polls_after_a_bad_fragment_are_spread(
     document: Document,
 ) -> None:
     dues = set()
     for seed in range(20):
-        one = follower(Pace(spread=10.0, gap_grace=0.5), seed)
-        one.fragment(document, NOW)
-        due = one.wakeup
+        subject = follower(Pace(spread=10.0, gap_grace=0.5), seed)
+        subject.fragment(document, NOW)
+        due = subject.wakeup
         assert due is not None
         assert NOW + 0.5 <= due <= NOW + 10.5
         dues.add(due)
@@ -126,7 +126,7 @@ def test_what_everybody_sees_to_be_amiss_is_not_looked_into_by_everybody_at_once
 @pytest.mark.parametrize(
     ("listeners", "seconds"), [(0, 0), (100, 0), (200, 1), (1000, 5), (10**6, 30)]
 )
-def test_how_long_goes_by_how_many_listen_where_that_is_told(
+def test_the_spread_depends_on_the_number_of_listeners_if_known(
     listeners: int, seconds: float
 ) -> None:
     assert Pace().spread_among(listeners) == seconds
@@ -134,7 +134,7 @@ def test_how_long_goes_by_how_many_listen_where_that_is_told(
     assert Pace(spread=0.0).spread_among(listeners) == 0.0
 
 
-def test_few_listeners_wait_for_nothing_and_many_do() -> None:
+def test_requests_of_few_listeners_are_not_spread() -> None:
     few, many = follower(Pace()), follower(Pace())
     few.audience(100)
     many.audience(10_000)

@@ -22,8 +22,8 @@ class Wire:
         self.now = 0.0
         self.actions: list[Action] = self.follower.start(self.now)
 
-    def asked(self) -> list[DocumentKind]:
-        return [action.rung for action in self.actions if isinstance(action, Fetch)]
+    def requested(self) -> list[DocumentKind]:
+        return [action.kind for action in self.actions if isinstance(action, Fetch)]
 
     def answer(self, document: Document | RsnotifyError) -> None:
         (fetch,) = [action for action in self.actions if isinstance(action, Fetch)]

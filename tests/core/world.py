@@ -35,10 +35,10 @@ from rsnotify.sync.actions import (
     Compare,
     Discover,
     Fetch,
+    FindUnlisted,
     ForgetDatetimes,
     LogNote,
     Progress,
-    Sweep,
 )
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
@@ -57,8 +57,8 @@ PACE = Pace(
     stale=3.0,
     retry=Retry(0.1, 2),
 )
-#: Where faults are random, so that only very many of them mean that something is gone; but in the
-#: end they do, since nothing else may tell of what is deleted while a first copy is made.
+#: For random faults: only very many 404s mean that a resource is gone. But they do mean it in the
+#: end, as no document may list what is deleted while a first copy is made.
 PATIENT = replace(PACE, gone_after=7e3)
 FAILURES: tuple[Callable[[str], RsnotifyError], ...] = (
     lambda uri: NotFound(uri, "rotated away"),
@@ -96,7 +96,7 @@ class Destination:
         self.fetches: list[str] = []
         self.notes: list[str] = []
         self.broken = 0.0
-        #: How often a cache on the way answers with an older version of a document or content.
+        #: How often a cache answers with an older version of a document or content.
         self.stale = 0.0
         self.compared = 0.0
         self._served: dict[str, list[tuple[Document, datetime | None]]] = {}
@@ -108,7 +108,7 @@ class Destination:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew from what was committed."""
+        """Restart from what was committed."""
         self.follower = Follower(
             self.offer,
             self.progress,
@@ -137,25 +137,25 @@ class Destination:
         read = read_document(write_document(document))
         self._begin(self.follower.fragment(read, self.now, self.source.today))
 
-    def tell(self, document: Document) -> None:
-        """Tell of documents, as bytes."""
+    def notify(self, document: Document) -> None:
+        """Deliver a Framework Notification as bytes."""
         read = read_document(write_document(document))
-        self._begin(self.follower.told(read, self.now))
+        self._begin(self.follower.notified(read, self.now))
 
     def discover(self) -> None:
-        """Find what the Source offers now."""
+        """Discover what the Source offers now."""
         self._begin(self.follower.offered(self.offer, self.now))
 
     def push_up(self) -> None:
-        """Let fragments arrive."""
+        """Report that push works."""
         self._begin(self.follower.push_up(self.now))
 
     def push_gap(self) -> None:
-        """Let a hub say that something may be missing."""
+        """Report a gap in the log of the hub."""
         self._begin(self.follower.push_gap(self.now))
 
     def push_down(self) -> None:
-        """Let no fragments arrive any more."""
+        """Report that push is lost."""
         self._begin(self.follower.push_down(self.now))
 
     def step(self) -> None:
@@ -164,7 +164,7 @@ class Destination:
             self._do(self.pending.pop(self.random.randrange(len(self.pending))))
 
     def work(self) -> None:
-        """Carry out everything there is to do, without letting time pass."""
+        """Carry out all actions without moving the clock."""
         while self.pending:
             self.step()
 
@@ -186,7 +186,7 @@ class Destination:
         self.settle()
 
     def tick(self, seconds: float | None = None) -> None:
-        """Move the clock, to the next wake-up unless told how far."""
+        """Move the clock, by default to the next wake-up."""
         wakeup = self.follower.wakeup
         if seconds is None:
             seconds = max(0.0, (wakeup or self.now) - self.now)
@@ -241,11 +241,11 @@ class Destination:
                     and not self._later(resource.uri, at)
                 ]
                 self._begin(follower.differing(differing, self.now))
-            case Sweep(at=at):
+            case FindUnlisted(at=at):
                 missing = [
                     uri for uri in self.content if uri not in self.seen and not self._later(uri, at)
                 ]
-                self._begin(follower.missing(missing, self.now))
+                self._begin(follower.unlisted(missing, self.now))
             case Discover():
                 self.discover()
 
@@ -300,21 +300,21 @@ class Destination:
             self._commit(change, change)
             return
         try:
-            self.content[change.uri] = self._bring(change)
+            self.content[change.uri] = self._content(change)
         except RsnotifyError as error:
             self._begin(follower.failed(change, error, self.now))
             return
         self._commit(change, change)
 
     def _contradicts(self, change: Change) -> bool:
-        """Tell whether what is held is other than an entry that is compared."""
+        """Return whether an entry that is compared differs from the copy."""
         if change.check is not CheckMethod.COMPARE:
             return False
         held = self.content.get(change.uri)
         return held != (None if change.change is ChangeType.DELETED else change.resource.hash)
 
     def _verify(self, change: Change) -> None:
-        """Take what the Source has now."""
+        """Fetch the current state."""
         follower = self.follower
         self.verified += 1
         try:
@@ -335,8 +335,8 @@ class Destination:
         kind = ChangeType.DELETED if current is None else ChangeType.UPDATED
         self._commit(change, replace(change, change=kind))
 
-    def _bring(self, change: Change) -> str:
-        """Bring the content from the package, if it is at hand, else with a GET."""
+    def _content(self, change: Change) -> str:
+        """Return the content from the package if it is available, else with a GET."""
         held = self.packages.get(change.package or "", {}).get(change.resource.path or "")
         if held is not None and self.random.random() >= self.broken:
             self.unpacked += 1
@@ -391,7 +391,7 @@ class Destination:
             if at < self.progress.through or (unique and at == self.progress.through):
                 last[change.uri] = change
         for uri, change in last.items():
-            # What is held may come from a later time: a GET tells what is there now.
+            # The content may be later: a GET returns the current state.
             since = [later for later in self.source.history if later.uri == uri]
             versions = {later.resource.hash for later in since if later.at >= change.at}
             record = self.records.get(uri)

@@ -19,25 +19,24 @@ from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivering.callbacks import Callbacks
-from rsnotify_hub.websub.delivering.delivery import Delivery
-from rsnotify_hub.websub.delivering.posting.poster import Poster
-from rsnotify_hub.websub.delivering.turns import Turns
-from rsnotify_hub.websub.verification import Verification
+from rsnotify_hub.websub.delivery.delivery import Delivery
+from rsnotify_hub.websub.delivery.requests import CallbackRequests
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.verification import IntentVerification
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, fragment
 
 
 class Deliveries:
-    """A channel, what verifies its subscribers, and what is around it."""
+    """A channel, its intent verification, and the parts around it."""
 
     def __init__(
         self,
         store: Store,
         topics: Topics,
         channel: WebSubChannel,
-        verification: Verification,
+        verification: IntentVerification,
         statistics: Statistics,
     ) -> None:
         self.store = store
@@ -52,7 +51,7 @@ class Deliveries:
         expires = Clock()() + timedelta(days=10)
         position = self.topics.position(TOPIC)
         await self.channel.put(Subscription(TOPIC, url, secret, expires, position))
-        found = self.channel.register.find(TOPIC, url)
+        found = self.channel.registry.find(TOPIC, url)
         assert found is not None
         return found
 
@@ -70,9 +69,9 @@ class Deliveries:
 
 @asynccontextmanager
 async def opened_channel(
-    folder: Path, clock: Clock, turns: Turns | None = None, **settings: Any
+    folder: Path, clock: Clock, scheduler: DeliveryScheduler | None = None, **settings: Any
 ) -> AsyncIterator[Deliveries]:
-    """Open a channel over what the store in a folder keeps."""
+    """Open a channel over the store in a folder."""
     patient = {"retry_seconds": 0.01, "callback_seconds": 600}
     configuration = load_configuration(None, **{**patient, **settings})
     retention = Retention(size=10**9, age=timedelta(days=365))
@@ -82,26 +81,25 @@ async def opened_channel(
         client = await stack.enter_async_context(
             open_client(allow_private_addresses=True, seconds=None, connections=0, per_host=0)
         )
-        poster = Poster(allow_private_addresses=True)
-        stack.callback(poster.close)
-        callbacks = Callbacks(
+        requests = CallbackRequests(
             client,
-            poster,
             "http://hub.example/websub",
             method=configuration.signature,
             clock=clock,
+            allow_private_addresses=True,
         )
+        stack.callback(requests.close)
         statistics = Statistics()
-        questions = Questions(callbacks, Retry(0.01), configuration.callback_seconds)
-        stack.push_async_callback(questions.close)
+        intent_requests = IntentRequests(requests, Retry(0.01), configuration.callback_seconds)
+        stack.push_async_callback(intent_requests.close)
         channel = WebSubChannel(
-            store, callbacks, questions, configuration, clock, statistics, turns
+            store, requests, intent_requests, configuration, clock, statistics, scheduler
         )
         topics = Topics(store, (channel,), statistics)
         topics.start(await store.logs())
         channel.start(topics, await store.subscriptions(), await store.troubles())
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
-        verification = Verification(channel, topics, questions, configuration, clock)
+        verification = IntentVerification(channel, topics, intent_requests, configuration, clock)
         stack.push_async_callback(verification.close)
         yield Deliveries(store, topics, channel, verification, statistics)

@@ -1,4 +1,4 @@
-"""Deliveries that fail, wait, are given up and taken up again."""
+"""Deliveries that fail, wait, are given up and are resumed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from urllib.parse import unquote
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.statistics import Outcome, Way
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
 from rsnotify_hub.subscriptions import Subscription, subscription_id
-from rsnotify_hub.websub.delivering.answers import presentable
-from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.websub.delivery.answers import redacted
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     PATIENCE,
@@ -37,7 +37,7 @@ async def test_a_failure_says_what_the_callback_answered(
     await deliveries.publish(1)
     await callback.delivery()
     await callback.delivery()
-    await deliveries.until(lambda: delivery.state is State.ACTIVE)
+    await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
     failure = delivery.last_failure
     assert failure is not None
     assert (failure.at, failure.status, failure.reason) == (clock.now, 500, "answers 500")
@@ -47,12 +47,12 @@ async def test_a_failure_says_what_the_callback_answered(
     ]
     assert deliveries.statistics.retries == 1
     assert deliveries.statistics.deliveries == {
-        (Way.WEBSUB, Outcome.FAILED): 1,
-        (Way.WEBSUB, Outcome.DELIVERED): 1,
+        (DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED): 1,
+        (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED): 1,
     }
 
 
-async def test_an_error_page_does_not_tell_what_the_callback_must_keep(
+async def test_an_error_page_in_an_excerpt_reveals_no_secret(
     deliveries: Deliveries, callback: Callback
 ):
     callback.url += "/capability1?key=canary2"
@@ -72,14 +72,14 @@ async def test_an_error_page_does_not_tell_what_the_callback_must_keep(
 @pytest.mark.parametrize(
     "query", ["?canary2", "?x=1&canary2", "?x=canary%32", "/can%61ry2", "/c/canary2?a"]
 )
-def test_an_excerpt_hides_what_a_server_makes_of_a_callback(query: str):
+def test_an_excerpt_hides_a_callback_as_a_server_decodes_it(query: str):
     callback = "https://a.example/cb" + query
     subscription = Subscription(TOPIC, callback, "canary3", START, 0)
     said = f"No {callback}, no {unquote(callback)}: canary2, canary3, {{'canary2': '1'}}"
-    assert b"canary" not in presentable(said.encode(), subscription)
+    assert b"canary" not in redacted(said.encode(), subscription)
 
 
-async def test_what_fails_for_a_day_waits_for_an_update_and_loses_nothing(
+async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_nothing(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.answers = [500] * 10_000
@@ -88,21 +88,24 @@ async def test_what_fails_for_a_day_waits_for_an_update_and_loses_nothing(
         await deliveries.publish(1)
         await deliveries.until(lambda: delivery.failures > 0)
         clock.advance(days=1)
-        await deliveries.until(lambda: delivery.state is State.GIVEN_UP)
+        await deliveries.until(lambda: delivery.state is DeliveryState.GIVEN_UP)
         assert (delivery.given_up_since, delivery.retry_at) == (clock.now, None)
-        assert deliveries.statistics.deliveries[Way.WEBSUB, Outcome.GIVEN_UP] == 1
+        assert (
+            deliveries.statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP]
+            == 1
+        )
         assert callback.requests == delivery.failures
         callback.answers, callback.deliveries = [500], asyncio.Queue()
         clock.advance(days=1)
         await deliveries.publish(2)
         assert seconds_of((await callback.delivery())[1]) == [1, 2]
-        assert delivery.state is State.RETRYING
+        assert delivery.state is DeliveryState.RETRYING
         assert seconds_of((await callback.delivery())[1]) == [1, 2]
-        await deliveries.until(lambda: delivery.state is State.ACTIVE)
+        await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
         assert delivery.behind_since is None
 
 
-async def test_a_dead_callback_of_a_busy_topic_is_not_tried_at_each_update(
+async def test_a_dead_callback_of_a_busy_topic_is_not_requested_at_each_update(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.answers = [500] * 10_000
@@ -111,18 +114,18 @@ async def test_a_dead_callback_of_a_busy_topic_is_not_tried_at_each_update(
         await deliveries.publish(1)
         await deliveries.until(lambda: delivery.failures > 0)
         clock.advance(days=1)
-        await deliveries.until(lambda: delivery.state is State.GIVEN_UP)
+        await deliveries.until(lambda: delivery.state is DeliveryState.GIVEN_UP)
         tries, delivery.failures = callback.requests, 50
         for second in range(2, 10):
             await deliveries.publish(second)
-        assert delivery.state is State.RETRYING
+        assert delivery.state is DeliveryState.RETRYING
         assert delivery.retry_at is not None
         assert timedelta(seconds=300) <= delivery.retry_at - clock.now <= timedelta(seconds=600)
     assert callback.requests == tries
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_callback_that_asks_to_wait_is_waited_for(
+async def test_the_retry_after_of_a_callback_is_honoured(
     deliveries: Deliveries, callback: Callback, clock: Clock, status: int
 ):
     callback.answers, callback.headers = [status], {"Retry-After": "120"}
@@ -132,7 +135,7 @@ async def test_a_callback_that_asks_to_wait_is_waited_for(
     assert delivery.retry_at == clock.now + timedelta(seconds=120)
 
 
-async def test_nobody_may_ask_for_more_than_the_longest_wait(
+async def test_a_retry_after_beyond_the_longest_wait_is_cut(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     day = format_datetime(clock.now + timedelta(days=1), usegmt=True)
@@ -183,15 +186,15 @@ async def test_a_fault_of_the_hub_does_not_end_a_subscription(
         monkeypatch.setattr(deliveries.store, "move_cursor", failing)
         await deliveries.publish(1)
         await callback.delivery()
-        await watch.line("broke off")
+        await watch.line("failed with an internal error")
         await deliveries.publish(2)
         assert (await callback.delivery())[1] == fragment(1, 2)
 
 
-async def test_what_is_under_way_when_the_hub_stops_still_arrives_once(
+async def test_a_delivery_that_runs_when_the_hub_stops_still_arrives_once(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", PATIENCE)
+    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", PATIENCE)
     callback.open.clear()
     async with opened_channel(tmp_path, clock) as deliveries:
         await deliveries.subscribed(callback)
@@ -206,7 +209,9 @@ async def test_what_is_under_way_when_the_hub_stops_still_arrives_once(
         assert (await callback.delivery())[1] == fragment(1, 2)
 
 
-async def test_every_method_signs_as_it_says(tmp_path: Path, callback: Callback, clock: Clock):
+async def test_deliveries_are_signed_with_each_configured_method(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
     for number, (method, digits) in enumerate(
         [("sha1", 40), ("sha256", 64), ("sha384", 96), ("sha512", 128)]
     ):
@@ -230,5 +235,5 @@ async def test_a_callback_of_the_same_host_that_fails_does_not_end_the_others(
         await callback.delivery()
         await deliveries.until(lambda: deliveries.channel.get(gone.id) is None)
         assert deliveries.channel.all() == [good]
-        assert deliveries.channel.register.count_host("127.0.0.1") == 1
-        assert deliveries.statistics.deliveries[Way.WEBSUB, Outcome.GONE] == 1
+        assert deliveries.channel.registry.count_host("127.0.0.1") == 1
+        assert deliveries.statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GONE] == 1

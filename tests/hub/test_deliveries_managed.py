@@ -1,4 +1,4 @@
-"""Deliveries that a renewal or an administrator changes, and what is under way meanwhile."""
+"""Renewals and an administrator's commands, also while a delivery runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     TOPIC,
@@ -23,7 +23,7 @@ from tests.hub.helpers import (
 )
 
 
-async def test_a_renewal_does_not_wait_for_the_next_try(
+async def test_a_renewal_does_not_wait_for_the_next_attempt(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.answers = [500]
@@ -38,7 +38,9 @@ async def test_a_renewal_does_not_wait_for_the_next_try(
         assert "X-Hub-Signature" in headers
 
 
-async def test_redelivering_tries_at_once(tmp_path: Path, callback: Callback, clock: Clock):
+async def test_redelivering_makes_an_attempt_at_once(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
     callback.answers = [500]
     async with opened_channel(tmp_path, clock, retry_seconds=600) as deliveries:
         delivery = await deliveries.subscribed(callback)
@@ -47,10 +49,10 @@ async def test_redelivering_tries_at_once(tmp_path: Path, callback: Callback, cl
         await deliveries.until(lambda: delivery.retry_at is not None)
         assert await deliveries.channel.redeliver(delivery.id)
         assert (await callback.delivery())[1] == fragment(0, 1)
-        await deliveries.until(lambda: delivery.state is State.ACTIVE)
+        await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
 
 
-async def test_what_was_delivered_is_delivered_again_from_an_instant(
+async def test_redelivering_since_an_instant_repeats_what_was_delivered(
     deliveries: Deliveries, callback: Callback
 ):
     delivery = await deliveries.subscribed(callback)
@@ -67,9 +69,7 @@ async def test_what_was_delivered_is_delivered_again_from_an_instant(
     assert callback.deliveries.empty()
 
 
-async def test_redelivering_overtakes_a_delivery_that_is_under_way(
-    deliveries: Deliveries, callback: Callback
-):
+async def test_redelivering_replaces_a_running_delivery(deliveries: Deliveries, callback: Callback):
     delivery = await deliveries.subscribed(callback)
     await deliveries.publish(1)
     await callback.delivery()
@@ -91,21 +91,21 @@ async def test_a_suspended_subscription_waits_also_over_a_restart(
         delivery = await deliveries.subscribed(callback)
         assert await deliveries.channel.suspend(delivery.id)
         await deliveries.publish(1, 2)
-        assert delivery.state is State.SUSPENDED
+        assert delivery.state is DeliveryState.SUSPENDED
         assert delivery.behind_since == clock.now
         await deliveries.subscribed(callback, secret="renewed")
-        assert delivery.state is State.SUSPENDED
+        assert delivery.state is DeliveryState.SUSPENDED
     async with opened_channel(tmp_path, clock) as deliveries:
         found = deliveries.channel.get(delivery.id)
         assert found is not None
-        assert found.state is State.SUSPENDED
+        assert found.state is DeliveryState.SUSPENDED
         assert await deliveries.channel.redeliver(delivery.id)
         assert callback.requests == 0
         assert await deliveries.channel.resume(delivery.id)
         assert seconds_of((await callback.delivery())[1]) == [1, 2]
 
 
-async def test_suspending_breaks_off_what_is_under_way(deliveries: Deliveries, callback: Callback):
+async def test_suspending_cancels_a_running_delivery(deliveries: Deliveries, callback: Callback):
     delivery = await deliveries.subscribed(callback)
     callback.open.clear()
     await deliveries.publish(1)
@@ -117,7 +117,9 @@ async def test_suspending_breaks_off_what_is_under_way(deliveries: Deliveries, c
     await deliveries.until(lambda: delivery.behind_since is None)
 
 
-async def test_who_is_dropped_is_told_why(deliveries: Deliveries, callback: Callback):
+async def test_a_dropped_subscriber_is_informed_of_the_reason(
+    deliveries: Deliveries, callback: Callback
+):
     delivery = await deliveries.subscribed(callback)
     assert await deliveries.channel.drop(delivery.id, "it was dropped, sorry")
     intent = await callback.intent()
@@ -126,11 +128,11 @@ async def test_who_is_dropped_is_told_why(deliveries: Deliveries, callback: Call
     assert deliveries.channel.all() == []
     assert await deliveries.store.subscriptions() == []
     await deliveries.publish(1)
-    assert delivery.turn is None
+    assert delivery.slot is None
     assert callback.deliveries.empty()
 
 
-async def test_what_is_not_there_cannot_be_changed(deliveries: Deliveries):
+async def test_an_unknown_subscription_cannot_be_changed(deliveries: Deliveries):
     channel = deliveries.channel
     assert not await channel.redeliver("0" * 32)
     assert not await channel.suspend("0" * 32)
@@ -139,7 +141,7 @@ async def test_what_is_not_there_cannot_be_changed(deliveries: Deliveries):
     assert channel.get("0" * 32) is None
 
 
-async def test_what_ends_while_it_is_changed_stays_ended(
+async def test_a_subscription_that_ends_while_it_is_changed_stays_ended(
     deliveries: Deliveries, callback: Callback
 ):
     delivery = await deliveries.subscribed(callback)
@@ -162,7 +164,7 @@ async def test_a_renewal_while_its_old_lease_is_ended_keeps_the_subscription(
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["lease", "410"])
-async def test_a_renewal_while_a_delivery_would_end_it_is_delivered_to(
+async def test_a_subscription_renewed_while_a_delivery_would_end_it_continues(
     deliveries: Deliveries,
     callback: Callback,
     clock: Clock,
@@ -182,7 +184,7 @@ async def test_a_renewal_while_a_delivery_would_end_it_is_delivered_to(
     clock.advance(days=0 if gone else 11)
     renewed = replace(delivery.subscription, expires=clock.now + timedelta(days=12))
     renewing = asyncio.create_task(deliveries.channel.put(renewed))
-    await deliveries.until(delivery.changing.locked)
+    await deliveries.until(delivery.lock.locked)
     await deliveries.publish(1)
     await watch.line("a subscription of", "ends")
     saving.set()
@@ -193,7 +195,7 @@ async def test_a_renewal_while_a_delivery_would_end_it_is_delivered_to(
     assert deliveries.channel.all() == [delivery]
 
 
-async def test_who_subscribes_while_it_is_ended_twice_stays_subscribed(
+async def test_subscribing_while_the_old_subscription_is_ended_twice_stays_subscribed(
     deliveries: Deliveries, callback: Callback
 ):
     delivery, channel = await deliveries.subscribed(callback), deliveries.channel
@@ -207,7 +209,7 @@ async def test_who_subscribes_while_it_is_ended_twice_stays_subscribed(
     assert [each.subscription for each in channel.all()] == [delivery.subscription]
 
 
-async def test_what_has_ended_before_it_could_be_redelivered_is_not(
+async def test_a_subscription_that_ended_before_it_could_be_redelivered_stays_ended(
     deliveries: Deliveries, callback: Callback, monkeypatch: pytest.MonkeyPatch
 ):
     delivery = await deliveries.subscribed(callback)
@@ -222,4 +224,4 @@ async def test_what_has_ended_before_it_could_be_redelivered_is_not(
 
     monkeypatch.setattr(deliveries.topics, "read", read_late)
     assert not await deliveries.channel.redeliver(delivery.id, since=at(0))
-    assert (delivery.turn, callback.requests) == (None, 1)
+    assert (delivery.slot, callback.requests) == (None, 1)

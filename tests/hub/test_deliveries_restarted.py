@@ -1,4 +1,4 @@
-"""Failures survive a restart of the hub, and tries beside the backoff do not lengthen it."""
+"""Failures survive a restart of the hub, and attempts outside the backoff do not lengthen it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rsnotify_hub.admin.views import lag_seconds
-from rsnotify_hub.websub.delivering.delivery import Delivery, State
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, seconds_of
 
@@ -19,7 +19,7 @@ def found(deliveries: Deliveries, before: Delivery) -> Delivery:
     return again
 
 
-async def test_a_failing_subscription_is_as_before_after_a_restart(
+async def test_a_failing_subscription_keeps_its_state_over_a_restart(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.answers = [500]
@@ -30,15 +30,17 @@ async def test_a_failing_subscription_is_as_before_after_a_restart(
     clock.advance(seconds=60)
     async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
         after = found(deliveries, before)
-        assert (after.state, after.failures) == (State.RETRYING, 1)
+        assert (after.state, after.failures) == (DeliveryState.RETRYING, 1)
         assert after.last_failure == before.last_failure
         assert lag_seconds(after, clock.now) == 60
-        assert after.retry_at is not None, "it was tried at once, though it failed a minute ago"
+        assert after.retry_at is not None, (
+            "an attempt was made at once, although the last failed a minute ago"
+        )
         (recent,) = deliveries.channel.recent_failures
         assert recent[0] == before.id
 
 
-async def test_one_that_was_given_up_stays_so_until_there_is_news(
+async def test_a_delivery_that_was_given_up_stays_so_over_a_restart_until_an_update(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.answers = [500] * 10_000
@@ -47,7 +49,7 @@ async def test_one_that_was_given_up_stays_so_until_there_is_news(
         await deliveries.publish(1)
         await deliveries.until(lambda: before.failures > 0)
         clock.advance(days=1)
-        await deliveries.until(lambda: before.state is State.GIVEN_UP)
+        await deliveries.until(lambda: before.state is DeliveryState.GIVEN_UP)
     tries = callback.requests
     clock.advance(hours=1)
     async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
@@ -58,10 +60,10 @@ async def test_one_that_was_given_up_stays_so_until_there_is_news(
         callback.answers = []
         await deliveries.publish(2)
         await deliveries.until(lambda: after.behind_since is None)
-        assert after.state is State.ACTIVE
+        assert after.state is DeliveryState.ACTIVE
 
 
-async def test_what_failed_once_and_goes_well_again_is_forgotten(
+async def test_a_failure_before_a_success_is_forgotten(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.answers = [500]
@@ -71,7 +73,7 @@ async def test_what_failed_once_and_goes_well_again_is_forgotten(
         await deliveries.until(lambda: callback.requests == 2 and before.behind_since is None)
     async with opened_channel(tmp_path, clock) as deliveries:
         assert await deliveries.store.troubles() == {}
-        assert (found(deliveries, before).state, callback.requests) == (State.ACTIVE, 2)
+        assert (found(deliveries, before).state, callback.requests) == (DeliveryState.ACTIVE, 2)
 
 
 async def test_a_subscription_that_ends_leaves_no_failures_to_the_next(
@@ -88,7 +90,7 @@ async def test_a_subscription_that_ends_leaves_no_failures_to_the_next(
         assert await deliveries.store.troubles() == {}
 
 
-async def test_a_suspended_subscription_lags_since_the_same_instant(
+async def test_a_suspended_subscription_is_behind_since_the_same_instant(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     async with opened_channel(tmp_path, clock) as deliveries:
@@ -103,7 +105,7 @@ async def test_a_suspended_subscription_lags_since_the_same_instant(
         assert seconds_of((await callback.delivery())[1]) == [1]
 
 
-async def test_redelivering_in_vain_leaves_the_backoff_as_it_was(
+async def test_a_failed_redelivery_leaves_the_backoff_unchanged(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.answers = [500] * 3
@@ -116,16 +118,16 @@ async def test_redelivering_in_vain_leaves_the_backoff_as_it_was(
         for tries in (2, 3):
             clock.advance(seconds=10)
             assert await deliveries.channel.redeliver(delivery.id)
-            await deliveries.until(lambda: callback.requests == tries and delivery.turn is None)  # noqa: B023
+            await deliveries.until(lambda: callback.requests == tries and delivery.slot is None)  # noqa: B023
             assert delivery.failures == 1
             assert delivery.last_failure is not None
-            assert delivery.last_failure.at == clock.now, "what failed last is not told"
+            assert delivery.last_failure.at == clock.now, "the last failure is not reported"
             assert delivery.retry_at == due
         assert await deliveries.channel.redeliver(delivery.id)
-        await deliveries.until(lambda: delivery.state is State.ACTIVE)
+        await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
 
 
-async def test_redelivering_in_vain_to_one_that_had_not_failed_is_its_first_failure(
+async def test_a_failed_redelivery_may_be_the_first_failure(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
@@ -135,4 +137,4 @@ async def test_redelivering_in_vain_to_one_that_had_not_failed_is_its_first_fail
         callback.answers = [500]
         assert await deliveries.channel.redeliver(delivery.id, since=clock.now.replace(year=2000))
         await deliveries.until(lambda: delivery.retry_at is not None)
-        assert (delivery.state, delivery.failures) == (State.RETRYING, 1)
+        assert (delivery.state, delivery.failures) == (DeliveryState.RETRYING, 1)

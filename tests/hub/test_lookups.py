@@ -72,8 +72,8 @@ async def test_names_that_are_never_answered_hold_up_nobody(
         async with asyncio.timeout(PATIENCE):
             assert await asyncio.to_thread(lambda: "the shared threads are free")
         for each in deliveries.channel.all():
-            if each.turn is not None and each.host.endswith("hangs.example"):
-                each.turn.expire()  # its time is up
+            if each.slot is not None and each.host.endswith("hangs.example"):
+                each.slot.expire()  # its time is up
         await deliveries.until(
             lambda: sum(each.failures for each in deliveries.channel.all()) == more_than_shared
         )

@@ -1,4 +1,4 @@
-"""`hub.mode=publish`: the hub fetches the channel itself."""
+"""`hub.mode=publish`: the hub fetches the topic itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ async def ping(hub: Client, channel: Callback) -> None:
     assert await hub.form(mode="publish", url=channel.url) == (202, "")
 
 
-async def test_the_hub_fetches_and_passes_on_what_is_news(hub: Client, callback: Callback):
+async def test_the_hub_fetches_a_pinged_topic_and_delivers_what_is_new(
+    hub: Client, callback: Callback
+):
     socket = await hub.listen(topic=callback.url)
     callback.document = change_list(0, 1, 2)
     await ping(hub, callback)
@@ -52,7 +54,7 @@ async def test_the_hub_fetches_and_passes_on_what_is_news(hub: Client, callback:
     assert (news.from_, news.until, len(news.resources)) == (at(2), at(4), 2)
 
 
-async def test_what_did_not_change_is_not_passed_on(hub: Client, callback: Callback):
+async def test_an_unchanged_topic_is_not_delivered(hub: Client, callback: Callback):
     socket = await hub.listen(topic=callback.url)
     callback.document = change_list(0, 1)
     await asyncio.gather(*(ping(hub, callback) for _ in range(3)))
@@ -69,7 +71,9 @@ async def test_a_ping_by_topic_is_the_same(hub: Client, callback: Callback):
     assert seconds_of(await socket.receive_str(timeout=PATIENCE)) == [1]
 
 
-async def test_too_much_for_a_fragment_is_announced_as_a_gap(run_hub: RunHub, callback: Callback):
+async def test_changes_too_large_for_a_fragment_are_announced_as_a_gap(
+    run_hub: RunHub, callback: Callback
+):
     async with run_hub(max_fragment_bytes=2000) as hub:
         socket = await hub.listen(topic=callback.url)
         callback.document = change_list(0, *range(1, 50))
@@ -91,7 +95,7 @@ async def test_a_channel_that_is_no_change_list_is_refused(
     assert callback.url in reason
 
 
-async def test_a_channel_that_answers_otherwise_is_refused(hub: Client, callback: Callback):
+async def test_a_topic_that_answers_with_an_error_is_refused(hub: Client, callback: Callback):
     callback.document = gzip.compress(change_list(0, 1))
     callback.headers = {"Content-Encoding": "gzip"}
     status, reason = await hub.form(mode="publish", url=callback.url)
@@ -100,14 +104,14 @@ async def test_a_channel_that_answers_otherwise_is_refused(hub: Client, callback
     assert status == 502
 
 
-async def test_a_channel_without_end_is_refused(run_hub: RunHub, callback: Callback):
+async def test_an_endless_topic_is_refused(run_hub: RunHub, callback: Callback):
     async with run_hub(max_channel_bytes=1000) as hub:
         callback.document = change_list(0, *range(1, 50))
         status, reason = await hub.form(mode="publish", url=callback.url)
         assert (status, "too large" in reason) == (502, True)
 
 
-async def test_who_may_not_publish_may_not_ping(run_hub: RunHub, callback: Callback):
+async def test_a_client_that_may_not_publish_may_not_ping(run_hub: RunHub, callback: Callback):
     publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
     async with run_hub(publishers=publishers) as hub:
         status, _ = await hub.form(mode="publish", url=callback.url)

@@ -1,4 +1,4 @@
-"""Callbacks that misbehave in every way: none keeps another from its deliveries."""
+"""Callbacks that misbehave in every way do not delay the deliveries to others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.websub.delivering.delivery import State
-from rsnotify_hub.websub.delivering.lanes import Places
-from rsnotify_hub.websub.delivering.posting import connection
-from rsnotify_hub.websub.delivering.turns import Turns
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
+from rsnotify_hub.websub.delivery.fair_queue import Capacity
+from rsnotify_hub.websub.delivery.posting import connection
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
 from tests.hub.deliveries import opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
 
@@ -125,7 +125,7 @@ POISONS = [
 
 @asynccontextmanager
 async def poisoned(behaviour: Behaviour) -> AsyncIterator[str]:
-    """A callback that behaves so."""
+    """A callback with one of the behaviours."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -164,8 +164,8 @@ async def test_a_poisoned_callback_fails_and_the_others_get_everything(
         bad = await deliveries.subscribed(url)
 
         def has_failed() -> bool:
-            if behaviour in ENDLESS and bad.turn is not None:
-                bad.turn.expire()
+            if behaviour in ENDLESS and bad.slot is not None:
+                bad.slot.expire()
             return bad.failures > 0
 
         await deliveries.subscribed(callback)
@@ -173,21 +173,22 @@ async def test_a_poisoned_callback_fails_and_the_others_get_everything(
             await deliveries.publish(second)
             assert (await callback.delivery())[1] == fragment(second - 1, second)
         await deliveries.until(has_failed)
-        assert bad.state is State.RETRYING
+        assert bad.state is DeliveryState.RETRYING
         assert bad.last_failure is not None
         assert len(bad.last_failure.excerpt) <= 512
         assert bad.subscription.position == 0
 
 
-async def test_many_that_hang_hold_up_nobody(
+async def test_many_hanging_callbacks_delay_no_others(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", 0)
-    # One that is quick has a place in the slow lane, too, where the machine makes it late.
-    turns = Turns(1000, quick=Places(4, 4), slow=Places(3, 2), patience=0.5)
+    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", 0)
+    # The slow queue has capacity for a sound callback, too, in case the machine delays it.
+    quick, slow = Capacity(4, 4), Capacity(3, 2)
+    scheduler = DeliveryScheduler(1000, quick=quick, slow=slow, quick_seconds=0.5)
     async with (
         poisoned(hang) as url,
-        opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries,
+        opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries,
     ):
         for number in range(12):
             await deliveries.subscribed(f"{url}/{number}")
@@ -198,9 +199,7 @@ async def test_many_that_hang_hold_up_nobody(
         await deliveries.until(lambda: good.behind_since is None)
 
 
-async def test_an_answer_of_success_is_one_whatever_its_body(
-    tmp_path: Path, callback: Callback, clock: Clock
-):
+async def test_a_success_is_one_whatever_its_body(tmp_path: Path, callback: Callback, clock: Clock):
     async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\nx")
         await asyncio.Event().wait()

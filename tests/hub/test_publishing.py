@@ -33,7 +33,7 @@ async def test_the_same_fragment_twice_is_accepted_and_kept_once(hub: Client, tm
     assert bodies(tmp_path) == [fragment(0, 1)]
 
 
-async def test_a_log_goes_on_after_a_restart(run_hub: RunHub):
+async def test_a_log_continues_after_a_restart(run_hub: RunHub):
     async with run_hub() as hub:
         await hub.accepted(fragment(0, 1))
     async with run_hub() as hub:
@@ -95,7 +95,7 @@ async def test_a_fragment_beyond_the_limit_is_refused(run_hub: RunHub, tmp_path:
         await hub.accepted(fragment(0, 1))
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(run_hub: RunHub):
+async def test_a_body_that_does_not_arrive_in_time_is_refused(run_hub: RunHub):
     async with run_hub(request_seconds=0.05) as hub:
         host, port = hub.url.split("/")[2].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -129,12 +129,12 @@ async def test_publishing_needs_a_token_once_there_are_publishers(run_hub: RunHu
     "header",
     [{"Origin": "https://evil.example"}, {"X_Forwarded_For": "192.0.2.1"}, {"Forwarded": "for=x"}],
 )
-async def test_who_acts_for_others_is_not_a_local_peer(hub: Client, header: dict[str, str]):
+async def test_a_proxy_is_not_a_local_peer(hub: Client, header: dict[str, str]):
     status, _ = await hub.publish(fragment(0, 1), **header)
     assert status == 401
 
 
-async def test_nobody_is_local_to_a_hub_with_a_public_address(run_hub: RunHub):
+async def test_no_client_is_local_to_a_hub_with_a_public_address(run_hub: RunHub):
     topics = ["https://open.example/"]
     async with run_hub(public_url="https://hub.example", open_topics=topics) as hub:
         assert (await hub.publish(fragment(0, 1)))[0] == 401
@@ -143,7 +143,7 @@ async def test_nobody_is_local_to_a_hub_with_a_public_address(run_hub: RunHub):
         assert (await hub.publish(fragment(0, 1)))[0] == 401
 
 
-async def test_a_store_that_fails_gives_503_and_heals(hub: Client, tmp_path: Path):
+async def test_a_store_failure_gives_503_and_is_recovered_from(hub: Client, tmp_path: Path):
     assert await hub.get("readyz") == (200, "ready\n")
     database = sqlite3.connect(tmp_path / "hub" / "hub.sqlite", isolation_level=None)
     for table in ("fragment", "checked"):

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from rsnotify_hub.subscriptions import Subscription, granted_lease, is_expired, subscribed
-from rsnotify_hub.websub.delivering.answers import Answer, Verdict
+from rsnotify_hub.websub.delivery.answers import Answer, AnswerVerdict
 from tests.hub.helpers import at
 
 NEW = {"topic": "t", "callback": "c", "secret": None, "lease": 60, "now": at(0), "position": 7}
@@ -15,12 +15,12 @@ def test_a_new_subscription_begins_at_the_end_of_the_log():
     assert subscribed(None, **NEW) == Subscription("t", "c", None, at(60), 7)
 
 
-def test_a_renewal_keeps_its_place_and_takes_the_new_secret_and_lease():
+def test_a_renewal_keeps_the_position_and_replaces_secret_and_lease():
     old = Subscription("t", "c", "old", at(10), 3)
     assert subscribed(old, **{**NEW, "secret": "new"}) == Subscription("t", "c", "new", at(60), 3)
 
 
-def test_a_renewal_after_the_lease_has_ended_begins_anew():
+def test_a_renewal_after_the_lease_has_ended_is_a_new_subscription():
     old = Subscription("t", "c", None, at(0), 3)
     assert subscribed(old, **NEW).position == 7
 
@@ -41,16 +41,16 @@ def test_leases_are_granted_within_limits(requested: int | None, granted: int):
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [
-        (200, Verdict.DELIVERED),
-        (299, Verdict.DELIVERED),
-        (301, Verdict.RETRY),
-        (404, Verdict.RETRY),
-        (410, Verdict.GONE),
-        (500, Verdict.RETRY),
-        (None, Verdict.RETRY),
+        (200, AnswerVerdict.DELIVERED),
+        (299, AnswerVerdict.DELIVERED),
+        (301, AnswerVerdict.RETRY),
+        (404, AnswerVerdict.RETRY),
+        (410, AnswerVerdict.GONE),
+        (500, AnswerVerdict.RETRY),
+        (None, AnswerVerdict.RETRY),
     ],
 )
-def test_an_answer_is_judged_by_its_status(status: int, verdict: Verdict):
+def test_an_answer_is_judged_by_its_status(status: int, verdict: AnswerVerdict):
     assert Answer(status, "").verdict is verdict
 
 

@@ -1,4 +1,4 @@
-"""A hub that is suspended, and another that is started on its folder meanwhile."""
+"""A suspended hub process, and another hub that is started on its folder meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.hub.helpers import PATIENCE, fragment, heard
 from tests.hub.processes import COMMAND, hub_process
 
 
-async def test_a_suspended_hub_keeps_its_folder_and_goes_on(tmp_path: Path):
+async def test_a_suspended_hub_keeps_its_folder_and_continues(tmp_path: Path):
     async with hub_process(tmp_path) as (hub, process):
         await hub.accepted(fragment(0, 1))
         process.send_signal(signal.SIGSTOP)

@@ -14,7 +14,7 @@ from aiohttp import web
 from rsnotify_hub.client import open_client
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.settings.loading import load_configuration
-from rsnotify_hub.websub.pinging.pings import Pings
+from rsnotify_hub.websub.pinging.pings import PingHandler
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
 from tests.hub.storing import opened
@@ -27,7 +27,7 @@ XHTML = (
 
 
 class TopicServer:
-    """A Web site with one page, and places that lead to it."""
+    """A web site with one page, and redirects to it."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -141,7 +141,7 @@ async def test_unchanged_content_is_not_sent_twice(
     assert callback.deliveries.empty()
 
 
-async def test_content_that_comes_back_is_sent_again(
+async def test_content_that_changes_back_is_sent_again(
     hub: Client, callback: Callback, site: TopicServer
 ):
     await hub.subscribe(callback, topic=site.url)
@@ -161,7 +161,7 @@ async def test_content_that_did_not_change_is_not_even_transferred(hub: Client, 
     assert asked["If-Modified-Since"] == "Sat, 21 Nov 2026 12:00:00 GMT"
 
 
-async def test_what_was_posted_since_is_put_right_by_a_ping(
+async def test_a_ping_replaces_what_was_posted_since(
     hub: Client, callback: Callback, site: TopicServer
 ):
     site.headers["ETag"] = '"1"'
@@ -182,7 +182,7 @@ async def pinging(
         opened(folder, clock) as store,
         open_client(allow_private_addresses=True, seconds=PATIENCE) as client,
     ):
-        pings = Pings(Topics(store, ()), client, configuration, clock)
+        pings = PingHandler(Topics(store, ()), client, configuration, clock)
         yield pings.fetch
         await pings.close()
 
@@ -202,9 +202,7 @@ async def test_pings_during_a_fetch_share_the_next_one(
         assert len(site.requests) == 2
 
 
-async def test_an_open_topic_rests_between_two_fetches(
-    tmp_path: Path, clock: Clock, site: TopicServer
-):
+async def test_fetches_of_an_open_topic_are_spaced(tmp_path: Path, clock: Clock, site: TopicServer):
     async with pinging(tmp_path, clock, open_topics=[site.url], ping_seconds=3600) as fetch:
         await fetch(site.url)
         later = [asyncio.create_task(fetch(site.url)) for _ in range(5)]
@@ -214,7 +212,7 @@ async def test_an_open_topic_rests_between_two_fetches(
     await asyncio.gather(*later, return_exceptions=True)
 
 
-async def test_a_lagging_subscription_gets_only_the_newest_content(
+async def test_a_subscription_that_is_behind_gets_only_the_newest_content(
     hub: Client, callback: Callback, site: TopicServer
 ):
     await hub.subscribe(callback, topic=site.url)
@@ -249,7 +247,7 @@ async def test_few_redirects_are_followed(hub: Client, site: TopicServer):
         "http://[::1",
     ],
 )
-async def test_a_redirect_to_what_is_no_url_is_not_followed(hub: Client, location: str):
+async def test_a_redirect_to_an_unusable_url_is_not_followed(hub: Client, location: str):
     async def get(request: web.Request) -> web.Response:
         return web.Response(status=302, headers={"Location": location})
 
@@ -260,7 +258,7 @@ async def test_a_redirect_to_what_is_no_url_is_not_followed(hub: Client, locatio
 async def test_a_redirect_to_a_private_address_is_not_followed(
     run_hub: RunHub, site: TopicServer, monkeypatch: pytest.MonkeyPatch
 ):
-    """The first server is reached as if it were a public one; the second is what it is."""
+    """The first server is reached as if it were public; the second is private."""
     async with serving(site.get) as outside:
         port = int(outside.rpartition(":")[2])
 
@@ -333,18 +331,16 @@ async def test_anybody_may_ping_an_open_topic_but_not_publish_on_it(
     assert len(site.requests) == 1
 
 
-async def test_pings_make_no_more_open_topics_than_there_is_room_for(
-    run_hub: RunHub, site: TopicServer
-):
+async def test_pings_create_no_more_open_topics_than_the_limit(run_hub: RunHub, site: TopicServer):
     async with run_hub(open_topics=[site.url], max_open_topics=2, ping_seconds=0) as hub:
         for query in ("?1", "?2"):
             await ping(hub, site.url + query)
         status, reason = await hub.form(mode="publish", url=site.url + "?3")
-        assert (status, "no room" in reason) == (503, True)
+        assert (status, "too many open topics" in reason) == (503, True)
         await ping(hub, site.url + "?1")
 
 
-async def test_a_ping_whose_sender_left_is_served_all_the_same(
+async def test_a_ping_is_handled_even_if_its_sender_has_left(
     hub: Client, callback: Callback, site: TopicServer
 ):
     await hub.subscribe(callback, topic=site.url)

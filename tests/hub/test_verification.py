@@ -1,4 +1,4 @@
-"""Verification of intent, without the hub around it: what is pending, and who has room."""
+"""Intent verification without the hub around it: pending requests and quotas."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from rsnotify.runtime.processes import free_port
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.websub.asking import TRIES, Questions
-from rsnotify_hub.websub.delivering.answers import Answer
-from rsnotify_hub.websub.forms import Intent
-from rsnotify_hub.websub.room import PENDING_SHARE, client_of
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.forms import SubscriptionRequest
+from rsnotify_hub.websub.intent_requests import TRIES, IntentRequests
+from rsnotify_hub.websub.quota import PENDING_SHARE, client_of
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, LogWatch, fragment
 
@@ -27,9 +27,11 @@ async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
         yield opened
 
 
-def intent(callback: Callback | str, mode: str = "subscribe", **fields: object) -> Intent:
+def intent(
+    callback: Callback | str, mode: str = "subscribe", **fields: object
+) -> SubscriptionRequest:
     url = callback if isinstance(callback, str) else callback.url
-    return Intent(mode, TOPIC, url, **fields)  # type: ignore[arg-type]
+    return SubscriptionRequest(mode, TOPIC, url, **fields)  # type: ignore[arg-type]
 
 
 async def test_the_last_of_several_requests_wins(deliveries: Deliveries, callback: Callback):
@@ -41,7 +43,7 @@ async def test_the_last_of_several_requests_wins(deliveries: Deliveries, callbac
     callback.confirming.set()
     await callback.intent()
     await deliveries.until(lambda: secret_of(deliveries, callback) == "3")
-    assert callback.intents.empty(), "those between were passed over"
+    assert callback.intents.empty(), "those in between were dropped"
     verification.verify(intent(callback), "")
     verification.verify(intent(callback, "unsubscribe"), "")
     await deliveries.until(lambda: channel.find(TOPIC, callback.url) is None)
@@ -74,7 +76,7 @@ async def test_a_pending_renewal_leaves_the_old_state(deliveries: Deliveries, ca
     assert secret_of(deliveries, callback) == "old"
 
 
-async def test_a_lease_counts_from_when_the_callback_was_asked(
+async def test_a_lease_counts_from_the_verification_request(
     deliveries: Deliveries, callback: Callback, clock: Clock
 ):
     callback.confirming.clear()
@@ -96,20 +98,22 @@ async def test_leases_keep_to_the_limits(tmp_path: Path, callback: Callback, clo
             assert int((await callback.intent())["hub.lease_seconds"]) == granted
 
 
-async def test_a_host_that_is_asked_too_much_must_wait(deliveries: Deliveries, callback: Callback):
+async def test_pending_verifications_of_a_host_are_limited(
+    deliveries: Deliveries, callback: Callback
+):
     callback.confirming.clear()
     verification = deliveries.verification
     for number in range(PENDING_SHARE):
         one = intent(f"{callback.url}/{number}", "unsubscribe")
-        assert verification.refusal(one, f"client {number}") is None
+        assert verification.quota.refusal(one, f"client {number}") is None
         verification.verify(one, f"client {number}")
-    assert verification.refusal(intent(callback), "another") is not None
-    assert verification.refusal(intent(ELSEWHERE), "another") is None
+    assert verification.quota.refusal(intent(callback), "another") is not None
+    assert verification.quota.refusal(intent(ELSEWHERE), "another") is None
     await verification.close()
-    assert verification.refusal(intent(callback), "another") is None
+    assert verification.quota.refusal(intent(callback), "another") is None
 
 
-async def test_a_client_has_its_share_and_leaves_room_for_others(
+async def test_a_client_has_a_quota_and_leaves_capacity_for_others(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     settings = {"subscriptions_per_client": 2, "max_subscriptions": 3}
@@ -118,23 +122,25 @@ async def test_a_client_has_its_share_and_leaves_room_for_others(
 
         async def subscribe(number: int, client: str) -> None:
             one = intent(f"{callback.url}/{number}")
-            assert verification.refusal(one, client) is None
+            assert verification.quota.refusal(one, client) is None
             verification.verify(one, client)
             await deliveries.until(lambda: len(channel.all()) == number)
 
         await subscribe(1, "greedy")
         await subscribe(2, "greedy")
         new = intent(f"{callback.url}/3")
-        assert "you asked for" in (verification.refusal(new, "greedy") or "")
-        assert verification.refusal(intent(f"{callback.url}/1"), "greedy") is None, "a renewal"
-        assert verification.refusal(intent(ELSEWHERE, "unsubscribe"), "greedy") is None
+        assert "you asked for" in (verification.quota.refusal(new, "greedy") or "")
+        assert verification.quota.refusal(intent(f"{callback.url}/1"), "greedy") is None, (
+            "a renewal"
+        )
+        assert verification.quota.refusal(intent(ELSEWHERE, "unsubscribe"), "greedy") is None
         await subscribe(3, "modest")
-        assert "at this hub" in (verification.refusal(intent(ELSEWHERE), "third") or "")
+        assert "at this hub" in (verification.quota.refusal(intent(ELSEWHERE), "third") or "")
     async with opened_channel(tmp_path, clock, **settings) as deliveries:
-        assert deliveries.channel.register.count_client("greedy") == 2
+        assert deliveries.channel.registry.count_client("greedy") == 2
 
 
-async def test_renewals_that_are_verified_take_no_room_of_a_new_subscription(
+async def test_pending_renewals_do_not_count_for_the_quota_of_new_subscriptions(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     settings = {"subscriptions_per_host": 3, "subscriptions_per_client": 3, "max_subscriptions": 3}
@@ -148,18 +154,20 @@ async def test_renewals_that_are_verified_take_no_room_of_a_new_subscription(
             verification.verify(intent(each), "client")
             verification.verify(intent(each, "unsubscribe"), "client")
         new = [intent(f"{callback.url}/new/{number}") for number in range(2)]
-        assert verification.refusal(new[0], "client") is None
+        assert verification.quota.refusal(new[0], "client") is None
         verification.verify(new[0], "client")
-        assert verification.refusal(new[1], "client") is not None
+        assert verification.quota.refusal(new[1], "client") is not None
 
 
-def test_this_machine_has_no_share_and_a_network_of_ipv6_has_one():
+def test_this_machine_has_no_quota_and_an_ipv6_network_has_one():
     assert client_of("127.0.0.1") == client_of("::1") == client_of(None) == ""
     assert client_of("2001:db8::1") == client_of("2001:db8::2") != client_of("2001:db8:0:1::1")
     assert client_of("192.0.2.1") != client_of("192.0.2.2")
 
 
-async def test_who_is_denied_is_told_and_asked_nothing(deliveries: Deliveries, callback: Callback):
+async def test_a_denied_subscriber_is_informed_and_not_verified(
+    deliveries: Deliveries, callback: Callback
+):
     deliveries.verification.deny(intent(callback), "", "not here")
     told = await callback.intent()
     assert (told["hub.mode"], told["hub.reason"]) == ("denied", "not here")
@@ -167,7 +175,7 @@ async def test_who_is_denied_is_told_and_asked_nothing(deliveries: Deliveries, c
     assert deliveries.channel.all() == []
 
 
-async def test_any_answer_but_success_is_a_no_and_the_last_word(
+async def test_any_answer_but_success_is_a_refusal_and_final(
     deliveries: Deliveries, callback: Callback, watch: LogWatch
 ):
     callback.confirms = False
@@ -182,41 +190,41 @@ class Silent:
     def __init__(self, failures: int, *, reached: bool) -> None:
         self._failures = failures
         self._reached = reached
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
-    async def ask(self, url: str, *, limit: int) -> Answer:
-        self.asked.append(url)
-        if len(self.asked) <= self._failures:
+    async def get(self, url: str, *, limit: int) -> Answer:
+        self.requested.append(url)
+        if len(self.requested) <= self._failures:
             return Answer(None, "cannot be reached", reached=self._reached)
         return Answer(200, "answers 200")
 
 
 class Faulty:
-    """Callbacks that cannot be asked, for a reason that nobody thought of."""
+    """Requests that fail for a reason that the hub does not handle."""
 
-    async def ask(self, url: str, *, limit: int) -> Answer:
+    async def get(self, url: str, *, limit: int) -> Answer:
         raise RuntimeError("a fault")
 
 
-async def test_a_fault_of_the_hub_leaves_nobody_waiting_for_an_answer(watch: LogWatch):
-    questions = Questions(Faulty(), Retry(0.001), 10)  # type: ignore[arg-type]
+async def test_a_fault_of_the_hub_still_ends_a_request(watch: LogWatch):
+    intent_requests = IntentRequests(Faulty(), Retry(0.001), 10)  # type: ignore[arg-type]
     async with asyncio.timeout(PATIENCE):
-        answer = await questions.ask("http://a.example/", limit=10)
+        answer = await intent_requests.get("http://a.example/", limit=10)
     assert not answer.succeeded
-    await watch.line("a request to the callback at a.example", "broke off")
+    await watch.line("a request to the callback at a.example", "failed with an internal error")
 
 
 @pytest.mark.parametrize(
-    ("failures", "reached", "asked", "status"),
+    ("failures", "reached", "attempts", "status"),
     [(1, False, 2, 200), (TRIES, False, TRIES, None), (1, True, 1, None)],
 )
-async def test_only_who_could_not_be_reached_is_asked_again(
-    failures: int, reached: bool, asked: int, status: int | None
+async def test_only_a_callback_that_was_not_reached_is_requested_again(
+    failures: int, reached: bool, attempts: int, status: int | None
 ):
     callbacks = Silent(failures, reached=reached)
-    questions = Questions(callbacks, Retry(0.001), 10)  # type: ignore[arg-type]
-    answer = await questions.ask("http://a.example/", limit=10)
-    assert (len(callbacks.asked), answer.status) == (asked, status)
+    intent_requests = IntentRequests(callbacks, Retry(0.001), 10)  # type: ignore[arg-type]
+    answer = await intent_requests.get("http://a.example/", limit=10)
+    assert (len(callbacks.requested), answer.status) == (attempts, status)
 
 
 async def test_a_connection_that_is_refused_was_not_reached(

@@ -45,14 +45,14 @@ async def test_the_frames_are_exactly_those_of_the_protocol(hub: Client):
     )
 
 
-async def test_without_since_only_what_is_new_comes(hub: Client):
+async def test_without_since_only_new_fragments_are_sent(hub: Client):
     await hub.accepted(fragment(0, 1))
     socket = await hub.listen()
     await hub.accepted(fragment(1, 2))
     assert seconds_of(await socket.receive_str(timeout=PATIENCE)) == [2]
 
 
-async def test_with_since_what_came_after_it_comes_first(hub: Client):
+async def test_with_since_the_log_after_it_is_sent_first(hub: Client):
     for second in range(5):
         await hub.accepted(fragment(second, second + 1))
     socket = await hub.listen(3)
@@ -67,7 +67,7 @@ async def test_topics_do_not_mix(hub: Client):
     assert seconds_of(await socket.receive_str(timeout=PATIENCE)) == [2]
 
 
-async def test_between_replay_and_live_nothing_is_missed_or_doubled(hub: Client):
+async def test_nothing_is_missed_or_repeated_between_replay_and_live(hub: Client):
     total, chosen = 300, random.Random(7)
 
     async def publish() -> None:
@@ -92,7 +92,7 @@ async def test_between_replay_and_live_nothing_is_missed_or_doubled(hub: Client)
         assert seconds == list(range(int(since) + 1, total + 1))
 
 
-async def test_a_log_that_does_not_reach_back_says_so(run_hub: RunHub):
+async def test_a_log_that_does_not_reach_back_to_since_is_announced_as_a_gap(run_hub: RunHub):
     size = len(fragment(0, 1))
     async with run_hub(log_bytes=3 * size) as hub:
         for second in range(9):
@@ -186,13 +186,13 @@ async def test_a_bad_first_frame_is_refused(hub: Client, frame: str):
     assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1008)
 
 
-async def test_who_says_nothing_is_not_waited_for(run_hub: RunHub):
+async def test_a_client_that_sends_nothing_is_disconnected(run_hub: RunHub):
     async with run_hub(request_seconds=0.05) as hub:
         socket = await hub.websocket()
         assert (await socket.receive_json(timeout=PATIENCE))["code"] == "bad-request"
 
 
-async def test_a_hub_that_stops_says_so(run_hub: RunHub):
+async def test_a_hub_that_stops_closes_with_going_away(run_hub: RunHub):
     async with aiohttp.ClientSession() as session:
         async with run_hub() as hub:
             socket = await Client(hub.url, session).listen()

@@ -1,4 +1,4 @@
-"""`GET /ws`: what holds for every connection, whatever it is for."""
+"""`GET /ws`: the rules of every connection, whatever its role."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
-from rsnotify_hub.websocket.keeping import Keeper
+from rsnotify_hub.websocket.keep_alive import KeepAlive
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard, seconds_of
 from tests.hub.raw_sockets import BINARY, CLOSE, PING, PONG, TEXT, Socket, connect, frame
@@ -29,15 +29,15 @@ async def subscribed(socket: Socket) -> None:
 
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let the hub look once at each of its WebSockets, which it does at no other time."""
-    keepers: list[Keeper] = []
-    monkeypatch.setattr(Keeper, "_begin", lambda keeper: keepers.append(keeper))
+    """Check each WebSocket of the hub once; the hub itself never does."""
+    made: list[KeepAlive] = []
+    monkeypatch.setattr(KeepAlive, "_schedule", lambda keep_alive: made.append(keep_alive))
 
-    def go_round() -> None:
-        for connection in keepers[0].connections():
+    def check_all() -> None:
+        for connection in made[0].connections():
             connection.check()
 
-    return go_round
+    return check_all
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         ),
     ],
 )
-async def test_what_is_no_handshake_is_told_what_is_wrong(
+async def test_a_bad_handshake_is_answered_with_the_reason(
     hub: Client, headers: dict[str, str], status: int
 ):
     async with hub.session.get(hub.url + "ws", headers=headers) as response:
@@ -66,7 +66,7 @@ async def test_what_is_no_handshake_is_told_what_is_wrong(
     assert (await hub.get("healthz"))[0] == 200
 
 
-async def test_frames_that_come_with_the_handshake_are_not_lost(hub: Client):
+async def test_frames_that_arrive_with_the_handshake_are_not_lost(hub: Client):
     early = PUBLISH + frame(TEXT, fragment(0, 1)) + frame(TEXT, fragment(1, 2))
     async with connect(hub, early=early) as (_, socket):
         assert json.loads((await socket.message())[1])["type"] == "publishing"
@@ -91,7 +91,7 @@ async def test_a_message_may_come_in_parts_with_a_ping_between(hub: Client):
     assert await heard(await hub.listen(0), 1) == [1]
 
 
-async def test_content_that_is_no_text_goes_out_in_a_binary_frame(hub: Client):
+async def test_binary_content_is_sent_in_a_binary_frame(hub: Client):
     for body, opcode in [
         (b"plain text", TEXT),
         (b"\xff\xfe no text", BINARY),
@@ -117,7 +117,9 @@ async def test_content_that_is_no_text_goes_out_in_a_binary_frame(hub: Client):
         ([PUBLISH, frame(BINARY, fragment(0, 1))], 1008),
     ],
 )
-async def test_what_no_client_needs_to_send_ends_it(hub: Client, frames: list[bytes], code: int):
+async def test_frames_that_no_client_needs_end_the_connection(
+    hub: Client, frames: list[bytes], code: int
+):
     listener = await hub.listen()
     async with connect(hub) as (_, socket):
         await socket.send(*frames)
@@ -149,13 +151,13 @@ async def test_a_close_is_answered_with_its_code(hub: Client):
         assert await socket.end() == b""
 
 
-async def test_the_hub_looks_at_its_websockets_by_itself(run_hub: RunHub):
+async def test_the_hub_pings_its_websockets(run_hub: RunHub):
     async with run_hub(websocket_ping_seconds=0.1) as hub, connect(hub) as (_, socket):
         await socket.send(SUBSCRIBE)
-        assert b"\x89\x00" in await socket.end()  # it is pinged, and then hung up on
+        assert b"\x89\x00" in await socket.end()  # it is pinged, and then disconnected
 
 
-async def test_who_answers_no_ping_is_dropped_and_who_does_stays(
+async def test_a_client_that_answers_no_ping_is_dropped_and_one_that_does_stays(
     hub: Client, rounds: Callable[[], None]
 ):
     async with connect(hub) as (_, living), connect(hub) as (_, dead):
@@ -171,7 +173,7 @@ async def test_who_answers_no_ping_is_dropped_and_who_does_stays(
         assert seconds_of(await living.text()) == [1]
 
 
-async def test_who_takes_nothing_that_waits_is_dropped_though_it_sends(
+async def test_a_client_that_reads_nothing_is_dropped_although_it_sends(
     run_hub: RunHub, rounds: Callable[[], None]
 ):
     async with run_hub(queue_bytes=10**9) as hub, connect(hub) as (_, socket):
@@ -186,7 +188,7 @@ async def test_who_takes_nothing_that_waits_is_dropped_though_it_sends(
         await hub.topics(lambda rows: rows[0]["websockets"] == 0)
 
 
-async def test_there_are_no_more_than_configured_and_a_place_becomes_free(run_hub: RunHub):
+async def test_the_number_of_websockets_is_limited_and_a_closed_one_frees_capacity(run_hub: RunHub):
     async with run_hub(max_websockets=2) as hub, connect(hub) as (_, second):
         await subscribed(second)
         async with connect(hub) as (_, first):
@@ -204,7 +206,7 @@ async def test_there_are_no_more_than_configured_and_a_place_becomes_free(run_hu
         assert seconds_of(await second.text()) == [1]
 
 
-async def test_who_only_listens_costs_no_task(hub: Client):
+async def test_an_idle_subscriber_costs_no_task(hub: Client):
     async with AsyncExitStack() as stack:
         raw = [(await stack.enter_async_context(connect(hub)))[1] for _ in range(20)]
         for socket in raw:
@@ -217,14 +219,14 @@ async def test_who_only_listens_costs_no_task(hub: Client):
         assert len([name for name in names if "RequestHandler.start" in name]) < 20
 
 
-async def test_who_comes_in_the_place_of_one_that_went_gets_nothing_of_its_topic(hub: Client):
+async def test_a_client_that_reuses_a_file_descriptor_gets_nothing_of_the_old_topic(hub: Client):
     async with AsyncExitStack() as stack:
         for second in range(20):
             async with AsyncExitStack() as leaving:
                 for _ in range(3):
                     _, gone = await leaving.enter_async_context(connect(hub))
                     await subscribed(gone)
-            # The system gives it the number that the socket of one that went had.
+            # The system reuses the file descriptor of a socket that was closed.
             _, other = await stack.enter_async_context(connect(hub))
             await other.send(SUBSCRIBE.replace(b"/data/", b"/DATA/"))
             assert json.loads(await other.text())["topic"] == TOPIC.replace("/data/", "/DATA/")
@@ -265,7 +267,7 @@ async def acknowledged(source: aiohttp.ClientWebSocketResponse) -> datetime | No
     return until
 
 
-async def test_a_hub_that_stops_has_acknowledged_all_that_it_keeps(run_hub: RunHub):
+async def test_a_hub_that_stops_acknowledges_everything_that_it_stored(run_hub: RunHub):
     async with aiohttp.ClientSession() as session:
         async with run_hub() as hub:
             source = await Client(hub.url, session).source()

@@ -1,4 +1,4 @@
-"""Whose pages may open a WebSocket."""
+"""The web pages that may open a WebSocket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORIGINS = Origins("https://hub.example/", ["https://page.example", "http://other
         ("http://192.168.1.4", "192.168.1.4"),
     ],
 )
-def test_these_may(origin: str | None, host: str):
+def test_allowed_origins(origin: str | None, host: str):
     assert ORIGINS.allows(origin, host)
 
 
@@ -55,11 +55,11 @@ def test_these_may(origin: str | None, host: str):
         ("http://127.0.0.1", "127.0.0.1:x"),
     ],
 )
-def test_these_may_not(origin: str, host: str):
+def test_refused_origins(origin: str, host: str):
     assert not ORIGINS.allows(origin, host)
 
 
-async def test_a_refused_page_is_told_and_an_allowed_one_hears(run_hub: RunHub):
+async def test_a_refused_page_gets_403_and_an_allowed_page_gets_fragments(run_hub: RunHub):
     async with run_hub(websocket_origins=["https://page.example"]) as hub:
         async with connect(hub, "Origin: https://evil.example") as (head, socket):
             assert head.startswith("HTTP/1.1 403")

@@ -17,7 +17,7 @@ PUBLISH = {"type": "publish", "topic": TOPIC}
 
 
 async def acknowledged(socket: aiohttp.ClientWebSocketResponse, second: float) -> int:
-    """Wait until all up to a second is acknowledged; return how many frames that took."""
+    """Wait until everything up to a second is acknowledged; return the number of frames."""
     count, before = 0, at(-1)
     while True:
         frame = await socket.receive_json(timeout=PATIENCE)
@@ -42,7 +42,7 @@ async def test_the_frames_are_exactly_those_of_the_protocol(hub: Client):
     assert (await other.receive_json())["through"] == format_datetime(at(2))
 
 
-async def test_many_fragments_under_way_are_acknowledged_together(hub: Client):
+async def test_many_fragments_in_flight_are_acknowledged_together(hub: Client):
     listener = await hub.listen()
     socket = await hub.source()
     total = 1000
@@ -63,7 +63,7 @@ async def test_a_fragment_is_durable_before_it_is_acknowledged(hub: Client, tmp_
     assert count >= (until - at(0)).total_seconds() > 0
 
 
-async def test_the_same_fragments_again_are_acknowledged_and_kept_once(hub: Client):
+async def test_repeated_fragments_are_acknowledged_and_stored_once(hub: Client):
     for _ in range(2):
         socket = await hub.source()
         for second in range(5):
@@ -83,7 +83,9 @@ async def test_the_same_fragments_again_are_acknowledged_and_kept_once(hub: Clie
         "{}",
     ],
 )
-async def test_a_bad_fragment_ends_the_connection_after_what_was_good(hub: Client, bad: str):
+async def test_a_bad_fragment_ends_the_connection_after_the_good_ones_are_stored(
+    hub: Client, bad: str
+):
     socket = await hub.source()
     await socket.send_str(fragment(0, 1).decode())
     await socket.send_str(bad)
@@ -124,7 +126,7 @@ async def test_a_page_in_a_browser_cannot_publish_on_a_local_hub(hub: Client):
     assert (await socket.receive_json())["code"] == "forbidden"
 
 
-async def test_a_store_that_fails_is_told_and_nothing_after_it_is_acknowledged(
+async def test_a_store_failure_is_reported_and_nothing_after_it_is_acknowledged(
     hub: Client, tmp_path: Path
 ):
     socket = await hub.source()

@@ -135,7 +135,7 @@ async def test_a_lease_is_ten_days_at_most(hub: Client, callback: Callback):
     assert (await callback.intent())["hub.lease_seconds"] == "864000"
 
 
-async def test_a_callback_keeps_its_query_and_one_may_have_several_topics(
+async def test_a_callback_keeps_its_query_and_may_have_several_topics(
     hub: Client, callback: Callback
 ):
     callback.url += "?key=%2Fa&hub.mode=mine"
@@ -148,7 +148,7 @@ async def test_a_callback_keeps_its_query_and_one_may_have_several_topics(
     assert f"<{TOPIC}2>" in headers["Link"]
 
 
-async def test_a_failed_delivery_is_repeated_until_it_succeeds(hub: Client, callback: Callback):
+async def test_a_failed_delivery_is_retried_until_it_succeeds(hub: Client, callback: Callback):
     callback.answers = [500, 302, 404]
     callback.headers["Location"] = callback.url + "/elsewhere"
     await hub.subscribe(callback)
@@ -168,7 +168,7 @@ async def test_gone_ends_a_subscription(hub: Client, callback: Callback):
     await hub.subscriptions(lambda rows: not rows)
 
 
-async def test_a_subscriber_that_lags_gets_what_came_meanwhile_as_one(
+async def test_a_subscriber_that_is_behind_gets_several_fragments_merged(
     hub: Client, callback: Callback
 ):
     await hub.subscribe(callback, secret="s")
@@ -228,7 +228,7 @@ async def test_a_bad_form_is_refused_with_a_reason(hub: Client, callback: Callba
     assert status == 413
 
 
-async def test_a_host_has_so_many_subscriptions_and_no_more(run_hub: RunHub, callback: Callback):
+async def test_the_subscriptions_of_a_host_are_limited(run_hub: RunHub, callback: Callback):
     async with run_hub(subscriptions_per_host=2) as hub:
         for number in (1, 2):
             await hub.form(mode="subscribe", topic=TOPIC, callback=f"{callback.url}/{number}")
@@ -239,7 +239,7 @@ async def test_a_host_has_so_many_subscriptions_and_no_more(run_hub: RunHub, cal
         assert renewed == (202, "")
 
 
-async def test_subscriptions_and_what_they_lack_outlive_a_restart(
+async def test_subscriptions_and_pending_deliveries_survive_a_restart(
     run_hub: RunHub, callback: Callback, watch: LogWatch
 ):
     async with run_hub() as hub:
@@ -260,7 +260,7 @@ async def test_subscriptions_and_what_they_lack_outlive_a_restart(
     assert callback.deliveries.empty()
 
 
-async def test_a_failed_delivery_is_logged_with_the_fields_that_tell_which(
+async def test_a_failed_delivery_is_logged_with_fields_that_identify_it(
     hub: Client, callback: Callback, watch: LogWatch, caplog: pytest.LogCaptureFixture
 ):
     callback.answers = [503]
@@ -292,7 +292,7 @@ async def test_leases_end_without_any_traffic(
         assert await hub.store.subscriptions() == []
 
 
-async def test_secrets_show_nowhere(
+async def test_secrets_are_not_in_logs_or_answers(
     hub: Client, callback: Callback, watch: LogWatch, capfd: pytest.CaptureFixture[str]
 ):
     callback.url += "?key=canary"

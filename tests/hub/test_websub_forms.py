@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.forms import (
-    Intent,
     Ping,
+    SubscriptionRequest,
     denial_url,
     parse_form,
     verification_url,
@@ -34,7 +34,7 @@ def form(**fields: str) -> bytes:
     lease=st.none() | st.integers(1, 10**9),
     secret=st.none() | st.text(st.characters(codec="utf-8"), min_size=1, max_size=49),
 )
-def test_an_intent_is_read_as_it_was_written(
+def test_a_subscription_request_is_read_as_it_was_written(
     mode: str, query: str, lease: int | None, secret: str | None
 ):
     callback = f"{CALLBACK}?{query}"
@@ -45,13 +45,15 @@ def test_an_intent_is_read_as_it_was_written(
         fields["hub.secret"] = secret
     if mode == "unsubscribe":
         lease = None  # it means nothing there
-    assert parse_form(urlencode(fields).encode()) == Intent(mode, TOPIC, callback, lease, secret)
+    assert parse_form(urlencode(fields).encode()) == SubscriptionRequest(
+        mode, TOPIC, callback, lease, secret
+    )
 
 
 @given(st.binary(max_size=200) | st.text("hub.=&%modesubcri0", max_size=80).map(str.encode))
-def test_whatever_comes_is_read_or_refused(body: bytes):
+def test_any_body_is_read_or_refused(body: bytes):
     with suppress(Refusal):
-        assert isinstance(parse_form(body), Intent | Ping)
+        assert isinstance(parse_form(body), SubscriptionRequest | Ping)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_a_bad_form_is_refused_with_the_reason(body: bytes, reason: str):
 
 def test_the_largest_secret_is_accepted():
     read = parse_form(form(secret="s" * 199))
-    assert isinstance(read, Intent)
+    assert isinstance(read, SubscriptionRequest)
     assert read.secret == "s" * 199
 
 
@@ -106,7 +108,7 @@ def test_a_topic_pinged_twice_is_fetched_once():
 def test_the_query_of_a_callback_is_kept_when_it_is_verified():
     callback = CALLBACK + "?a=%2f&hub.mode=mine"
     url = verification_url(
-        Intent("subscribe", TOPIC, callback, None, None), challenge="c&d", lease=60
+        SubscriptionRequest("subscribe", TOPIC, callback, None, None), challenge="c&d", lease=60
     )
     assert url.startswith(callback + "&")
     assert parse_qsl(urlsplit(url).query)[2:] == [
@@ -117,14 +119,16 @@ def test_the_query_of_a_callback_is_kept_when_it_is_verified():
     ]
 
 
-def test_no_lease_is_told_when_unsubscribing():
-    url = verification_url(Intent("unsubscribe", TOPIC, CALLBACK), challenge="c", lease=60)
+def test_no_lease_is_sent_when_unsubscribing():
+    url = verification_url(
+        SubscriptionRequest("unsubscribe", TOPIC, CALLBACK), challenge="c", lease=60
+    )
     assert "lease" not in url
 
 
-def test_a_wish_for_a_lease_may_be_of_any_size():
+def test_a_requested_lease_may_be_of_any_size():
     read = parse_form(form(lease_seconds="9" * 5000))
-    assert isinstance(read, Intent)
+    assert isinstance(read, SubscriptionRequest)
     assert read.lease is not None
     assert read.lease > 10**9
 
@@ -133,12 +137,12 @@ def test_a_wish_for_a_lease_may_be_of_any_size():
 def test_a_lease_means_nothing_when_unsubscribing(lease: str):
     """WebSub §5.1: it MUST be ignored then."""
     read = parse_form(form(mode="unsubscribe", lease_seconds=lease))
-    assert read == Intent("unsubscribe", TOPIC, CALLBACK)
+    assert read == SubscriptionRequest("unsubscribe", TOPIC, CALLBACK)
 
 
-def test_text_may_stand_in_a_form_unescaped():
+def test_a_form_may_contain_unescaped_text():
     read = parse_form(form() + "&hub.secret=ü".encode())
-    assert isinstance(read, Intent)
+    assert isinstance(read, SubscriptionRequest)
     assert read.secret == "ü"
 
 
@@ -150,7 +154,7 @@ def test_new_parameters_go_to_the_end_of_the_query(callback: str, joint: str):
     assert denial_url(TOPIC, callback, reason="x").startswith(f"{callback}{joint}hub.mode=denied&")
 
 
-def test_a_denial_says_the_reason():
+def test_a_denial_contains_the_reason():
     url = denial_url(TOPIC, CALLBACK, reason="not here")
     assert dict(parse_qsl(urlsplit(url).query)) == {
         "hub.mode": "denied",

@@ -15,10 +15,10 @@ from rsnotify.errors import ContentMismatch, RsnotifyError
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.actions import Action, BeginBaseline, Compare, Sweep
+from rsnotify.sync.actions import Action, BeginBaseline, Compare, FindUnlisted
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.state import State
-from tests.core.mixed import HISTORIES, WAYS, Mixed, play_both, through
+from tests.core.mixed import HISTORIES, NUMBERS, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
 
 TABLES = """
@@ -67,8 +67,8 @@ class Keeper(Destination):
             case Compare(resources=resources, at=at):
                 differing = self.state.compare(resources, at)
                 self._begin(self.follower.differing(differing, self.now))
-            case Sweep(at=at):
-                self._begin(self.follower.missing(self.state.sweep(at), self.now))
+            case FindUnlisted(at=at):
+                self._begin(self.follower.unlisted(self.state.sweep(at), self.now))
             case _:
                 super()._do(action)
 
@@ -81,14 +81,14 @@ class Keeper(Destination):
         content = None
         if change.change is not ChangeType.DELETED:
             try:
-                content = self._bring(change)
+                content = self._content(change)
             except RsnotifyError as error:
                 self._begin(self.follower.failed(change, error, self.now))
                 return
         self._affect(change, content)
 
-    def _bring(self, change: Change) -> str:
-        content = super()._bring(change)
+    def _content(self, change: Change) -> str:
+        content = super()._content(change)
         if change.resource.hash not in (None, content):
             raise ContentMismatch(change.uri, "it has changed since")
         return content
@@ -126,7 +126,7 @@ class Keeper(Destination):
 @given(
     source=st.builds(Source, per_list=st.integers(1, 5), kept=st.sampled_from([0, 3, 100])),
     steps=HISTORIES,
-    order=st.lists(WAYS, max_size=20),
+    order=st.lists(NUMBERS, max_size=20),
     broken=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**16),
 )

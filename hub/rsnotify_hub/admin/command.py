@@ -17,7 +17,7 @@ from rsnotify.runtime.cli.commands import Command, CommandGroup
 from rsnotify.runtime.cli.running import printable
 from rsnotify_hub.admin import questions, shapes, tables
 from rsnotify_hub.settings.tokens import MIN_TOKEN, digest
-from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
 
 if TYPE_CHECKING:
     from rsnotify_hub.admin.remote import Remote
@@ -109,7 +109,7 @@ def subscriptions(
         str | None, typer.Option(metavar="URI", help="Only those of this topic.")
     ] = None,
     state: Annotated[
-        State | None,
+        DeliveryState | None,
         typer.Option(
             metavar="active|retrying|given-up|suspended", help="Only those in this state."
         ),

@@ -17,11 +17,16 @@ from msgspec import Struct
 from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websub.delivering.delivery import Delivery, State
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
 
 T = TypeVar("T")
 
-_TROUBLE = {State.GIVEN_UP: 0, State.RETRYING: 1, State.SUSPENDED: 2, State.ACTIVE: 3}
+_TROUBLE = {
+    DeliveryState.GIVEN_UP: 0,
+    DeliveryState.RETRYING: 1,
+    DeliveryState.SUSPENDED: 2,
+    DeliveryState.ACTIVE: 3,
+}
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
 
 #: How many rows a page has at most.
 MAX_ROWS = 1000
@@ -83,5 +83,5 @@ class SubscriptionQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     topic: str | None = None
-    state: State | None = None
+    state: DeliveryState | None = None
     sort: SubscriptionOrder = SubscriptionOrder.TOPIC

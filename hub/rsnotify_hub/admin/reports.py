@@ -18,10 +18,10 @@ from rsnotify_hub.admin.rates import Rates
 from rsnotify_hub.log.store import LogState, Waiting
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.websocket.connections import WebSockets
+from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivering.delivery import Delivery, State
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
 
 _UP_TO_DATE = Waiting(0, None)
 
@@ -44,7 +44,7 @@ class Reports:
         self,
         topics: Topics,
         live: WebSocketChannel,
-        websockets: WebSockets,
+        websockets: WebSocketHandler,
         callbacks: WebSubChannel,
         statistics: Statistics,
         rates: Rates,
@@ -72,7 +72,7 @@ class Reports:
             now=self._clock(),
             topics=len(states),
             subscriptions=standing.total(),
-            states={state: standing[state] for state in State},
+            states={state: standing[state] for state in DeliveryState},
             websockets=self._websockets.count(),
             accepted=self._statistics.accepted,
             accepted_bytes=self._statistics.accepted_bytes,
@@ -140,7 +140,7 @@ class Reports:
             Refusal: There is no such page.
             StorageError: The log cannot be read.
         """
-        given_up = (each for each in self._callbacks.all() if each.state is State.GIVEN_UP)
+        given_up = (each for each in self._callbacks.all() if each.state is DeliveryState.GIVEN_UP)
         page = cut(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
         waiting = await self._waiting(page.rows)
         rows = (

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
 
 _When = Annotated[Instant, Meta(tz=True)]
 
@@ -38,7 +38,7 @@ class Status(Struct, frozen=True, kw_only=True):
     now: _When
     topics: int
     subscriptions: int
-    states: dict[State, int]
+    states: dict[DeliveryState, int]
     websockets: int
     accepted: int
     accepted_bytes: int
@@ -124,7 +124,7 @@ class Subscription(Struct, frozen=True, kw_only=True):
     id: str
     topic: str
     host: str
-    state: State
+    state: DeliveryState
     expires: _When
     lag_seconds: float
     behind: int

@@ -7,8 +7,8 @@ import hashlib
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import shapes
 from rsnotify_hub.log.store import LogState, Waiting
-from rsnotify_hub.statistics import Outcome, Statistics, Way
-from rsnotify_hub.websub.delivering.delivery import Delivery, Failure
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
 
 
 def topic_id(topic: str) -> str:
@@ -97,7 +97,7 @@ def _last_failure(delivery: Delivery) -> shapes.Failure | None:
     )
 
 
-def failure(id: str, topic: str, host: str, what: Failure) -> shapes.SubscriptionFailure:
+def failure(id: str, topic: str, host: str, what: DeliveryFailure) -> shapes.SubscriptionFailure:
     """Tell of a failure among others.
 
     Args:
@@ -124,6 +124,8 @@ def _text(excerpt: bytes) -> str:
 def deliveries(statistics: Statistics) -> dict[str, dict[str, int]]:
     """Return the counts of deliveries, by way and outcome."""
     return {
-        way.value: {outcome.value: statistics.deliveries[way, outcome] for outcome in Outcome}
-        for way in Way
+        way.value: {
+            outcome.value: statistics.deliveries[way, outcome] for outcome in DeliveryOutcome
+        }
+        for way in DeliveryTransport
     }

@@ -19,7 +19,7 @@ from rsnotify_hub.mqtt.places import Places
 from rsnotify_hub.selecting.cutting import Cutting
 from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.selecting.streams import Stream
-from rsnotify_hub.statistics import Outcome, Statistics, Way
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
@@ -121,7 +121,7 @@ class Sending:
     async def _wait(
         self, topic: str, error: ConnectionRefused | StorageError, failures: int
     ) -> None:
-        self._statistics.deliveries[Way.MQTT, Outcome.FAILED] += 1
+        self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.FAILED] += 1
         self._statistics.retries += 1
         level = logging.WARNING if failures == 1 else logging.INFO
         log.log(level, "%s must wait on its way to the MQTT broker: %s", topic, error)
@@ -132,8 +132,8 @@ class Sending:
         sent = [(entry, await self._begin(stream, entry)) for entry in entries]
         for entry, acknowledged in sent:
             if await self._is_taken(stream.topic, acknowledged):
-                self._statistics.deliveries[Way.MQTT, Outcome.DELIVERED] += 1
-                self._statistics.delivered_bytes[Way.MQTT] += len(entry.fragment.body)
+                self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.DELIVERED] += 1
+                self._statistics.delivered_bytes[DeliveryTransport.MQTT] += len(entry.fragment.body)
             self._places.move(stream, entry.position)
         if position > self._places.of(stream):
             self._places.move(stream, position)
@@ -206,7 +206,7 @@ class Sending:
             if not error.too_large:
                 raise
             # Subscribers see the gap, and read the Change List.
-            self._statistics.deliveries[Way.MQTT, Outcome.FAILED] += 1
+            self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.FAILED] += 1
             log.warning("a fragment of %s is left out over MQTT: %s", topic, error)
             return False
         return True

@@ -35,7 +35,7 @@ from rsnotify_hub.serving.network import ProtocolSite, listen, url_of
 from rsnotify_hub.settings.loading import ConfigurationSource
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
-from rsnotify_hub.websub.continuing import ask_later
+from rsnotify_hub.websub.handler import defer_continue
 
 log = logging.getLogger("rsnotify.hub")
 
@@ -82,7 +82,7 @@ def create_application(
     app.on_response_prepare.append(add_safe_headers)
     app.cleanup_ctx.append(hub_of_app)
     app.on_shutdown.append(_say_goodbye)
-    app.router.add_post("/websub", _websub, expect_handler=ask_later)
+    app.router.add_post("/websub", _websub, expect_handler=defer_continue)
     app.router.add_get("/ws", _websocket)
     app.router.add_get("/topics", _topics)
     app.router.add_get("/healthz", _healthz)

@@ -1,1 +1,1 @@
-"""`GET /ws`: fragments in, and out to live subscribers."""
+"""`GET /ws`: Sources publish fragments over a WebSocket, and Destinations receive them."""

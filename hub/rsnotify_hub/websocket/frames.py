@@ -15,22 +15,22 @@ from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.refusals import Code, Refusal
 
 
-class Subscribe(Struct, frozen=True, tag="subscribe"):
-    """A Destination asks for a topic, or a part of it, from an instant on, or live only."""
+class SubscribeFrame(Struct, frozen=True, tag="subscribe"):
+    """A Destination subscribes to a topic or a selection from it, since an instant or live only."""
 
     topic: str
     since: str | None = None
     select: PushSelection | None = None
 
 
-class Publish(Struct, frozen=True, tag="publish"):
-    """A Source says that fragments of a topic follow."""
+class PublishFrame(Struct, frozen=True, tag="publish"):
+    """A Source announces that fragments of a topic follow."""
 
     topic: str
 
 
-class Subscribed(Struct, frozen=True, tag="subscribed", omit_defaults=True):
-    """The hub will send what is selected; its log ends at `through`, and so many listen."""
+class SubscribedFrame(Struct, frozen=True, tag="subscribed", omit_defaults=True):
+    """The hub will send the selection; its log ends at `through`; `audience` counts subscribers."""
 
     topic: str
     through: str | None
@@ -38,29 +38,29 @@ class Subscribed(Struct, frozen=True, tag="subscribed", omit_defaults=True):
     select: PushSelection = EVERYTHING
 
 
-class Gap(Struct, frozen=True, tag="gap"):
+class GapFrame(Struct, frozen=True, tag="gap"):
     """The log begins only at `from`."""
 
     topic: str
     from_: str = field(name="from")
 
 
-class Publishing(Struct, frozen=True, tag="publishing"):
-    """The hub will take fragments; its log ends at `through`."""
+class PublishingFrame(Struct, frozen=True, tag="publishing"):
+    """The hub accepts fragments; its log ends at `through`."""
 
     topic: str
     through: str | None
 
 
-class Accepted(Struct, frozen=True, tag="accepted"):
+class AcceptedFrame(Struct, frozen=True, tag="accepted"):
     """All fragments up to the one that ends at `until` are durable."""
 
     topic: str
     until: str
 
 
-class Error(Struct, frozen=True, tag="error"):
-    """The hub refuses, and closes."""
+class ErrorFrame(Struct, frozen=True, tag="error"):
+    """The hub refuses a frame, and closes the connection."""
 
     code: Code
     message: str
@@ -76,42 +76,42 @@ TRY_AGAIN_LATER = 1013
 
 _TEXT, _BINARY = 0x81, 0x82
 
-Sent = Subscribed | Gap | Publishing | Accepted | Error
+Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame
 
-_decoder = msgspec.json.Decoder(Subscribe | Publish)
+_decoder = msgspec.json.Decoder(SubscribeFrame | PublishFrame)
 _encoder = msgspec.json.Encoder()
 
 
-def decode(text: bytes) -> Subscribe | Publish:
-    """Read a control frame of a client.
+def decode(text: bytes) -> SubscribeFrame | PublishFrame:
+    """Parse a control frame of a client.
 
     Raises:
-        Refusal: It is none.
+        Refusal: It is invalid.
     """
     try:
-        frame: Subscribe | Publish = _decoder.decode(text)
+        frame: SubscribeFrame | PublishFrame = _decoder.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Refusal(Code.BAD_REQUEST, f"not a subscribe or publish frame: {error}") from None
     return frame
 
 
 def encode(frame: Sent) -> bytes:
-    """Write the text of a control frame."""
+    """Return the text of a control frame."""
     return _encoder.encode(frame)
 
 
 def instant(value: Instant | None) -> str | None:
-    """Write an instant as control frames carry it."""
+    """Format an instant for a control frame."""
     return None if value is None else format_datetime(value)
 
 
 def text_frame(payload: bytes) -> bytes:
-    """Encode a whole unmasked text frame (RFC 6455 §5.2), as a server sends it."""
+    """Encode an unmasked, unfragmented text frame (RFC 6455 §5.2)."""
     return _frame(_TEXT, payload)
 
 
 def document_frames(fragments: Iterable[Fragment]) -> bytes:
-    """Encode a frame of each of some fragments; all subscribers of a topic share these bytes."""
+    """Encode one frame for each fragment; all subscribers of a topic share these bytes."""
     return b"".join([_frame(_TEXT if is_text(each) else _BINARY, each.body) for each in fragments])
 
 

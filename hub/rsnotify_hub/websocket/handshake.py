@@ -1,7 +1,7 @@
-"""From an HTTP request of aiohttp to a WebSocket of ours.
+"""The opening handshake, and the hand-over of the transport from aiohttp to `WebSocketConnection`.
 
-aiohttp reads the request; `websockets` says what the answer to it is; then the transport gets
-another protocol, and aiohttp lets go of the connection with all that it holds for it.
+aiohttp reads the request, and `websockets` determines the answer to it; then the transport gets
+another protocol, and aiohttp releases everything that it holds for the connection.
 """
 
 from __future__ import annotations
@@ -16,34 +16,30 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from rsnotify_hub.serving.guard import take_over
-from rsnotify_hub.websocket.connection import Connection
+from rsnotify_hub.websocket.connection import WebSocketConnection
 
-#: What the answer of aiohttp has of its own.
-_OWN = frozenset(("connection", "content-length", "content-type", "date"))
+#: The headers that aiohttp adds to a refusal itself.
+_ADDED_BY_AIOHTTP = frozenset(("connection", "content-length", "content-type", "date"))
 
 
 class Upgraded(web.StreamResponse):
-    """What a handler returns when the connection is no longer aiohttp's: nothing to send."""
+    """The response of a handler whose connection is no longer aiohttp's: it sends nothing."""
 
     def __init__(self) -> None:
         super().__init__(status=101)
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send nothing."""
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Send nothing."""
+        pass
 
 
-def shake_hands(request: web.Request) -> bytes:
-    """Check a request to upgrade (RFC 6455 §4.2).
-
-    Returns:
-        The answer to it, as it is sent.
+def accept_upgrade(request: web.Request) -> bytes:
+    """Return the answer to an upgrade request (RFC 6455 §4.2), as it is sent.
 
     Raises:
-        HTTPException: It is none, or one that cannot be granted.
+        HTTPException: It is no upgrade request, or cannot be granted.
     """
     protocol = ServerProtocol()
     headers = Headers([(name, value) for name, value in request.headers.items()])
@@ -57,12 +53,14 @@ def _refused(status: int, body: bytes | bytearray, headers: Headers) -> web.HTTP
     class Refused(web.HTTPException):
         status_code = status
 
-    kept = {name: value for name, value in headers.raw_items() if name.lower() not in _OWN}
+    kept = {
+        name: value for name, value in headers.raw_items() if name.lower() not in _ADDED_BY_AIOHTTP
+    }
     return Refused(text=body.decode(), headers=kept)
 
 
-class _Tail:
-    """Gets what came behind the request, in place of a parser of aiohttp's."""
+class _TailParser:
+    """Collects what followed the request, in place of a parser of aiohttp."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -78,25 +76,25 @@ class _Tail:
 def hand_over(
     request: web.Request,
     answer: bytes,
-    connect: Callable[[asyncio.Transport, Callable[[], None]], Connection],
+    connect: Callable[[asyncio.Transport, Callable[[], None]], WebSocketConnection],
 ) -> None:
-    """Answer a request, and let a connection of ours have its transport.
+    """Answer a request, and give its transport to a connection.
 
     Args:
         request: The request.
-        answer: What `shake_hands` returned.
-        connect: Makes the connection from the transport, and from what to call when it has gone.
+        answer: The result of `accept_upgrade`.
+        connect: Makes the connection from the transport and a function to call when it is lost.
 
     Raises:
-        ConnectionResetError: The client has gone already.
+        ConnectionResetError: The client has already gone.
     """
     transport, protocol = request.transport, request.protocol
     if transport is None or transport.is_closing():
         raise ConnectionResetError
-    tail = _Tail()
+    tail = _TailParser()
     protocol.set_parser(tail)  # type: ignore[arg-type]
     protocol.keep_alive(False)
-    # So that aiohttp lets go of the connection without closing it.
+    # So that aiohttp releases the connection without closing it.
     protocol.transport = None
     protocol.connection_lost(None)
     connection = connect(transport, take_over(transport))

@@ -1,7 +1,7 @@
-"""Whose pages may open a WebSocket.
+"""The web pages that may open a WebSocket.
 
-A browser lets any page open a WebSocket to anywhere, this machine included, and says in `Origin`
-whose page it is (RFC 6455 §10.2). What is no browser sends no `Origin`, and could send any.
+A browser lets any page open a WebSocket to any host, this machine included, and sends the page's
+origin in `Origin` (RFC 6455 §10.2). Other clients send no `Origin`, and could send any.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
 class Origins:
-    """The origins that are allowed.
+    """The allowed origins.
 
     Args:
-        public_url: How others reach the hub: its own pages are allowed.
-        others: Origins that are allowed too, as `https://page.example`.
+        public_url: The public URL of the hub, whose own pages are allowed.
+        others: More origins, as `https://page.example`.
     """
 
     def __init__(self, public_url: str, others: Iterable[str]) -> None:
         self._allowed = {_origin(each) for each in (public_url, *others)} - {None}
 
     def allows(self, origin: str | None, host: str) -> bool:
-        """Tell whether a page may.
+        """Return whether a page is allowed.
 
         Args:
             origin: The `Origin` of the request, if it has one.
-            host: Its `Host`. A page from the same host is allowed too, if that is an address or
-                localhost: any other name may have been made to lead here (DNS rebinding).
+            host: Its `Host`. A page from the same host is allowed too, if the host is an address
+                or localhost: any other name may have been pointed here (DNS rebinding).
         """
         if origin is None:
             return True
@@ -41,7 +41,7 @@ class Origins:
 
 
 def _origin(text: str, scheme: str = "") -> tuple[str, str, int] | None:
-    """Return scheme, host and port; None where there are none."""
+    """Return scheme, host and port; None if they are missing."""
     try:
         parts = urlsplit(f"{scheme}://{text}" if scheme else text.strip())
         port = parts.port

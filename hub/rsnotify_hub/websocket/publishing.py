@@ -1,4 +1,4 @@
-"""The Source's side of `GET /ws`: fragments in, without waiting; acknowledgements out."""
+"""The Source's side of `GET /ws`: it sends fragments without waiting; the hub acknowledges them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.connection import Connection
-from rsnotify_hub.websocket.frames import Accepted, Publishing, encode, instant
+from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
+from rsnotify_hub.websocket.frames import AcceptedFrame, PublishingFrame, encode, instant
 
-#: How many fragments of one connection may wait for the disk before no more are read.
+#: How many fragments of one connection may wait for the disk before the hub stops reading.
 _IN_FLIGHT = 256
 
 #: How much of one connection is read ahead, in bytes.
 _AHEAD_BYTES = 512 * 1024
 
 
-class Inbox:
-    """What a Source has sent and the hub has not read yet (a `Listener`).
+class WebSocketInbox(FrameHandler):
+    """The messages of a Source that are not processed yet.
 
     Args:
-        connection: The Source's connection, which is not read while there is much.
+        connection: The Source's connection; reading pauses while there is much.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: WebSocketConnection) -> None:
         self.connection = connection
         self._messages: deque[bytes] = deque()
         self._size = 0
         self._has_finished = False
         self._refusal: Refusal | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
-        """Take a message."""
+        """Keep a message."""
         if self._has_finished:
             return
         if not is_text:
@@ -47,84 +47,77 @@ class Inbox:
         self._messages.append(payload)
         self._size += len(payload)
         if self._size > _AHEAD_BYTES:
-            self.connection.hold()
-        self._news.set()
-
-    def paused(self) -> None:
-        """Nothing; what is sent waits for that by itself."""
-
-    def resumed(self) -> None:
-        """Nothing."""
+            self.connection.pause_reading()
+        self._changed.set()
 
     def lost(self) -> None:
-        """Take no more."""
         self.finish()
 
     def finish(self) -> None:
-        """Take no more; what has come is still to be read."""
+        """Accept no more messages; those that have arrived are still to be processed."""
         self._has_finished = True
-        self._news.set()
+        self._changed.set()
 
     async def get(self) -> bytes | None:
         """Return the next message; None when there are no more.
 
         Raises:
-            Refusal: What came next is no text.
+            Refusal: The next message is not text.
         """
         while not self._messages:
             if self._has_finished:
                 if self._refusal is not None:
                     raise self._refusal
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         payload = self._messages.popleft()
         before, self._size = self._size, self._size - len(payload)
         if before > _AHEAD_BYTES >= self._size:
-            self.connection.release()
+            self.connection.resume_reading()
         return payload
 
 
-async def take_fragments(
-    inbox: Inbox,
+async def accept_fragments(
+    inbox: WebSocketInbox,
     topic: str,
     topics: Topics,
     read: Callable[[bytes], Awaitable[Fragment]],
     check: Callable[[], None],
 ) -> None:
-    """Take fragments until the Source goes.
+    """Append fragments to the log until the Source leaves, and acknowledge them.
 
     Args:
-        inbox: What it sends; it is already allowed to publish.
-        topic: What it publishes on.
+        inbox: The messages of the Source, which is already allowed to publish.
+        topic: The topic.
         topics: The logs.
         read: Reads and checks a fragment; raises DocumentError.
-        check: Checks that it may still publish; raises Refusal.
+        check: Checks that the Source may still publish; raises Refusal.
 
     Raises:
-        Refusal: A fragment cannot be accepted, or not be kept. All before it were.
+        Refusal: A fragment cannot be accepted or stored. All before it were.
     """
     connection = inbox.connection
     state = topics.state(topic)
     through = instant(state.through if state else None)
-    connection.send_text(encode(Publishing(topic=topic, through=through)))
+    connection.send_text(encode(PublishingFrame(topic=topic, through=through)))
     acknowledgements = _Acknowledgements(connection, topic)
-    taking = asyncio.create_task(_take(inbox, topic, topics, read, check, acknowledgements))
-    telling = asyncio.create_task(acknowledgements.tell())
+    appending = asyncio.create_task(_append(inbox, topic, topics, read, check, acknowledgements))
+    acknowledging = asyncio.create_task(acknowledgements.run())
     try:
-        await asyncio.wait((taking, telling), return_when=asyncio.FIRST_COMPLETED)
-        if telling.done():
-            telling.result()  # it ends only by what went wrong
-        await acknowledgements.settle()
+        await asyncio.wait((appending, acknowledging), return_when=asyncio.FIRST_COMPLETED)
+        if acknowledging.done():
+            acknowledging.result()  # it ends only with an exception
+        await acknowledgements.finish()
     finally:
-        for task in (taking, telling):
+        for task in (appending, acknowledging):
             task.cancel()
-        await asyncio.gather(taking, telling, return_exceptions=True)
-    taking.result()
+        await asyncio.gather(appending, acknowledging, return_exceptions=True)
+    appending.result()
 
 
-async def _take(
-    inbox: Inbox,
+async def _append(
+    inbox: WebSocketInbox,
     topic: str,
     topics: Topics,
     read: Callable[[bytes], Awaitable[Fragment]],
@@ -137,68 +130,63 @@ async def _take(
             fragment = await read(payload)
         except DocumentError as error:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
-        await acknowledgements.room()
-        check()  # and nothing comes between this and the log
+        await acknowledgements.wait_for_capacity()
+        check()  # again, without an await before the log
         acknowledgements.expect(topics.publish(topic, fragment), fragment.until)
 
 
 class _Acknowledgements:
-    """Tells a Source what is durable: the latest only, however many fragments that covers.
+    """Acknowledges durable fragments: only the latest, which covers those before it."""
 
-    Args:
-        connection: The Source's connection.
-        topic: What it publishes on.
-    """
-
-    def __init__(self, connection: Connection, topic: str) -> None:
+    def __init__(self, connection: WebSocketConnection, topic: str) -> None:
         self._connection = connection
         self._topic = topic
-        self._room = asyncio.Semaphore(_IN_FLIGHT)
+        self._capacity = asyncio.Semaphore(_IN_FLIGHT)
         self._last: asyncio.Future[None] | None = None
         self._durable: Instant | None = None
         self._failure: BaseException | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    async def room(self) -> None:
-        """Wait until one more fragment may be under way."""
-        await self._room.acquire()
+    async def wait_for_capacity(self) -> None:
+        """Wait until one more fragment may be in flight."""
+        await self._capacity.acquire()
 
     def expect(self, future: asyncio.Future[None], until: Instant) -> None:
-        """Take note of a fragment that is under way."""
+        """Acknowledge a fragment once its append is durable."""
         self._last = future
         future.add_done_callback(lambda done: self._done(done, until))
 
     def _done(self, future: asyncio.Future[None], until: Instant) -> None:
-        self._room.release()
+        self._capacity.release()
         error = future.exception()
         self._failure = self._failure or error
-        if self._failure is None:  # what comes after a hole must not be acknowledged
+        if self._failure is None:  # nothing after a lost fragment may be acknowledged
             self._durable = until
-        self._news.set()
+        self._changed.set()
 
-    async def tell(self) -> None:
-        """Send acknowledgements until something goes wrong.
+    async def run(self) -> None:
+        """Send acknowledgements until an append fails.
 
         Raises:
-            Refusal: A fragment could not be kept.
+            Refusal: A fragment could not be stored.
         """
         while True:
-            await self._news.wait()
-            await self._tell_now()
+            await self._changed.wait()
+            await self._send()
 
-    async def _tell_now(self) -> None:
-        self._news.clear()
+    async def _send(self) -> None:
+        self._changed.clear()
         durable, self._durable = self._durable, None
         if durable is not None:
-            frame = Accepted(topic=self._topic, until=format_datetime(durable))
+            frame = AcceptedFrame(topic=self._topic, until=format_datetime(durable))
             self._connection.send_text(encode(frame))
             await self._connection.drain()
         if self._failure is not None:
             raise Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")
 
-    async def settle(self) -> None:
-        """Wait for what is under way, and acknowledge it."""
+    async def finish(self) -> None:
+        """Wait for the fragments in flight, and acknowledge them."""
         if self._last is not None:
             await asyncio.wait((self._last,))
-            await asyncio.sleep(0)  # its callback runs in the next turn
-            await self._tell_now()
+            await asyncio.sleep(0)  # its callback runs in the next iteration
+            await self._send()

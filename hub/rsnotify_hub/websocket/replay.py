@@ -1,4 +1,4 @@
-"""What a subscriber is sent first: the log from its instant on, as fast as it reads."""
+"""The replay of the log to a new subscriber, from its instant on, as fast as it reads."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.connection import Connection
 from rsnotify_hub.websocket.frames import (
-    Gap,
-    Subscribe,
-    Subscribed,
+    GapFrame,
+    SubscribedFrame,
+    SubscribeFrame,
     document_frames,
     encode,
     instant,
 )
-from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel
+from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
 
-def since_of(frame: Subscribe) -> Instant | None:
-    """Return the instant that a subscriber asks to go on from; None for live only.
+def since_of(frame: SubscribeFrame) -> Instant | None:
+    """Return the instant from which a subscriber wants the log; None for live only.
 
     Raises:
-        Refusal: It is none.
+        Refusal: It is no instant.
     """
     try:
         return None if frame.since is None else parse_datetime(frame.since)
@@ -37,11 +36,11 @@ def since_of(frame: Subscribe) -> Instant | None:
         raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
 
 
-def select_of(frame: Subscribe) -> PushSelection:
-    """Return what a subscriber asks for, in its canonical form.
+def select_of(frame: SubscribeFrame) -> PushSelection:
+    """Return the requested selection in its canonical form.
 
     Raises:
-        Refusal: It cannot be asked for.
+        Refusal: It is invalid.
     """
     try:
         return (frame.select or EVERYTHING).canonical()
@@ -49,31 +48,26 @@ def select_of(frame: Subscribe) -> PushSelection:
         raise Refusal(Code.BAD_REQUEST, f"select: {error}") from None
 
 
-class Feed(Protocol):
-    """A log, or a part of it."""
+class LogReplay(Protocol):
+    """A log, or a selection from it."""
 
     @property
     def end(self) -> int:
-        """The position from which on one is live."""
+        """The position from which on a subscriber can be live."""
 
-    def lags(self, position: int) -> bool:
-        """Tell whether those who are live are still to be sent what stands up to a position."""
+    def is_behind(self, position: int) -> bool:
+        """Return whether live subscribers are still to be sent entries up to a position."""
 
     async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
-        """Read on, as far as `end` (`Topics.read`); where that is not beyond, let it move first.
+        """Read on, up to `end` (`Topics.read`); wait until `end` is beyond `after`.
 
         Raises:
             StorageError: The store cannot be read.
         """
 
 
-class Whole:
-    """All of a log (a `Feed`).
-
-    Args:
-        topics: The logs.
-        topic: Whose.
-    """
+class FullReplay:
+    """A whole log (a `LogReplay`)."""
 
     def __init__(self, topics: Topics, topic: str) -> None:
         self._topics = topics
@@ -81,11 +75,11 @@ class Whole:
 
     @property
     def end(self) -> int:
-        """The position of its last entry."""
+        """The position of the last entry."""
         return self._topics.position(self._topic)
 
-    def lags(self, position: int) -> bool:
-        """Say no: what is in the log was sent."""
+    def is_behind(self, position: int) -> bool:
+        """Return False: every entry of the log was sent when it was appended."""
         return False
 
     async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
@@ -94,35 +88,35 @@ class Whole:
 
 
 async def replay(
-    subscriber: Subscriber,
+    subscriber: WebSocketSubscriber,
     since: Instant | None,
     topics: Topics,
-    feed: Feed,
+    source: LogReplay,
     select: PushSelection,
     channel: WebSocketChannel,
 ) -> None:
-    """Greet a subscriber, send it the log, and make it live.
+    """Send a subscriber `subscribed` and the log, and make it live.
 
     Args:
-        subscriber: Who has entered the channel.
-        since: The instant to go on from; None for live only.
+        subscriber: A subscriber that has entered the channel.
+        since: The instant from which it wants the log; None for live only.
         topics: The logs.
-        feed: What it gets of them.
-        select: What it was granted to get no more than.
-        channel: What makes it live.
+        source: What it receives of the logs.
+        select: The selection that was granted.
+        channel: The channel in which it becomes live.
 
     Raises:
         Refusal: The log cannot be read.
     """
     connection, topic = subscriber.connection, subscriber.topic
-    _greet(topic, since, select, connection, topics)
+    _send_subscribed(subscriber, since, select, topics)
     newest = topics.position(topic)
     position = 0 if since is not None else newest
-    # All that the log has by now is sent here, also where others are still to be sent it: only
-    # here is left out what is not beyond the instant.
-    while position < (end := feed.end) or feed.lags(newest):
+    # Everything that is in the log now is sent here, even if live subscribers still wait for it:
+    # only here are entries up to `since` left out.
+    while position < (end := source.end) or source.is_behind(newest):
         try:
-            entries = await feed.read(after=position, since=since)
+            entries = await source.read(after=position, since=since)
         except StorageError as error:
             log.error("a replay of %s failed: %s", topic, error)
             raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
@@ -131,21 +125,22 @@ async def replay(
         channel.count(data, len(entries))
         await connection.drain()
         position = entries[-1].position if entries else max(position, end)
-    subscriber.replaying = None
+    subscriber.cancel_replay = None
     if not connection.has_ended:
         channel.join(subscriber)
 
 
-def _greet(
-    topic: str, since: Instant | None, select: PushSelection, connection: Connection, topics: Topics
+def _send_subscribed(
+    subscriber: WebSocketSubscriber, since: Instant | None, select: PushSelection, topics: Topics
 ) -> None:
-    """Send `subscribed`, and `gap` if there is one."""
+    """Send `subscribed`, and `gap` if the log does not reach back to `since`."""
+    connection, topic = subscriber.connection, subscriber.topic
     state = topics.state(topic)
     through = instant(state.through if state else None)
     audience = topics.audience(topic)
-    frame = Subscribed(topic=topic, through=through, audience=audience, select=select)
+    frame = SubscribedFrame(topic=topic, through=through, audience=audience, select=select)
     connection.send_text(encode(frame))
     if state is not None and since is not None and since < state.begins:
         begins = instant(state.begins)
         assert begins is not None
-        connection.send_text(encode(Gap(topic=topic, from_=begins)))
+        connection.send_text(encode(GapFrame(topic=topic, from_=begins)))

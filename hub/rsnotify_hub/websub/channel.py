@@ -1,6 +1,6 @@
-"""WebSub callbacks: a channel that delivers to each subscription from its place in the log.
+"""WebSub callbacks as a channel of the log: each subscription is delivered from its position.
 
-It knows who is subscribed and how each stands; `ledger` keeps that, and `sender` delivers.
+The channel manages subscriptions. `registry` keeps them, and `delivery.sender` delivers to them.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.store import Entry, Store
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription, is_expired
-from rsnotify_hub.websub.asking import Questions
-from rsnotify_hub.websub.delivering.callbacks import Callbacks
-from rsnotify_hub.websub.delivering.delivery import Delivery, Failure, Trouble
-from rsnotify_hub.websub.delivering.sender import Sender
-from rsnotify_hub.websub.delivering.turns import Turns
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure, Trouble
+from rsnotify_hub.websub.delivery.requests import CallbackRequests
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.delivery.sender import DeliverySender
 from rsnotify_hub.websub.forms import denial_url
-from rsnotify_hub.websub.ledger import Ledger
-from rsnotify_hub.websub.register import Register
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.registry import SubscriptionRegistry, SubscriptionUpdates
 
 log = logging.getLogger("rsnotify.hub.websub")
 
@@ -35,46 +33,40 @@ class WebSubChannel:
 
     Args:
         store: Keeps subscriptions and cursors.
-        callbacks: Makes the requests.
-        questions: Tells a callback that its subscription was ended.
-        configuration: The settings of retries.
-        clock: Tells the current instant.
-        statistics: Where deliveries are counted.
-        turns: Say when each callback may be asked; by default with the usual places.
+        requests: Makes deliveries.
+        intent_requests: Informs a callback that its subscription was ended.
+        configuration: The retry settings.
+        clock: Returns the current instant.
+        statistics: Counts deliveries.
+        scheduler: Decides when each delivery may start; by default with the usual capacity.
 
     Attributes:
-        register: Finds subscriptions, and counts them.
+        registry: Finds and counts subscriptions.
     """
 
     def __init__(
         self,
         store: Store,
-        callbacks: Callbacks,
-        questions: Questions,
+        requests: CallbackRequests,
+        intent_requests: IntentRequests,
         configuration: Configuration,
         clock: Callable[[], Instant],
         statistics: Statistics,
-        turns: Turns | None = None,
+        scheduler: DeliveryScheduler | None = None,
     ) -> None:
-        self.register = Register()
-        self._ledger = Ledger(store, self.register)
-        self._questions = questions
+        self.registry = SubscriptionRegistry()
+        self._updates = SubscriptionUpdates(store, self.registry)
+        self._intent_requests = intent_requests
         self._clock = clock
         self._topics: Topics | None = None
-        self._sender = Sender(
-            callbacks,
-            configuration,
-            clock,
-            statistics,
-            move=self._ledger.move,
-            note=self._ledger.note_trouble,
-            end=self._end,
-            turns=turns or Turns(configuration.callback_seconds),
+        self._scheduler = scheduler or DeliveryScheduler(configuration.callback_seconds)
+        self._sender = DeliverySender(
+            requests, self._scheduler, self._updates, configuration, clock, statistics
         )
 
     @property
-    def recent_failures(self) -> deque[tuple[str, str, str, Failure]]:
-        """Return the newest failures: the delivery's id, topic, host, and what failed."""
+    def recent_failures(self) -> deque[tuple[str, str, str, DeliveryFailure]]:
+        """The newest failures: the delivery's id, topic and host, and the failure."""
         return self._sender.failures.recent
 
     def start(
@@ -83,72 +75,71 @@ class WebSubChannel:
         subscriptions: Iterable[Subscription],
         troubles: Mapping[tuple[str, str], bytes],
     ) -> None:
-        """Go on with stored subscriptions: deliver what they lack, retry what failed.
+        """Continue with stored subscriptions: deliver what they miss, retry what failed.
 
         Args:
             topics: The logs, whose channel this is.
-            subscriptions: What `Store.subscriptions` returned.
-            troubles: What `Store.troubles` returned.
+            subscriptions: The result of `Store.subscriptions`.
+            troubles: The result of `Store.troubles`.
         """
         self._topics = topics
         self._sender.start(topics)
         for subscription in subscriptions:
             delivery = Delivery(subscription)
-            self.register.add(delivery)
+            self.registry.add(delivery)
             trouble = troubles.get((subscription.topic, subscription.callback))
             # A success may have been stored without the end of the trouble before it.
-            if trouble is not None and self._sender.lags(delivery):
+            if trouble is not None and self._sender.is_behind(delivery):
                 delivery.restore(msgspec.msgpack.decode(trouble, type=Trouble))
             self._sender.wake(delivery)
         self._sender.failures.restore(self.all())
 
     def find(self, topic: str, callback: str) -> Subscription | None:
-        """Return a subscription as it stands now."""
-        delivery = self.register.find(topic, callback)
+        """Return the current value of a subscription, if there is one."""
+        delivery = self.registry.find(topic, callback)
         return delivery.subscription if delivery else None
 
     def all(self) -> list[Delivery]:
-        """Return how every subscription stands."""
-        return self.register.all()
+        """Return the state of every subscription."""
+        return self.registry.all()
 
     def get(self, id: str) -> Delivery | None:
-        """Return how the subscription of an id stands; None when there is none."""
-        return self.register.get(id)
+        """Return the state of the subscription of an id, if there is one."""
+        return self.registry.get(id)
 
     def subscribers(self, topic: str) -> int:
-        """Count the subscriptions of a topic."""
-        return len(self.register.of(topic))
+        """Return the number of subscriptions of a topic."""
+        return len(self.registry.of_topic(topic))
 
     def waiting(self) -> int:
-        """Count the deliveries that wait for a connection."""
-        return self._sender.waiting()
+        """Return the number of deliveries that wait for capacity."""
+        return self._scheduler.waiting()
+
+    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+        """Begin to deliver what was appended (`Channel.deliver`)."""
+        for delivery in self.registry.of_topic(topic):
+            self._sender.deliver_appended(delivery)
 
     async def put(self, subscription: Subscription) -> None:
-        """Keep a confirmed subscription, new or renewed.
+        """Store a confirmed subscription, new or renewed.
 
         Raises:
-            StorageError: It could not be kept, and nothing has changed.
+            StorageError: It could not be stored, and nothing has changed.
         """
-        self._sender.encourage(await self._ledger.put(subscription))
+        self._sender.retry_now(await self._updates.put(subscription))
 
     async def remove(self, topic: str, callback: str) -> None:
         """End a subscription, if there is one.
 
         Raises:
-            StorageError: It could not be forgotten, and goes on.
+            StorageError: It could not be deleted, and continues.
         """
-        delivery = self.register.find(topic, callback)
+        delivery = self.registry.find(topic, callback)
         if delivery is not None:
-            await self._remove(delivery)
-
-    async def _remove(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        ended = await self._ledger.end(delivery, lease=lease)
-        if ended:
-            self._sender.interrupt(delivery)
-        return ended
+            await self._sender.end(delivery)
 
     async def expire(self) -> None:
-        """End every subscription whose lease has ended.
+        """End every subscription whose lease has ended (WebSub §5.1).
 
         Raises:
             StorageError: The store cannot be written.
@@ -158,14 +149,14 @@ class WebSubChannel:
             subscription = delivery.subscription
             if is_expired(subscription, now):
                 log.info("a subscription of %s ends: its lease has ended", subscription.topic)
-                await self._remove(delivery, lease=subscription.expires)
+                await self._sender.end(delivery, lease=subscription.expires)
 
     async def redeliver(self, id: str, since: Instant | None = None) -> bool:
-        """Try now, whatever failed before; a suspended one goes on to wait.
+        """Make an attempt now, whatever failed before; a suspended subscription stays suspended.
 
         Args:
-            id: Which subscription.
-            since: Deliver again what came after this instant, as far as the log reaches back.
+            id: The id of the subscription.
+            since: Deliver again everything after this instant that the log still has.
 
         Returns:
             Whether there is such a subscription.
@@ -181,8 +172,8 @@ class WebSubChannel:
             return False
         self._sender.interrupt(delivery)
         if position is not None and position < delivery.subscription.position:
-            self._ledger.move(delivery, position)
-        self._sender.encourage(delivery)
+            self._updates.move_cursor(delivery, position)
+        self._sender.retry_now(delivery)
         return True
 
     async def _position_at(self, topic: str, since: Instant | None) -> int | None:
@@ -193,66 +184,51 @@ class WebSubChannel:
         return entries[0].position - 1 if entries else None
 
     async def suspend(self, id: str) -> bool:
-        """Deliver nothing until `resume`; whether there is such a subscription.
+        """Deliver nothing until `resume`; return whether there is such a subscription.
 
         Raises:
-            StorageError: It could not be kept, and nothing has changed.
+            StorageError: It could not be stored, and nothing has changed.
         """
         delivery = self.get(id)
-        if delivery is None or not await self._ledger.change(delivery, suspended=True):
+        if delivery is None or not await self._updates.change(delivery, suspended=True):
             return False
         self._sender.interrupt(delivery)
-        self._ledger.note_trouble(delivery)
+        self._updates.store_trouble(delivery)
         return True
 
     async def resume(self, id: str) -> bool:
-        """Deliver again, from where it was; whether there is such a subscription.
+        """Deliver again from the same position; return whether there is such a subscription.
 
         Raises:
-            StorageError: It could not be kept, and nothing has changed.
+            StorageError: It could not be stored, and nothing has changed.
         """
         delivery = self.get(id)
-        if delivery is None or not await self._ledger.change(delivery, suspended=False):
+        if delivery is None or not await self._updates.change(delivery, suspended=False):
             return False
-        self._sender.encourage(delivery)
+        self._sender.retry_now(delivery)
         return True
 
     async def drop(self, id: str, reason: str) -> bool:
-        """End a subscription, and tell its callback that it is denied (WebSub §5.2).
+        """End a subscription, and inform its callback that it is denied (WebSub §5.2).
 
         Args:
-            id: Which subscription.
-            reason: Why, in words for the subscriber.
+            id: The id of the subscription.
+            reason: The reason, worded for the subscriber.
 
         Returns:
             Whether there was such a subscription.
 
         Raises:
-            StorageError: It could not be forgotten, and goes on.
+            StorageError: It could not be deleted, and continues.
         """
         delivery = self.get(id)
         if delivery is None:
             return False
         topic, callback = delivery.subscription.topic, delivery.subscription.callback
         await self.remove(topic, callback)
-        self._questions.tell(denial_url(topic, callback, reason=reason))
+        self._intent_requests.notify(denial_url(topic, callback, reason=reason))
         return True
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
-        """Begin to deliver what was appended (`Channel.deliver`)."""
-        for delivery in self.register.of(topic):
-            self._sender.updated(delivery)
-
-    async def _end(self, delivery: Delivery, reason: str) -> bool:
-        subscription = delivery.subscription
-        log.info("a subscription of %s ends: %s", subscription.topic, reason)
-        try:
-            return await self._remove(delivery, lease=subscription.expires)
-        except StorageError as error:
-            # It stays, and ends at the next try: its lease, or another 410.
-            log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
-            return False
-
     async def close(self) -> None:
-        """Stop delivering. What was not delivered is, after the next start."""
+        """Stop delivering; what is not delivered yet will be after the next start."""
         await self._sender.close()

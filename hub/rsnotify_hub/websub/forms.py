@@ -1,6 +1,6 @@
-"""What strangers send to `POST /websub` as a form, and the queries that the hub answers with.
+"""The forms of `POST /websub`, and the queries of the hub's requests to callbacks, without I/O.
 
-Nothing here does I/O. Parameters that WebSub does not know are ignored (WebSub §5.1).
+Parameters that WebSub does not define are ignored (WebSub §5.1).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from rsnotify_hub.urls import check_url
 #: WebSub §5.1: a secret is less than 200 bytes.
 MAX_SECRET_BYTES = 199
 _MAX_FIELDS = 100
-#: Whatever is longer is cut to the longest lease anyway, and need not be computed with.
+#: Longer numbers are cut to the longest lease anyway, and need not be parsed.
 _LEASE_DIGITS = 18
-_LONGEST_WISH = 10**_LEASE_DIGITS
+_LONGEST_LEASE = 10**_LEASE_DIGITS
 
 
-class Intent(Struct, frozen=True):
+class SubscriptionRequest(Struct, frozen=True):
     """A request to subscribe or unsubscribe, not yet verified.
 
     Args:
         mode: `subscribe` or `unsubscribe`.
-        topic: What it is about.
-        callback: Where deliveries shall go, exactly as it was written.
-        lease: The seconds asked for, if any were.
-        secret: What deliveries shall be signed with, if anything.
+        topic: The topic.
+        callback: Where deliveries are to go, exactly as it was written.
+        lease: The requested lease in seconds, if any.
+        secret: The secret that deliveries are to be signed with, if any.
     """
 
     mode: str
@@ -38,8 +38,8 @@ class Intent(Struct, frozen=True):
     secret: str | None = None
 
     def __repr__(self) -> str:
-        """Return what may be logged."""
-        return f"Intent(mode={self.mode!r}, topic={self.topic!r})"
+        """Return what may be logged: neither the secret nor the callback."""
+        return f"SubscriptionRequest(mode={self.mode!r}, topic={self.topic!r})"
 
 
 class Ping(Struct, frozen=True):
@@ -48,11 +48,11 @@ class Ping(Struct, frozen=True):
     topics: tuple[str, ...]
 
 
-def parse_form(body: bytes) -> Intent | Ping:
-    """Read a form.
+def parse_form(body: bytes) -> SubscriptionRequest | Ping:
+    """Parse a form.
 
     Raises:
-        Refusal: It lacks something, or something in it cannot be used.
+        Refusal: A parameter is missing, or cannot be used.
     """
     try:
         fields = parse_qsl(
@@ -73,12 +73,12 @@ def parse_form(body: bytes) -> Intent | Ping:
             raise _bad("hub.url is missing")
         return Ping(tuple(check_url(topic, "hub.url") for topic in dict.fromkeys(topics)))
     if mode in ("subscribe", "unsubscribe"):
-        return _intent(mode, values)
+        return _subscription_request(mode, values)
     raise _bad("hub.mode is none of subscribe, unsubscribe, publish")
 
 
-def _intent(mode: str, values: dict[str, str]) -> Intent:
-    return Intent(
+def _subscription_request(mode: str, values: dict[str, str]) -> SubscriptionRequest:
+    return SubscriptionRequest(
         mode=mode,
         topic=check_url(values.get("hub.topic", ""), "hub.topic"),
         callback=check_url(values.get("hub.callback", ""), "hub.callback"),
@@ -93,7 +93,7 @@ def _lease(text: str) -> int | None:
     digits = text.lstrip("0")
     if not (text.isascii() and text.isdigit() and digits):
         raise _bad("hub.lease_seconds is not a positive whole number")
-    return int(digits) if len(digits) <= _LEASE_DIGITS else _LONGEST_WISH
+    return int(digits) if len(digits) <= _LEASE_DIGITS else _LONGEST_LEASE
 
 
 def _secret(text: str) -> str | None:
@@ -102,26 +102,26 @@ def _secret(text: str) -> str | None:
     return text or None
 
 
-def verification_url(intent: Intent, *, challenge: str, lease: int) -> str:
-    """Return what the hub GETs to verify an intent (WebSub §5.3)."""
+def verification_url(request: SubscriptionRequest, *, challenge: str, lease: int) -> str:
+    """Return the URL that the hub GETs to verify a request (WebSub §5.3)."""
     query = [
-        ("hub.mode", intent.mode),
-        ("hub.topic", intent.topic),
+        ("hub.mode", request.mode),
+        ("hub.topic", request.topic),
         ("hub.challenge", challenge),
     ]
-    if intent.mode == "subscribe":
+    if request.mode == "subscribe":
         query.append(("hub.lease_seconds", str(lease)))
-    return _with_query(intent.callback, query)
+    return _with_query(request.callback, query)
 
 
 def denial_url(topic: str, callback: str, *, reason: str) -> str:
-    """Return what the hub GETs to say that it denies a subscription (WebSub §5.2)."""
+    """Return the URL that the hub GETs to deny a subscription (WebSub §5.2)."""
     query = [("hub.mode", "denied"), ("hub.topic", topic), ("hub.reason", reason)]
     return _with_query(callback, query)
 
 
 def _with_query(callback: str, query: list[tuple[str, str]]) -> str:
-    # The callback's own query is kept as it is, whatever names it has.
+    # The callback's own query is kept unchanged, even if it has the same names (WebSub §5.1).
     joint = "?" if "?" not in callback else "" if callback.endswith(("?", "&")) else "&"
     return callback + joint + urlencode(query, quote_via=quote, safe="")
 

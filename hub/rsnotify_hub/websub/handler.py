@@ -1,10 +1,10 @@
-"""`POST /websub`: fragments and pings from Sources, subscriptions from Destinations."""
+"""`POST /websub`: fragments and pings of Sources, subscription requests of Destinations."""
 
 from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from rsnotify.errors import DocumentError
 from rsnotify.format.links import parse_links
@@ -15,34 +15,25 @@ from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
-from rsnotify_hub.websub.continuing import go_on
-from rsnotify_hub.websub.forms import Intent, Ping, parse_form
-from rsnotify_hub.websub.pinging.pings import Pings
-from rsnotify_hub.websub.room import client_of
-from rsnotify_hub.websub.verification import Verification
+from rsnotify_hub.websub.forms import Ping, SubscriptionRequest, parse_form
+from rsnotify_hub.websub.pinging.pings import PingHandler
+from rsnotify_hub.websub.quota import client_of
+from rsnotify_hub.websub.verification import IntentVerification
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 64 * 1024
+_CONTINUE = "100-continue"
 
 
-class WebSub:
-    """The handler of `POST /websub`.
-
-    Args:
-        intake: Says who may publish, and reads fragments.
-        topics: The logs.
-        pings: Fetches channels.
-        verification: Verifies subscribers.
-        limits: How often one client may ask.
-        configuration: The limits.
-    """
+class WebSubHandler:
+    """The handler of `POST /websub`."""
 
     def __init__(
         self,
         intake: Intake,
         topics: Topics,
-        pings: Pings,
-        verification: Verification,
+        pings: PingHandler,
+        verification: IntentVerification,
         limits: Limits,
         configuration: Configuration,
     ) -> None:
@@ -54,7 +45,9 @@ class WebSub:
         self._configuration = configuration
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer 202 once what was asked for is durable, or, to a subscriber, is checked next."""
+        """Answer 202 once content is durable, or once a subscription request is accepted for
+        verification.
+        """
         if request.content_type == _FORM:
             await self._form(request)
         else:
@@ -77,52 +70,76 @@ class WebSub:
         body = await self._body(request, self._configuration.max_fragment_bytes)
         try:
             content = await self._intake.read_content(body, content_type)
-            permission.check()  # others may have come meanwhile
+            permission.check()  # grants may have changed meanwhile
             await self._topics.publish(topic, content)
         except DocumentError as error:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
 
     async def _form(self, request: web.Request) -> None:
         form = parse_form(await self._body(request, _MAX_FORM_BYTES))
-        if isinstance(form, Intent):
-            self._intent(request, form)
-        else:
+        if isinstance(form, Ping):
             await self._ping(request, form)
+        else:
+            self._accept(request, form)
 
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
             self._intake.check_ping(request, topic)
-            if self._pings.is_open(topic):  # little to ask for, and much to fetch
+            if self._pings.is_open(topic):  # a small request that causes a large one
                 self._limits.pings.check(request.remote)
         await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
 
-    def _intent(self, request: web.Request, intent: Intent) -> None:
+    def _accept(self, request: web.Request, wanted: SubscriptionRequest) -> None:
         self._limits.subscriptions.check(request.remote)
         client = client_of(request.remote)
-        full = self._verification.refusal(intent, client)
-        if full is not None:
-            raise Refusal(Code.TOO_MANY, full)
-        unknown = self._topics.state(intent.topic) is None
-        if intent.mode == "subscribe" and unknown and not self._intake.is_served(intent.topic):
-            self._verification.deny(intent, client, "this hub does not serve the topic")
+        refusal = self._verification.quota.refusal(wanted, client)
+        if refusal is not None:
+            raise Refusal(Code.TOO_MANY, refusal)
+        unknown = self._topics.state(wanted.topic) is None
+        if wanted.mode == "subscribe" and unknown and not self._intake.is_served(wanted.topic):
+            self._verification.deny(wanted, client, "this hub does not serve the topic")
         else:
-            self._verification.verify(intent, client)
+            self._verification.verify(wanted, client)
 
     async def _body(self, request: web.Request, most: int) -> bytes:
         _check_size(request.content_length or 0, most)
-        await go_on(request)
+        await send_continue(request)
         try:
             async with asyncio.timeout(self._configuration.request_seconds):
                 body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
         except ConnectionError:
-            # Nobody hears this; anything else would be told as a fault of ours.
-            raise web.HTTPBadRequest(text="the body broke off\n") from None
-        _check_size(len(body), most)  # nobody needs to tell a length
+            # The client is gone; any other error would be logged as a fault of the hub.
+            raise web.HTTPBadRequest(text="the body ended early\n") from None
+        _check_size(len(body), most)  # a chunked body has no Content-Length
         return body
 
 
 def _check_size(size: int, most: int) -> None:
     if size > most:
         raise web.HTTPRequestEntityTooLarge(most, size)
+
+
+async def defer_continue(request: web.Request) -> None:
+    """Send no `100 Continue` yet (an `expect_handler` of aiohttp; RFC 9110 §10.1.1).
+
+    A client that waits with its body gets the answer that its head deserves, and `send_continue`
+    requests the body only when it will be read.
+    """
+
+
+async def send_continue(request: web.Request) -> None:
+    """Send `100 Continue` if the client waits for it.
+
+    Raises:
+        HTTPExpectationFailed: It expects something else.
+    """
+    if request.version < HttpVersion11:
+        return  # an HTTP/1.0 client knows no interim response, and its Expect must be ignored
+    expected = request.headers.get("Expect", "").lower()
+    if expected not in ("", _CONTINUE):
+        raise web.HTTPExpectationFailed(text="the hub supports no such expectation\n")
+    if expected:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer itself has not begun

@@ -1,10 +1,9 @@
-"""Verification of intent (WebSub §5.3): nobody subscribes a callback that is not theirs.
+"""Intent verification (WebSub §5.3): nobody can subscribe a callback that is not theirs.
 
-Theory of operation. Each request gets its own random challenge, which lives only in the task
-that checks it: it is used once, and a restart forgets it. Of the requests for one topic and
-callback, one is verified at a time, and the newest waits for it; what stood between is passed
-over. So the last request wins, and a stranger's, which is never confirmed, cannot keep the
-subscriber's own from being so.
+Theory of operation. Each request gets its own random challenge, which exists only in the task that
+checks it: it is used once, and forgotten by a restart. Of several requests for one topic and
+callback, one is verified at a time and the newest waits for it; those between are dropped. So the
+last request wins, and a stranger's, which is never confirmed, cannot block the subscriber's own.
 """
 
 from __future__ import annotations
@@ -22,93 +21,87 @@ from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import host_of
-from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.forms import Intent, denial_url, verification_url
-from rsnotify_hub.websub.room import Held, Room
+from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.quota import Reservation, SubscriptionQuota
 
 log = logging.getLogger("rsnotify.hub.websub")
 
 
-class _Request(Struct, frozen=True):
-    """One request: what is asked for, who asks, why it is denied, if it is; and the room it has."""
+class _Accepted(Struct, frozen=True):
+    """A request that was accepted for verification; or, with a reason, for denial."""
 
-    intent: Intent
+    request: SubscriptionRequest
     client: str
     denial: str | None
-    held: Held
+    reservation: Reservation
 
 
 class _Pending:
-    """The request of one topic and callback that is under way, and the one that comes next."""
+    """The request of one topic and callback that is verified now, and the next one."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
-        self.next: _Request | None = None
+        self.next: _Accepted | None = None
 
 
-class Verification:
-    """Verifies intents, and then does what was intended.
+class IntentVerification:
+    """Verifies requests, and then subscribes or unsubscribes.
 
-    Args:
-        channel: Keeps the subscriptions.
-        topics: The logs; a new subscription begins at the end of one.
-        questions: Asks the callbacks.
-        configuration: The settings of leases, and how many subscriptions there may be.
-        clock: Tells the current instant.
+    Attributes:
+        quota: Decides whether another request is accepted.
     """
 
     def __init__(
         self,
         channel: WebSubChannel,
         topics: Topics,
-        questions: Questions,
+        intent_requests: IntentRequests,
         configuration: Configuration,
         clock: Callable[[], Instant],
     ) -> None:
         self._channel = channel
         self._topics = topics
-        self._questions = questions
+        self._intent_requests = intent_requests
         self._configuration = configuration
         self._clock = clock
-        self._room = Room(channel.register, configuration)
+        self.quota = SubscriptionQuota(channel.registry, configuration)
         self._pending: dict[tuple[str, str], _Pending] = {}
 
-    def refusal(self, intent: Intent, client: str) -> str | None:
-        """Say why there is no room for a request; None when there is (`Room.refusal`)."""
-        return self._room.refusal(intent, client)
-
-    def verify(self, intent: Intent, client: str) -> None:
-        """Begin to verify an intent; returns at once.
+    def verify(self, request: SubscriptionRequest, client: str) -> None:
+        """Verify a request in the background.
 
         Args:
-            intent: What is asked for.
-            client: Who asks, for their share of the room.
+            request: The request.
+            client: Its client (`quota.client_of`).
         """
-        self._take(intent, client, None)
+        self._accept(request, client, None)
 
-    def deny(self, intent: Intent, client: str, reason: str) -> None:
-        """Tell a callback that its subscription is denied (WebSub §5.2); returns at once."""
-        self._take(intent, client, reason)
+    def deny(self, request: SubscriptionRequest, client: str, reason: str) -> None:
+        """Inform a callback in the background that its subscription is denied (WebSub §5.2)."""
+        self._accept(request, client, reason)
 
-    def _take(self, intent: Intent, client: str, denial: str | None) -> None:
-        request = _Request(intent, client, denial, self._room.take(intent, client))
-        key = (intent.topic, intent.callback)
+    def _accept(self, request: SubscriptionRequest, client: str, denial: str | None) -> None:
+        accepted = _Accepted(request, client, denial, self.quota.reserve(request, client))
+        key = (request.topic, request.callback)
         pending = self._pending.get(key)
         if pending is None:
-            self._begin(key, request)
+            self._begin(key, accepted)
         else:
-            passed_over, pending.next = pending.next, request
-            if passed_over is not None:
-                self._room.leave(passed_over.held)
+            dropped, pending.next = pending.next, accepted
+            if dropped is not None:
+                self.quota.release(dropped.reservation)
 
-    def _begin(self, key: tuple[str, str], request: _Request) -> None:
-        task = asyncio.create_task(self._settle(request))
+    def _begin(self, key: tuple[str, str], accepted: _Accepted) -> None:
+        task = asyncio.create_task(self._process(accepted))
         self._pending[key] = _Pending(task)
-        task.add_done_callback(lambda done: self._settled(key, request, done))
+        task.add_done_callback(lambda done: self._processed(key, accepted, done))
 
-    def _settled(self, key: tuple[str, str], request: _Request, task: asyncio.Task[None]) -> None:
-        self._room.leave(request.held)
+    def _processed(
+        self, key: tuple[str, str], accepted: _Accepted, task: asyncio.Task[None]
+    ) -> None:
+        self.quota.release(accepted.reservation)
         pending = self._pending.pop(key)
         if task.cancelled():
             return
@@ -117,56 +110,56 @@ class Verification:
         if pending.next is not None:
             self._begin(key, pending.next)
 
-    async def _settle(self, request: _Request) -> None:
-        intent = request.intent
-        if request.denial is not None:
-            url = denial_url(intent.topic, intent.callback, reason=request.denial)
-            await self._questions.ask(url, limit=0)
-        elif intent.mode == "subscribe":
-            await self._subscribe(intent, request.client)
-        elif await self._confirms(intent, lease=0):
-            await self._channel.remove(intent.topic, intent.callback)
+    async def _process(self, accepted: _Accepted) -> None:
+        request = accepted.request
+        if accepted.denial is not None:
+            url = denial_url(request.topic, request.callback, reason=accepted.denial)
+            await self._intent_requests.get(url, limit=0)
+        elif request.mode == "subscribe":
+            await self._subscribe(request, accepted.client)
+        elif await self._is_confirmed(request, lease=0):
+            await self._channel.remove(request.topic, request.callback)
 
-    async def _subscribe(self, intent: Intent, client: str) -> None:
+    async def _subscribe(self, request: SubscriptionRequest, client: str) -> None:
         lease = granted_lease(
-            intent.lease,
+            request.lease,
             default=self._configuration.lease_seconds,
             minimum=self._configuration.min_lease_seconds,
             maximum=self._configuration.max_lease_seconds,
         )
-        asked = self._clock()
-        if not await self._confirms(intent, lease=lease):
+        requested_at = self._clock()
+        if not await self._is_confirmed(request, lease=lease):
             return
         await self._channel.put(
             subscribed(
-                self._channel.find(intent.topic, intent.callback),
-                topic=intent.topic,
-                callback=intent.callback,
-                secret=intent.secret,
+                self._channel.find(request.topic, request.callback),
+                topic=request.topic,
+                callback=request.callback,
+                secret=request.secret,
                 lease=lease,
-                now=asked,
-                position=self._topics.position(intent.topic),
+                now=requested_at,
+                position=self._topics.position(request.topic),
                 client=client,
             )
         )
 
-    async def _confirms(self, intent: Intent, *, lease: int) -> bool:
+    async def _is_confirmed(self, request: SubscriptionRequest, *, lease: int) -> bool:
         challenge = secrets.token_urlsafe(32)
-        url = verification_url(intent, challenge=challenge, lease=lease)
-        answer = await self._questions.ask(url, limit=len(challenge))
+        url = verification_url(request, challenge=challenge, lease=lease)
+        answer = await self._intent_requests.get(url, limit=len(challenge))
         if answer.succeeded and hmac.compare_digest(answer.excerpt, challenge.encode()):
             return True
         log.warning(
             "the callback at %s did not confirm its %s of %s: it %s",
-            host_of(intent.callback),
-            intent.mode,
-            intent.topic,
+            host_of(request.callback),
+            request.mode,
+            request.topic,
             "answers something else" if answer.succeeded else answer.reason,
         )
         return False
 
     async def close(self) -> None:
-        """Give up what is pending; the subscribers will ask again."""
+        """Cancel pending verifications; the subscribers will repeat their requests."""
         tasks = [pending.task for pending in self._pending.values()]
         for task in tasks:
             task.cancel()

@@ -16,9 +16,9 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Fetch
 from rsnotify.sync.baseline import Baseline
-from rsnotify.sync.fallback_order import change_ways, resource_ways
+from rsnotify.sync.fallback_order import change_documents, resource_documents
 from rsnotify.sync.pull import Pull
-from rsnotify.sync.reduction import reduce
+from rsnotify.sync.reduction import reduce_changes
 from rsnotify_subscriber.auditing.doubting import doubt_about
 from rsnotify_subscriber.bringing.packages import Packages
 from rsnotify_subscriber.fetching.digests import agree
@@ -81,7 +81,7 @@ class Expectation:
         self._changed: set[str] = set()
         try:
             self._at = await self._read_resources()
-            if change_ways(self._offer):
+            if change_documents(self._offer):
                 await self._read_changes(Frontier.at(self._at))
         finally:
             await self._packages.close()
@@ -115,13 +115,13 @@ class Expectation:
     # The set of resources
 
     async def _read_resources(self) -> Instant:
-        if not resource_ways(self._offer):
+        if not resource_documents(self._offer):
             self._doubt("the Source offers no list of its resources")
             return _EARLIEST
         baseline = Baseline(self._offer, _EARLIEST)
         following: Fetch | None = baseline.current
         while following is not None:
-            if following is baseline.way:
+            if following is baseline.root:
                 self._listed.clear()
                 self._expected.resources.clear()
             await self._read_list(baseline)
@@ -135,9 +135,9 @@ class Expectation:
         try:
             part = baseline.read(*await self._document(baseline.current))
         except FetchError as error:
-            baseline.broken(error)
+            baseline.skip(error)
         except DocumentError as error:
-            baseline.broken(error.at(uri))
+            baseline.skip(error.at(uri))
         else:
             for resource in part.resources if part else ():
                 self._listed[resource.uri] = (resource, part.at if part else baseline.at)
@@ -171,16 +171,16 @@ class Expectation:
                 document, sent = await self._document(following)
                 step = pull.read(document, frontier, sent)
             except (FetchError, DocumentError) as error:
-                step = pull.broken(error, frontier)
+                step = pull.abandon(error, frontier)
             if step.coverage is not None:
                 self._take(step.coverage, frontier)
             if step.failure is not None:
                 self._doubt(str(step.failure))
             following = step.fetch
-        return step.hole
+        return step.gap_ends
 
     def _take(self, coverage: Coverage, frontier: Frontier) -> None:
-        reduced = reduce(coverage.changes, ordered=coverage.ordered)
+        reduced = reduce_changes(coverage.changes, ordered=coverage.ordered)
         fresh = {change.uri for change in frontier.fresh(coverage)}
         for uri, change in reduced.latest.items():
             ambiguous = uri in reduced.ambiguous

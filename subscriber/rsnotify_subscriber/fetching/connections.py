@@ -16,7 +16,7 @@ import aiohttp
 from yarl import URL
 
 from rsnotify.runtime.addresses import refusal
-from rsnotify.sync.retry import LONGEST_WISH
+from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 
 #: Connections to one host at a time: enough to hide latency, and no load to speak of.
 PER_HOST = 32
@@ -140,4 +140,4 @@ class Connections:
         """Leave a host alone for a while."""
         now = asyncio.get_running_loop().time()
         self._resting = {host: end for host, end in self._resting.items() if end > now}
-        self._resting[url.origin()] = now + min(seconds, LONGEST_WISH)
+        self._resting[url.origin()] = now + min(seconds, LONGEST_RETRY_AFTER)

@@ -16,7 +16,7 @@ from rsnotify.errors import ContentMismatch, Gone, NotFound, Unavailable
 from rsnotify.format.datetimes import Instant, parse_http_date
 from rsnotify.format.model import Document
 from rsnotify.format.vocabulary import Capability
-from rsnotify.sync.retry import asked_wait
+from rsnotify.sync.retry import parse_retry_after
 from rsnotify_subscriber.fetching.inflating import inflated
 
 #: RFC 9110 §8.8.2.2: a younger Last-Modified may hide a second change of the same second.
@@ -67,7 +67,7 @@ def check_transfer(uri: str, response: aiohttp.ClientResponse) -> None:
 
 def retry_after(response: aiohttp.ClientResponse) -> float | None:
     """Return how many seconds the server asks to wait, if it does."""
-    return asked_wait(response.headers.get("Retry-After", ""), datetime.now(UTC))
+    return parse_retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
 
 
 def format_http_date(moment: Instant) -> str:

@@ -10,8 +10,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify_hub.metrics import LAG_BUCKETS, WORST, Metrics, Readings
-from rsnotify_hub.statistics import Outcome, Statistics, Way
-from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
 from tests.hub.admin.conftest import Admin
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
 
@@ -39,7 +39,7 @@ def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -
         version="1.2.3",
         statistics=statistics or Statistics(),
         logs=(),
-        subscriptions={State.ACTIVE: len(lags)},
+        subscriptions={DeliveryState.ACTIVE: len(lags)},
         lags=lags,
         connections=4,
         websockets=3,
@@ -92,8 +92,8 @@ def test_every_count_has_a_name():
     statistics.accepted, statistics.accepted_bytes = 1, 2
     statistics.duplicates, statistics.retries = 3, 4
     statistics.refused["forbidden"] = 5
-    statistics.deliveries[Way.WEBSUB, Outcome.GIVEN_UP] = 6
-    statistics.delivered_bytes[Way.WEBSOCKET] = 7
+    statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP] = 6
+    statistics.delivered_bytes[DeliveryTransport.WEBSOCKET] = 7
     found = scraped(statistics=statistics)
     assert found["rsnotify_hub_info"] == {("1.2.3",): 1.0}
     assert found["rsnotify_hub_fragments_total"][()] == 1

@@ -11,7 +11,7 @@ from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrde
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivering.delivery import Delivery, Failure, State
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure, DeliveryState
 from tests.hub.helpers import at
 
 names = st.sets(st.text(min_size=1, max_size=4), max_size=30)
@@ -75,7 +75,9 @@ def test_topics_that_changed_last_come_first():
     assert [row.topic[-1] for row in page.rows] == ["c", "b", "d", "a"]
 
 
-def delivery(name: str, *, behind: float | None = None, state: State = State.ACTIVE) -> Delivery:
+def delivery(
+    name: str, *, behind: float | None = None, state: DeliveryState = DeliveryState.ACTIVE
+) -> Delivery:
     found = Delivery(
         Subscription(
             "https://a.example/",
@@ -83,14 +85,14 @@ def delivery(name: str, *, behind: float | None = None, state: State = State.ACT
             None,
             at(0) + timedelta(days=1),
             0,
-            suspended=state is State.SUSPENDED,
+            suspended=state is DeliveryState.SUSPENDED,
         )
     )
     found.behind_since = None if behind is None else at(behind)
-    if state in (State.RETRYING, State.GIVEN_UP):
+    if state in (DeliveryState.RETRYING, DeliveryState.GIVEN_UP):
         found.failures = 1
-        found.last_failure = Failure(at(0), 500, "answers 500", b"")
-    if state is State.GIVEN_UP:
+        found.last_failure = DeliveryFailure(at(0), 500, "answers 500", b"")
+    if state is DeliveryState.GIVEN_UP:
         found.given_up_since = at(5)
     assert found.state is state
     return found
@@ -100,10 +102,10 @@ def test_subscriptions_in_trouble_come_first_and_the_longest_lag_among_them():
     rows = [
         delivery("level"),
         delivery("slow", behind=4),
-        delivery("held", behind=1, state=State.SUSPENDED),
-        delivery("newly failing", behind=3, state=State.RETRYING),
-        delivery("failing", behind=2, state=State.RETRYING),
-        delivery("dead", behind=4, state=State.GIVEN_UP),
+        delivery("held", behind=1, state=DeliveryState.SUSPENDED),
+        delivery("newly failing", behind=3, state=DeliveryState.RETRYING),
+        delivery("failing", behind=2, state=DeliveryState.RETRYING),
+        delivery("dead", behind=4, state=DeliveryState.GIVEN_UP),
     ]
     order = SUBSCRIPTIONS[SubscriptionOrder.TROUBLE]
     found, after = [], ""

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from rsnotify_hub.websub.asking import QUICK
-from rsnotify_hub.websub.delivering.turns import QUICK_SECONDS
-from rsnotify_hub.websub.room import PENDING_SHARE
+from rsnotify_hub.websub.delivery.scheduler import QUICK_SECONDS
+from rsnotify_hub.websub.intent_requests import QUICK
+from rsnotify_hub.websub.quota import PENDING_SHARE
 from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment

@@ -17,7 +17,7 @@ from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, LogWatch
 from tests.hub.mqtt.conftest import Listen
 from tests.hub.mqtt.test_asking import MAPS, NAME, ask, run_asked, span
-from tests.hub.test_websocket_selecting import BASE, named
+from tests.hub.selections import BASE, named
 
 __all__ = ["run_asked"]
 

@@ -23,7 +23,7 @@ from rsnotify_hub.selecting.cutting import QUIET_SECONDS
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, START, TOPIC, Client, LogWatch, fragment, seconds_of
 from tests.hub.mqtt.conftest import Ear, Listen
-from tests.hub.test_websocket_selecting import BASE, named
+from tests.hub.selections import BASE, named
 from tests.mosquitto import Mosquitto
 
 MAPS = PushSelection(prefixes=(BASE + "maps/",))

@@ -1,4 +1,4 @@
-"""Callbacks that answer as they are told, byte by byte."""
+"""Callbacks with scripted answers, byte by byte."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Request(Struct, frozen=True):
 
 
 class Server:
-    """What it was sent, and how many connections it has seen."""
+    """The requests and connections that it received."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -58,7 +58,7 @@ class Server:
 async def serving(
     *scripts: Script, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[Server]:
-    """Serve; a connection beyond the scripts is as the last of them."""
+    """Serve; connections beyond the scripts follow the last of them."""
     server = Server(0)
     tasks: set[asyncio.Task[None]] = set()
 

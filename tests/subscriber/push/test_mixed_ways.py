@@ -17,8 +17,8 @@ from rsnotify_subscriber.push.preference import HOLD, LONGEST_HOLD
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.transport import Listener
 from rsnotify_subscriber.push.ways import Way
-from tests.core.mixed import HISTORIES, Mixed, by_one_way, through
-from tests.core.mixed import Way as Line
+from tests.core.mixed import HISTORIES, Mixed, deliver_perfectly, through
+from tests.core.mixed import Connection as Line
 from tests.core.world import OFFER, PATIENT, Destination, Source
 from tests.subscriber.push.virtual import run
 
@@ -69,7 +69,7 @@ class Kept(Mixed):
         super().__init__(source, destination)
         self._random = random
         self._most = most
-        self.transports = [Transport(line, destination) for line in self.ways]
+        self.transports = [Transport(line, destination) for line in self.connections]
         kinds = (Via.WEBSOCKET, Via.MQTT, Via.WEBSUB)
         self.kept = [
             Way(kind, "topic", (kind.value,), lambda _, one=one: one)
@@ -156,7 +156,7 @@ async def live_through(kept: Kept, single: Destination, steps: list[tuple]) -> N
     single.settle()
     for step in steps:
         if step[0] == "emit":
-            by_one_way(source, single, kept.emit(step[1]))
+            deliver_perfectly(source, single, kept.emit(step[1]))
         else:
             await kept.live(step)
     destination.broken = 0.0
@@ -167,7 +167,7 @@ async def live_through(kept: Kept, single: Destination, steps: list[tuple]) -> N
     assert len(kept.push.up) == min(kept._most, len(kept.kept))
     source.finish(OFFER)
     for _ in range(2):  # what is left, then a heartbeat
-        by_one_way(source, single, kept.emit(len(source.history) + 1))
+        deliver_perfectly(source, single, kept.emit(len(source.history) + 1))
     await kept.let_all_come()
     destination.settle()
     destination.poll()

@@ -1,1 +1,1 @@
-"""Plain WebSub pings: the hub fetches a topic itself, and tells what of it is news."""
+"""Plain WebSub pings: the hub fetches a topic, and appends to its log what is new."""

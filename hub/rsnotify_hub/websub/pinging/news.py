@@ -1,32 +1,38 @@
-"""What of a fetched topic is news to its log. Nothing here does I/O."""
+"""The part of a fetched topic that is new to its log, without I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence, Set
 
 from rsnotify.errors import InvalidDocument
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.reader import DocumentLimits, read_document
+from rsnotify.format.vocabulary import Rel
 from rsnotify.format.writer import write_document
 from rsnotify_hub.log.contents import is_sitemap, is_xml, whole_content
 from rsnotify_hub.log.fragments import (
     MERGED_CONTENT_TYPE,
     Fragment,
+    capability_of,
     describe,
     read_fragment,
     read_kept,
 )
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.websub.pinging.channel_lists import ChangeKey, announce, keys_at, part_after
-from rsnotify_hub.websub.pinging.fetching import Fetched
+from rsnotify_hub.websub.pinging.topic_client import Fetched
+
+#: What distinguishes two changes of one instant: the URI and the kind of change.
+ChangeKey = tuple[str, str | None]
 
 
-class Reader:
-    """Reads what topics answer.
+class NewsReader:
+    """Reads the answers of topics.
 
     Args:
-        limits: What is refused of a Change List for its size.
-        max_bytes: The largest that is passed on.
+        limits: The limits of a Change List.
+        max_bytes: The largest content that is passed on.
     """
 
     def __init__(self, limits: DocumentLimits, max_bytes: int) -> None:
@@ -41,16 +47,16 @@ class Reader:
         last: Sequence[Entry],
         received: Instant,
     ) -> Fragment | None:
-        """Tell what is to be appended.
+        """Return what is to be appended to the log.
 
         Args:
-            fetched: What the topic answered.
-            through: Where its log of changes ends; None where there is none.
+            fetched: The answer of the topic.
+            through: The instant up to which the log has changes; None without such a log.
             last: The entries of the log that reach this instant.
-            received: When it answered.
+            received: When the topic answered.
 
         Returns:
-            A fragment, or a whole content; None when a Change List has nothing new.
+            A fragment, or a whole content; None if a Change List has nothing new.
 
         Raises:
             DocumentError: It cannot be passed on.
@@ -86,5 +92,70 @@ def _known(last: Sequence[Entry], through: Instant) -> set[ChangeKey]:
 
 
 def _guessed(body: bytes) -> str:
-    """Say what a content is whose server does not (RFC 9110 §8.3 lets one look)."""
+    """Guess the type of a content without a Content-Type, as RFC 9110 §8.3 allows."""
     return MERGED_CONTENT_TYPE if body.startswith(b"<?xml") else "application/octet-stream"
+
+
+def keys_at(resources: Iterable[Resource], instant: Instant) -> set[ChangeKey]:
+    """Return the keys of the changes of exactly one instant."""
+    return {(entry.uri, entry.change) for entry in resources if entry.changed_at == instant}
+
+
+def part_after(
+    document: Document, *, through: Instant | None, known: Set[ChangeKey]
+) -> Document | None:
+    """Return the part of a Change List that the log does not have.
+
+    Args:
+        document: The Change List of the topic.
+        through: Where the log ends; None without a log.
+        known: The changes of the instant `through` that the log has. A Source of second
+            granularity may add another change within that same second.
+
+    Returns:
+        A Change Notification from the last change before the new ones; the document itself if the
+        new part cannot be determined; None if nothing is new.
+    """
+    dates = [entry.changed_at for entry in document.resources]
+    ordered = [at for at in dates if at is not None]
+    if through is None:
+        return document if document.resources else None
+    if len(ordered) < len(dates) or ordered != sorted(ordered):
+        return document
+    begins = document.from_ or (ordered[0] if ordered else None)
+    if begins is not None and begins > through:
+        return document
+    late = keys_at(document.resources, through) - known
+    cut = bisect_left(ordered, through) if late else bisect_right(ordered, through)
+    if cut == len(ordered):
+        return None
+    before = ordered[cut - 1] if cut else document.from_
+    return document if before is None else _tail(document, cut, before, ordered[-1])
+
+
+def _tail(document: Document, cut: int, from_: Instant, last: Instant) -> Document:
+    return Document(
+        capability=capability_of(document),
+        resources=document.resources[cut:],
+        from_=from_,
+        until=document.until or last,
+        links=_up(document),
+    )
+
+
+def announce(document: Document) -> Document:
+    """Return a heartbeat that replaces changes that are too many to push.
+
+    Its `from` is the last change, so that every Destination sees a gap and pulls the Change List.
+
+    Raises:
+        InvalidDocument: The last change has no datetime.
+    """
+    last = document.resources[-1].changed_at
+    if last is None:
+        raise InvalidDocument("it is too large, and its last change has no datetime")
+    return Document(capability=capability_of(document), from_=last, until=last, links=_up(document))
+
+
+def _up(document: Document) -> tuple[Link, ...]:
+    return tuple(link for link in document.links if link.rel == Rel.UP)

@@ -1,8 +1,8 @@
 """Plain WebSub pings (`hub.mode=publish`): the hub fetches the topic itself.
 
-Theory of operation. Each topic has at most one fetch under way. Pings that come meanwhile
-share the next one, which begins after all of them, so that it sees what each was sent for. A
-topic that anybody may ping rests a while between two fetches; pings wait for its turn.
+Theory of operation. Each topic has at most one fetch at a time. Pings that arrive meanwhile share
+the next one, which begins after all of them, so that it sees the change that each announces.
+Between two fetches of a topic that anybody may ping there is a pause, for which pings wait.
 """
 
 from __future__ import annotations
@@ -22,28 +22,21 @@ from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import host_of
-from rsnotify_hub.websub.pinging.fetching import Fetched, TopicClient, Validators
-from rsnotify_hub.websub.pinging.news import Reader
+from rsnotify_hub.websub.pinging.news import NewsReader
+from rsnotify_hub.websub.pinging.topic_client import Fetched, TopicClient, Validators
 
-#: How many topics are fetched at once, as each may be held in memory; and of one host.
-_AT_ONCE, _AT_HOST = 16, 4
-#: How many topics may be fetched, or wait for it.
-_MOST = 1000
-#: Of how many topics it is remembered which version was fetched.
-_REMEMBERED = 10_000
+#: How many topics are fetched at once, since each may be held in memory; in all and of one host.
+_CONCURRENT, _CONCURRENT_PER_HOST = 16, 4
+#: How many topics may be fetched or wait for it.
+_MAX_TOPICS = 1000
+#: For how many topics the fetched version is remembered.
+_MAX_VERSIONS = 10_000
 
 _UNKNOWN = Validators()
 
 
-class Pings:
-    """Fetches topics, and appends what is news.
-
-    Args:
-        topics: The logs.
-        client: The guarded HTTP client.
-        configuration: How large documents may be, and which topics anybody may ping how often.
-        clock: Tells the current instant.
-    """
+class PingHandler:
+    """Fetches topics, and appends what is new."""
 
     def __init__(
         self,
@@ -56,7 +49,7 @@ class Pings:
         self._clock = clock
         self._open_topics = configuration.open_topics
         self._max_open_topics = configuration.max_open_topics
-        self._rest = configuration.ping_seconds
+        self._pause = configuration.ping_seconds
         self._client = TopicClient(
             client,
             max_bytes=configuration.max_channel_bytes,
@@ -65,54 +58,54 @@ class Pings:
         limits = DocumentLimits(
             document_bytes=configuration.max_channel_bytes, links=configuration.max_links
         )
-        self._reader = Reader(limits, configuration.max_fragment_bytes)
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._reader = NewsReader(limits, configuration.max_fragment_bytes)
+        self._capacity = asyncio.Semaphore(_CONCURRENT)
         self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._working: dict[str, asyncio.Task[None]] = {}
         self._versions: dict[str, tuple[int, Validators]] = {}
 
     async def fetch(self, topic: str) -> None:
-        """GET a topic, and append what the log does not have; returns once it is durable.
+        """GET a topic, and append what is new; return once that is durable.
 
         Raises:
-            Refusal: Too much is being fetched, or one more open topic would be too many.
-            FetchError: The topic did not answer with what can be passed on.
-            StorageError: The news could not be kept.
+            Refusal: Too many topics are being fetched, or there are too many open topics.
+            FetchError: The topic did not answer with content that can be passed on.
+            StorageError: The new content could not be stored.
         """
         if topic not in self._working:
-            self._check_room(topic)
+            self._check_capacity(topic)
         if topic not in self._waiting:
-            self._waiting[topic] = _heeded(asyncio.get_running_loop().create_future())
+            self._waiting[topic] = _retrieved(asyncio.get_running_loop().create_future())
         if topic not in self._working:
             self._working[topic] = asyncio.create_task(self._work(topic))
         await asyncio.shield(self._waiting[topic])
 
-    def _check_room(self, topic: str) -> None:
-        if len(self._working) >= _MOST:
+    def _check_capacity(self, topic: str) -> None:
+        if len(self._working) >= _MAX_TOPICS:
             raise Refusal(Code.UNAVAILABLE, "too many topics are being fetched; try again later")
         new = self.is_open(topic) and self._topics.state(topic) is None
         if new and len(self._topics.states()) >= self._max_open_topics:
-            raise Refusal(Code.UNAVAILABLE, "this hub has no room for one more open topic")
+            raise Refusal(Code.UNAVAILABLE, "this hub has too many open topics")
 
     def is_open(self, topic: str) -> bool:
-        """Tell whether anybody may have a topic fetched."""
+        """Return whether anybody may ping a topic."""
         return any(is_granted(prefix, topic) for prefix in self._open_topics)
 
     async def _work(self, topic: str) -> None:
         try:
             while (future := self._waiting.pop(topic, None)) is not None:
-                await self._serve(topic, future)
+                await self._settle(topic, future)
                 if self.is_open(topic):
-                    await asyncio.sleep(self._rest)
+                    await asyncio.sleep(self._pause)
         finally:
             del self._working[topic]
 
-    async def _serve(self, topic: str, future: asyncio.Future[None]) -> None:
-        host = self._hosts.setdefault(host_of(topic), asyncio.Semaphore(_AT_HOST))
+    async def _settle(self, topic: str, future: asyncio.Future[None]) -> None:
+        host = self._hosts.setdefault(host_of(topic), asyncio.Semaphore(_CONCURRENT_PER_HOST))
         try:
-            # Who waits for a host that hangs must hold no place that another could have.
-            async with host, self._room:
+            # The host comes first: a wait for a slow host must not use up the shared capacity.
+            async with host, self._capacity:
                 await self._fetch(topic)
         except asyncio.CancelledError:
             future.cancel()
@@ -139,18 +132,18 @@ class Pings:
         self._remember(topic, fetched)
 
     def _version(self, topic: str) -> Validators:
-        """Return what tells the version that the log has, unless something else came since."""
+        """Return the validators of the newest log entry, if it came from a fetch."""
         position, validators = self._versions.get(topic, (0, _UNKNOWN))
         return validators if position == self._topics.position(topic) else _UNKNOWN
 
     def _remember(self, topic: str, fetched: Fetched) -> None:
         self._versions.pop(topic, None)
         self._versions[topic] = self._topics.position(topic), fetched.validators
-        if len(self._versions) > _REMEMBERED:
+        if len(self._versions) > _MAX_VERSIONS:
             del self._versions[next(iter(self._versions))]
 
     async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[Entry]]:
-        """Return the instant where the log of changes ends, and the entries that reach it."""
+        """Return the instant up to which the log has changes, and the entries that reach it."""
         state = self._topics.state(topic)
         if state is None or state.whole:
             return None, []
@@ -158,14 +151,14 @@ class Pings:
         return state.through, await self._topics.read(topic, after=0, since=before)
 
     async def close(self) -> None:
-        """Give up what is being fetched; whoever pinged gets no answer."""
+        """Cancel all fetches; the pings get no answer."""
         tasks = list(self._working.values())
         for each in (*tasks, *self._waiting.values()):
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _heeded(future: asyncio.Future[None]) -> asyncio.Future[None]:
-    """Let nobody complain of an error where whoever pinged has gone."""
+def _retrieved(future: asyncio.Future[None]) -> asyncio.Future[None]:
+    """Mark any exception as retrieved, since the client that pinged may be gone."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return future

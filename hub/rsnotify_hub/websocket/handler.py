@@ -1,0 +1,265 @@
+"""`GET /ws`: who may open a WebSocket, and the role that its first frame gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from rsnotify.selection.push_selection import EVERYTHING
+from rsnotify_hub.access.clients import is_loopback
+from rsnotify_hub.access.limits import Limits
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.intake import Intake
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.selecting.streams import Stream
+from rsnotify_hub.serving.seats import Seats
+from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.urls import check_url
+from rsnotify_hub.websocket.connection import CLOSE_SECONDS, FrameHandler, WebSocketConnection
+from rsnotify_hub.websocket.frames import (
+    GOING_AWAY,
+    INTERNAL_ERROR,
+    POLICY_VIOLATION,
+    TRY_AGAIN_LATER,
+    ErrorFrame,
+    PublishFrame,
+    SubscribeFrame,
+    decode,
+    encode,
+)
+from rsnotify_hub.websocket.handshake import Upgraded, accept_upgrade, hand_over
+from rsnotify_hub.websocket.keep_alive import KeepAlive
+from rsnotify_hub.websocket.origins import Origins
+from rsnotify_hub.websocket.publishing import WebSocketInbox, accept_fragments
+from rsnotify_hub.websocket.replay import FullReplay, replay, select_of, since_of
+from rsnotify_hub.websocket.selections import SelectionGroups, SelectiveSubscriber
+from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
+
+log = logging.getLogger("rsnotify.hub.websocket")
+
+_CLOSE_CODES = {
+    Code.BAD_REQUEST: POLICY_VIOLATION,
+    Code.FORBIDDEN: POLICY_VIOLATION,
+    Code.INVALID_FRAGMENT: POLICY_VIOLATION,
+    Code.UNAVAILABLE: TRY_AGAIN_LATER,
+    Code.TOO_MANY: TRY_AGAIN_LATER,
+}
+
+_NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
+
+_Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class WebSocketHandler:
+    """The handler of `GET /ws`.
+
+    Args:
+        intake: Checks publishers, and reads fragments.
+        topics: The logs.
+        channel: The live subscribers.
+        groups: The groups of those that requested a selection.
+        limits: The rate limits of one client.
+        statistics: Counts refusals.
+        configuration: The limits of one connection, and of their number.
+        public_url: The public URL of the hub, whose own pages may open a WebSocket.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        topics: Topics,
+        channel: WebSocketChannel,
+        groups: SelectionGroups,
+        limits: Limits,
+        statistics: Statistics,
+        configuration: Configuration,
+        *,
+        public_url: str,
+    ) -> None:
+        self._intake = intake
+        self._topics = topics
+        self._channel = channel
+        self._groups = groups
+        self._limits = limits
+        self._statistics = statistics
+        self._configuration = configuration
+        self._origins = Origins(public_url, configuration.websocket_origins)
+        self._limit = Seats(
+            configuration.max_websockets, configuration.websockets_per_client, is_loopback
+        )
+        self._keep_alive = KeepAlive(configuration.websocket_ping_seconds)
+        self._publishing: dict[WebSocketInbox, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def count(self) -> int:
+        """Return the number of open connections."""
+        return len(self._keep_alive)
+
+    def queued(self) -> int:
+        """Return the number of bytes that wait for clients to read."""
+        connections = self._keep_alive.connections()
+        waiting = (each.transport.get_write_buffer_size() for each in connections)
+        return sum(waiting) + self._channel.queued()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Open one connection.
+
+        Raises:
+            Refusal: There are too many.
+            HTTPException: The request is no WebSocket's, or its page may not open one.
+        """
+        self._check(request)
+        answer = accept_upgrade(request)
+        hand_over(request, answer, partial(self._connect, request))
+        return Upgraded()
+
+    def _check(self, request: web.Request) -> None:
+        if not self._origins.allows(request.headers.get("Origin"), request.host):
+            # Not a Refusal, whose answer would request a token: none would help.
+            self._statistics.refused[Code.FORBIDDEN] += 1
+            raise web.HTTPForbidden(text="pages of this origin may not open a WebSocket here\n")
+        self._limits.connections.check(request.remote)
+        if self._limit.full or self._limit.has_enough(request.remote or ""):
+            raise Refusal(Code.TOO_MANY, "too many WebSockets are open; try again later")
+
+    def _connect(
+        self, request: web.Request, transport: asyncio.Transport, release: Callable[[], None]
+    ) -> WebSocketConnection:
+        address = request.remote or ""
+        self._limit.take(address)
+
+        def lost(connection: WebSocketConnection) -> None:
+            release()
+            self._limit.leave(address)
+            self._keep_alive.remove(connection)
+
+        max_bytes = self._configuration.max_fragment_bytes
+        connection = WebSocketConnection(transport, max_bytes=max_bytes, on_lost=lost)
+        connection.handler = _FirstFrame(
+            partial(self._first_message, connection, request),
+            partial(self.refuse, connection, _NO_FIRST_FRAME),
+            self._configuration.request_seconds,
+        )
+        self._keep_alive.add(connection)
+        return connection
+
+    def _first_message(
+        self,
+        connection: WebSocketConnection,
+        request: web.Request,
+        payload: bytes,
+        *,
+        is_text: bool,
+    ) -> None:
+        try:
+            if not is_text:
+                raise Refusal(Code.BAD_REQUEST, "frames are text frames")
+            frame = decode(payload)
+            check_url(frame.topic, "topic")
+            if isinstance(frame, PublishFrame):
+                self._publish(connection, request, frame)
+            else:
+                self._subscribe(connection, request, frame)
+        except Refusal as refusal:
+            self.refuse(connection, refusal)
+
+    def _publish(
+        self, connection: WebSocketConnection, request: web.Request, frame: PublishFrame
+    ) -> None:
+        permission = self._intake.check_publisher(request, frame.topic)
+        connection.allow_large()
+        connection.handler = inbox = WebSocketInbox(connection)
+        read, check = self._intake.read, permission.check
+        work = partial(accept_fragments, inbox, frame.topic, self._topics, read, check)
+        self._publishing[inbox] = task = self._begin(connection, work)
+        task.add_done_callback(lambda _: self._publishing.pop(inbox))
+
+    def _subscribe(
+        self, connection: WebSocketConnection, request: web.Request, frame: SubscribeFrame
+    ) -> None:
+        since, select = since_of(frame), select_of(frame)
+        address, group = request.remote or "", None
+        if select:
+            group = self._groups.enter(Stream(frame.topic, select), self._topics, address)
+        subscriber = (
+            WebSocketSubscriber(connection, frame.topic, self._channel, self._refuse_more)
+            if group is None
+            else SelectiveSubscriber(
+                connection, group, address, self._groups, self._channel, self._refuse_more
+            )
+        )
+        connection.handler = subscriber
+        self._channel.enter(subscriber)
+        source = group or FullReplay(self._topics, frame.topic)
+        granted = select if group else EVERYTHING
+        work = partial(replay, subscriber, since, self._topics, source, granted, self._channel)
+        subscriber.cancel_replay = self._begin(connection, work).cancel
+
+    def _begin(self, connection: WebSocketConnection, work: _Work) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._run(connection, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _run(self, connection: WebSocketConnection, work: _Work) -> None:
+        try:
+            await work()
+        except Refusal as refusal:
+            self.refuse(connection, refusal)
+        except Exception:
+            # After a fault of the hub, the client reconnects, and the others are not affected.
+            log.exception("a connection failed")
+            connection.close(INTERNAL_ERROR, "the hub failed")
+
+    def refuse(self, connection: WebSocketConnection, refusal: Refusal) -> None:
+        """Send the reason, and close."""
+        if connection.has_ended:
+            return
+        self._statistics.refused[refusal.code] += 1
+        connection.send_text(encode(ErrorFrame(code=refusal.code, message=refusal.reason)))
+        connection.close(_CLOSE_CODES[refusal.code], refusal.code)
+
+    def _refuse_more(self, connection: WebSocketConnection) -> None:
+        self.refuse(connection, Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only"))
+
+    async def close(self) -> None:
+        """Acknowledge what Sources have sent, then close every connection."""
+        for inbox in self._publishing:
+            inbox.finish()
+        if self._publishing:
+            await asyncio.wait(self._publishing.values(), timeout=CLOSE_SECONDS)
+        for connection in self._keep_alive.connections():
+            connection.close(GOING_AWAY, "the hub stops")
+        # Connections that do not answer in time are aborted.
+        await self._keep_alive.wait_until_empty()
+
+
+class _FirstFrame(FrameHandler):
+    """Waits for the first frame of a client.
+
+    Args:
+        received: Called with the first message.
+        timed_out: Called if none arrives in time.
+        seconds: The time limit.
+    """
+
+    __slots__ = ("_received", "_timer")
+
+    def __init__(
+        self, received: Callable[..., None], timed_out: Callable[[], None], seconds: float
+    ) -> None:
+        self._received = received
+        self._timer = asyncio.get_running_loop().call_later(seconds, timed_out)
+
+    def received(self, payload: bytes, *, is_text: bool) -> None:
+        self._timer.cancel()
+        self._received(payload, is_text=is_text)
+
+    def lost(self) -> None:
+        self._timer.cancel()

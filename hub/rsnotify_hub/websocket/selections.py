@@ -1,0 +1,218 @@
+"""Subscribers that requested a selection from a topic, in groups with the same selection.
+
+A group costs the hub filtering as long as it has a member, so the number of groups of a topic is
+limited. No client can use up that number: it may create another group only while more are left than
+it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import Instant
+from rsnotify_hub.access.clients import bucket_of, is_loopback
+from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.selecting.cutting import Cutting
+from rsnotify_hub.selecting.leaving import join
+from rsnotify_hub.selecting.sieve import Sieve
+from rsnotify_hub.selecting.streams import Stream
+from rsnotify_hub.websocket.connection import WebSocketConnection
+from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
+
+log = logging.getLogger("rsnotify.hub.websocket")
+
+#: How long a group waits after a failure, in seconds.
+_RETRY_SECONDS = 1.0
+
+
+class SelectionGroup:
+    """The subscribers of one selection (a `LogReplay`), for which fragments are filtered once.
+
+    Theory of operation. The log is the group's queue: the group has a position in it. Entries after
+    that position are filtered and sent to all members at once, like those of a topic. Empty
+    fragments, which are held back for a moment, are after that position. A new subscriber joins the
+    audience only once it has everything that the log had when it came: it may know a part of that
+    already, and replays the rest by itself.
+    """
+
+    def __init__(
+        self, selection: Stream, topics: Topics, filter_cache: Sieve, live: WebSocketChannel
+    ) -> None:
+        self.selection = selection
+        self._clients: Counter[str] = Counter()
+        self._key = selection.key
+        self._topics = topics
+        self._filter_cache = filter_cache
+        self._live = live
+        position = topics.position(selection.topic)
+        self._reader = Cutting(selection, topics, filter_cache, position)
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._moved = asyncio.Event()
+
+    @property
+    def owner(self) -> str | None:
+        """The client whose group it is: its oldest member; None if it is empty."""
+        return next(iter(self._clients), None)
+
+    def enter(self, client: str) -> None:
+        """Add a connection of a client."""
+        self._clients[client] += 1
+
+    def leave(self, client: str) -> None:
+        """Remove a connection of a client."""
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
+
+    @property
+    def end(self) -> int:
+        """The position in the log up to which the live members have everything."""
+        return self._reader.position
+
+    def is_behind(self, position: int) -> bool:
+        """Return whether the members are still to be sent entries up to a position."""
+        return self.end < position
+
+    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
+        """Return the filtered log, up to the position of the group (`LogReplay.read`).
+
+        Raises:
+            StorageError: The store cannot be read.
+        """
+        if self.end <= after:
+            await self._moved.wait()
+        entries = await self._topics.read(self.selection.topic, after=after, since=since)
+        wanted = [entry for entry in entries if entry.position <= self.end]
+        return join(await self._filter_cache.left(self.selection, wanted, old=True))
+
+    def wake(self) -> None:
+        """Send what was appended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._reader.has_more:
+                if filtered := await self._reader.next():
+                    self._live.deliver(self._key, filtered)
+                # Wake those that wait now, and nobody later.
+                self._moved.set()
+                self._moved.clear()
+            if self._reader.holds:
+                self._wake_in(self._reader.wait)
+        except StorageError as error:
+            log.error("a part of %s cannot be sent: %s", self.selection.topic, error)
+            self._wake_in(_RETRY_SECONDS)
+        except Exception:
+            # A fault of the hub must not end the subscriptions of the group.
+            log.exception("a part of %s could not be sent", self.selection.topic)
+            self._wake_in(_RETRY_SECONDS)
+        finally:
+            self._task = None
+
+    def _wake_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
+
+
+class SelectionGroups:
+    """The groups of every topic (a `Channel`)."""
+
+    def __init__(self, live: WebSocketChannel, filter_cache: Sieve, most: int) -> None:
+        self._live = live
+        self._filter_cache = filter_cache
+        self._most = most
+        self._groups: dict[str, dict[Stream, SelectionGroup]] = {}
+
+    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+        """Begin to send what was appended (`Channel.deliver`)."""
+        for group in self._groups.get(topic, {}).values():
+            group.wake()
+
+    def subscribers(self, topic: str) -> int:
+        """Return 0: `WebSocketChannel` counts the members (`Channel.subscribers`)."""
+        return 0
+
+    def enter(self, selection: Stream, topics: Topics, address: str) -> SelectionGroup | None:
+        """Add a subscriber to the group of a selection.
+
+        Args:
+            selection: The selection, and its topic.
+            topics: The logs.
+            address: The address of the subscriber.
+
+        Returns:
+            The group; None if the topic or the client has too many, so that the subscriber gets all
+            of the topic.
+        """
+        groups = self._groups.get(selection.topic, {})
+        group = groups.get(selection)
+        if group is None:
+            if not self._may_create(groups.values(), address):
+                return None
+            group = SelectionGroup(selection, topics, self._filter_cache, self._live)
+            self._groups.setdefault(selection.topic, {})[selection] = group
+        group.enter(bucket_of(address))
+        return group
+
+    def _may_create(self, groups: Iterable[SelectionGroup], address: str) -> bool:
+        owners = [group.owner for group in groups]
+        # A loopback address may be that of a proxy for many clients.
+        owned = 0 if is_loopback(address) else owners.count(bucket_of(address))
+        return owned < self._most - len(owners)
+
+    def leave(self, group: SelectionGroup, address: str) -> None:
+        """Remove a subscriber from its group."""
+        group.leave(bucket_of(address))
+        if group.owner is not None:
+            return
+        group.close()
+        groups = self._groups[group.selection.topic]
+        del groups[group.selection]
+        if not groups:
+            del self._groups[group.selection.topic]
+
+    def close(self) -> None:
+        """Send nothing more."""
+        for groups in self._groups.values():
+            for group in groups.values():
+                group.close()
+
+
+class SelectiveSubscriber(WebSocketSubscriber):
+    """A member of a group."""
+
+    __slots__ = ("_address", "_group", "_groups")
+
+    def __init__(
+        self,
+        connection: WebSocketConnection,
+        group: SelectionGroup,
+        address: str,
+        groups: SelectionGroups,
+        channel: WebSocketChannel,
+        refuse: Callable[[WebSocketConnection], None],
+    ) -> None:
+        super().__init__(connection, group.selection.topic, channel, refuse, group.selection.key)
+        self._group = group
+        self._address = address
+        self._groups = groups
+
+    def lost(self) -> None:
+        super().lost()
+        self._groups.leave(self._group, self._address)

@@ -1,0 +1,173 @@
+"""The delivery state of one subscription: values and decisions without I/O.
+
+Theory of operation. A subscription is *active* while deliveries succeed, however far behind it
+is. A failed attempt makes it *retrying*, with growing waits. After attempts have failed for too
+long it is *given up*: nothing is sent until the topic is updated, and then it is retried for as
+long again (WebSub §7). Its position in the log stays, so that it then receives what it missed. A
+renewal shows that the subscriber is alive, so its next attempt does not wait. A *suspended*
+subscription waits for an administrator.
+
+    state       failed          failed for too long   delivered   updated     renewed
+    active      retrying        -                     active      active      active
+    retrying    retrying        given up              active      retrying    retrying, now
+    given up    -               -                     -           retrying    retrying, now
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from enum import StrEnum
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant
+from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.urls import authority_of, host_of
+from rsnotify_hub.websub.delivery.answers import Answer, redacted
+from rsnotify_hub.websub.delivery.scheduler import DeliverySlot
+
+
+class DeliveryState(StrEnum):
+    """The states of the table above."""
+
+    ACTIVE = "active"
+    RETRYING = "retrying"
+    GIVEN_UP = "given-up"
+    SUSPENDED = "suspended"
+
+
+class DeliveryFailure(Struct, frozen=True):
+    """A failed attempt.
+
+    Args:
+        at: When it failed.
+        status: The HTTP status of the answer; None without one.
+        reason: The cause, worded to follow "the callback".
+        excerpt: The first bytes of the answer's body.
+    """
+
+    at: Instant
+    status: int | None
+    reason: str
+    excerpt: bytes
+
+
+class Trouble(Struct, frozen=True):
+    """How deliveries to a subscription fail, stored so that it survives a restart of the hub.
+
+    Args:
+        failures: The number of failed attempts in a row.
+        behind_since: When the subscription fell behind.
+        trying_since: When the first of these attempts failed, or when the topic was updated
+            since.
+        given_up_since: When it was given up.
+        last_failure: The last failed attempt.
+    """
+
+    failures: int
+    behind_since: Instant | None
+    trying_since: Instant | None
+    given_up_since: Instant | None
+    last_failure: DeliveryFailure | None
+
+
+class Delivery:
+    """The delivery state of one subscription.
+
+    Args:
+        subscription: Its stored value.
+
+    Attributes:
+        id: Its name where its callback must not show.
+        host: The host of its callback.
+        authority: The host and port of its callback.
+        subscription: Its value, with the position up to which it was delivered.
+        failures: The number of failed attempts in a row.
+        behind_since: When it fell behind; None while it is up to date.
+        retry_at: When the next attempt is, if it waits for one.
+        backoff_until: When the next attempt is due by the backoff, even if one was made earlier.
+        is_extra: Whether the next attempt is one besides those of the backoff.
+        stored_trouble: The trouble that the store has.
+        last_failure: The last failed attempt, however long ago.
+        given_up_since: When it was given up; None unless it is.
+        slot: The attempt that runs or waits for capacity.
+        timer: Ends the wait for the next attempt.
+        lock: Held while its value is changed in the store.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.id = subscription_id(subscription.topic, subscription.callback)
+        self.host = host_of(subscription.callback)
+        self.authority = authority_of(subscription.callback)
+        self.subscription = subscription
+        self.failures = 0
+        self.behind_since: Instant | None = None
+        self.retry_at: Instant | None = None
+        self.backoff_until: Instant | None = None
+        self.is_extra = False
+        self.stored_trouble: Trouble | None = None
+        self.last_failure: DeliveryFailure | None = None
+        self.given_up_since: Instant | None = None
+        self.slot: DeliverySlot | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.lock = asyncio.Lock()
+        self._trying_since: Instant | None = None
+
+    @property
+    def state(self) -> DeliveryState:
+        if self.subscription.suspended:
+            return DeliveryState.SUSPENDED
+        if self.given_up_since is not None:
+            return DeliveryState.GIVEN_UP
+        return DeliveryState.RETRYING if self.failures else DeliveryState.ACTIVE
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """What must survive a restart; None while deliveries succeed."""
+        if not self.failures and not (self.subscription.suspended and self.behind_since):
+            return None
+        return Trouble(
+            self.failures,
+            self.behind_since,
+            self._trying_since,
+            self.given_up_since,
+            self.last_failure,
+        )
+
+    def restore(self, trouble: Trouble) -> None:
+        """Continue with the state from before a restart."""
+        self.stored_trouble = trouble
+        self.failures = trouble.failures
+        self.behind_since = trouble.behind_since
+        self._trying_since = trouble.trying_since
+        self.given_up_since = trouble.given_up_since
+        self.last_failure = trouble.last_failure
+
+    def record_success(self) -> None:
+        self.failures = 0
+        self.is_extra = False
+        self.given_up_since = self.retry_at = self.backoff_until = self._trying_since = None
+
+    def record_failure(self, answer: Answer, now: Instant) -> DeliveryFailure:
+        """Count a failed attempt; an extra one only if none had failed before."""
+        self.failures += not (self.is_extra and self.failures)
+        self._trying_since = self._trying_since or now
+        excerpt = redacted(answer.excerpt, self.subscription)
+        self.last_failure = DeliveryFailure(now, answer.status, answer.reason, excerpt)
+        return self.last_failure
+
+    def has_failed_for(self, seconds: float, now: Instant) -> bool:
+        """Return whether attempts have failed for so long since the first, or since an update."""
+        since = self._trying_since
+        return since is not None and now - since >= timedelta(seconds=seconds)
+
+    def give_up(self, now: Instant) -> None:
+        """Make no more attempts until the topic is updated."""
+        self.given_up_since = now
+        self.retry_at = None
+
+    def resume_trying(self, now: Instant) -> None:
+        """Allow attempts again, for as long as before it was given up."""
+        self.given_up_since = None
+        self._trying_since = now if self.failures else None

@@ -1,0 +1,98 @@
+"""The handling of a failed attempt: it is logged and counted, and retried or given up."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from datetime import timedelta
+from random import Random
+
+from rsnotify.format.datetimes import Instant
+from rsnotify.sync.retry import Retry
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
+
+log = logging.getLogger("rsnotify.hub.websub")
+
+#: How many failures are kept in memory.
+RECENT_FAILURES = 200
+
+
+class FailureHandling:
+    """Handles the failed attempts of all deliveries.
+
+    Args:
+        retry: The waits between attempts.
+        give_up_seconds: How long attempts may fail.
+        statistics: Counts failures.
+
+    Attributes:
+        recent: The newest failures: the delivery's id, its topic, the host of its callback, and
+            the failure.
+    """
+
+    def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
+        self.recent: deque[tuple[str, str, str, DeliveryFailure]] = deque(maxlen=RECENT_FAILURES)
+        self._retry = retry
+        self._give_up_seconds = give_up_seconds
+        self._statistics = statistics
+        self._random = Random()
+
+    def record(self, delivery: Delivery, answer: Answer, now: Instant) -> float | None:
+        """Return the seconds until the next attempt, or None if the delivery is given up."""
+        failure = delivery.record_failure(answer, now)
+        self._count(DeliveryOutcome.FAILED)
+        topic = delivery.subscription.topic
+        self.recent.append((delivery.id, topic, delivery.host, failure))
+        facts = _facts(delivery, answer)
+        # Warn once for each callback that fails; its further failures are details.
+        level = logging.WARNING if delivery.failures == 1 else logging.INFO
+        log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
+        if delivery.has_failed_for(self._give_up_seconds, now):
+            delivery.give_up(now)
+            delivery.is_extra = False
+            self._count(DeliveryOutcome.GIVEN_UP)
+            log.warning(
+                "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
+            )
+            return None
+        is_extra, delivery.is_extra = delivery.is_extra, False
+        at_least = min(answer.retry_after or 0.0, self._retry.most)
+        if is_extra and delivery.backoff_until is not None and delivery.backoff_until > now:
+            return max(at_least, (delivery.backoff_until - now).total_seconds())
+        return self._retry.delay(delivery.failures, self._random, at_least=at_least)
+
+    def restore(self, deliveries: Iterable[Delivery]) -> None:
+        """Fill `recent` with the last failures from before a restart."""
+        found = [
+            (each.id, each.subscription.topic, each.host, each.last_failure)
+            for each in deliveries
+            if each.last_failure is not None
+        ]
+        self.recent.extend(sorted(found, key=lambda failure: failure[3].at))
+
+    def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
+        """Return how long a delivery that was given up must still wait, so that a dead callback
+        of a busy topic is not requested at each update.
+        """
+        if not delivery.failures or delivery.last_failure is None:
+            return 0.0
+        wait = self._retry.delay(delivery.failures, self._random)
+        return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
+
+    def _count(self, outcome: DeliveryOutcome) -> None:
+        self._statistics.deliveries[DeliveryTransport.WEBSUB, outcome] += 1
+
+
+def _facts(delivery: Delivery, answer: Answer) -> dict[str, object]:
+    """Return the fields of a log line about a failure."""
+    return {
+        "id": delivery.id,
+        "topic": delivery.subscription.topic,
+        "host": delivery.host,
+        "status": answer.status,
+        "reason": answer.reason,
+        "failures": delivery.failures,
+    }

@@ -1,0 +1,96 @@
+"""The next notification of a subscription, from its position in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, chained, merge
+from rsnotify_hub.log.store import Entry, LogState
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.subscriptions import Subscription
+
+#: How large a merged fragment may be.
+MERGED_BYTES = 256 * 1024
+
+
+class Notification(Struct, frozen=True):
+    """A content distribution request (WebSub §7).
+
+    Args:
+        body: The content; None if there is nothing left to send.
+        content_type: Its media type.
+        position: The position in the log that it reaches.
+    """
+
+    body: bytes | None
+    content_type: str
+    position: int
+
+
+class Notifications:
+    """Builds notifications. Subscriptions at one position of one log share the same one."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._last: tuple[LogState, int, Notification] | None = None
+
+    def cached(self, subscription: Subscription) -> Notification | None:
+        """Return the next notification if that takes neither reading nor merging; else None."""
+        topic, after = subscription.topic, subscription.position
+        state = self._topics.state(topic)  # another value whenever anything in the log changes
+        if self._last is not None and self._last[0] is state and self._last[1] == after:
+            return self._last[2]
+        entries = _latest(self._topics.recent(topic, after=after) or [])
+        if state is None or not entries or (len(entries) > 1 and _chained(entries) > 1):
+            return None
+        return self._remember(state, after, _alone(entries[0]))
+
+    async def next(self, subscription: Subscription) -> Notification:
+        """Read on in the log. Fragments that chain are merged; of whole contents only the newest
+        matters.
+
+        Args:
+            subscription: A subscription that is behind.
+
+        Raises:
+            StorageError: The log cannot be read.
+        """
+        if (found := self.cached(subscription)) is not None:
+            return found
+        topic, after = subscription.topic, subscription.position
+        state = self._topics.state(topic)
+        if state is None:
+            return Notification(None, "", 0)
+        entries = _latest(await self._topics.read(topic, after=after))
+        if not entries:  # the undelivered entries were trimmed
+            return Notification(None, "", state.position)
+        return self._remember(state, after, await _merged(entries[: _chained(entries)]))
+
+    def _remember(self, state: LogState, after: int, found: Notification) -> Notification:
+        self._last = state, after, found
+        return found
+
+
+def _chained(entries: Sequence[Entry]) -> int:
+    return chained([entry.fragment for entry in entries], max_bytes=MERGED_BYTES)
+
+
+def _alone(entry: Entry) -> Notification:
+    return Notification(entry.fragment.body, entry.fragment.content_type, entry.position)
+
+
+async def _merged(entries: Sequence[Entry]) -> Notification:
+    if len(entries) == 1:
+        return _alone(entries[0])
+    # In a thread, since other deliveries need not wait for it.
+    body = await asyncio.to_thread(merge, [entry.fragment for entry in entries])
+    return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
+
+
+def _latest(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Drop the entries before the newest whole content, which it replaces."""
+    wholes = (number for number, entry in enumerate(entries) if entry.fragment.whole)
+    return entries[max(wholes, default=0) :]

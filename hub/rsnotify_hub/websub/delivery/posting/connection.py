@@ -1,0 +1,185 @@
+"""One connection to a callback, which carries one request after another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, cast
+
+from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
+from rsnotify_hub.websub.delivery.posting.response import (
+    HttpReply,
+    NoReply,
+    ResponseReader,
+    StaleConnection,
+)
+
+#: How long the first bytes of a failed response's body may take after its head, in seconds.
+EXCERPT_SECONDS = 1.0
+
+_ENDED = "ends the connection without an answer"
+
+# All connections read into one buffer, which is parsed before the next read: allocating a buffer
+# for each read would cost more than the read itself.
+_BUFFER = memoryview(bytearray(64 * 1024))
+
+#: Receives the outcome of a request.
+Done = Callable[[HttpReply | Exception], None]
+
+
+class ConnectionOwner(Protocol):
+    """Keeps connections while no request uses them."""
+
+    def keep(self, connection: CallbackConnection) -> None:
+        """Keep a connection that can carry another request."""
+
+    def drain(self, connection: CallbackConnection) -> None:
+        """Bound the time of a response whose outcome is known; `keep` or `lost` follows."""
+
+    def lost(self, connection: CallbackConnection) -> None:
+        """Forget a connection that has ended."""
+
+
+class CallbackConnection(asyncio.BufferedProtocol):
+    """One connection.
+
+    Args:
+        origin: What it is open to.
+        owner: Keeps it between requests.
+    """
+
+    def __init__(self, origin: CallbackOrigin, owner: ConnectionOwner) -> None:
+        self.origin = origin
+        self._owner = owner
+        self._reader = ResponseReader()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._done: Done | None = None
+        self._busy = False
+        self._used = False
+        self._excerpt_timer: asyncio.TimerHandle | None = None
+
+    def send(self, head: bytes, body: bytes, done: Done) -> bool:
+        """Send a request.
+
+        Args:
+            head: The complete head.
+            body: The body.
+            done: Called once, later, with the reply, or with `StaleConnection`, `NoReply` or
+                OSError.
+
+        Returns:
+            Whether it was sent; False if the connection has ended.
+        """
+        if self._transport is None or self._transport.is_closing():
+            return False
+        self._busy = True
+        self._reader.start()
+        self._done = done
+        self._transport.writelines((head, body))
+        return True
+
+    async def post(self, head: bytes, body: bytes) -> HttpReply:
+        """Send a request, and wait for the reply.
+
+        Raises:
+            StaleConnection: The connection was used before, and ended without a reply.
+            NoReply: There is no valid reply.
+            OSError: The connection failed.
+        """
+        waiting: asyncio.Future[HttpReply] = self._loop.create_future()
+        done = partial(_resolve, waiting)
+        if not self.send(head, body, done):
+            raise StaleConnection(_ENDED)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if self._done is done:  # else another request uses the connection by now
+                self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Abort the request that runs, and the connection."""
+        self._done = None
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Calls of the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, since uvloop's transports do not inherit from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._busy:
+            self.abort()  # a response without a request
+            return
+        try:
+            self._reader.feed(_BUFFER[:nbytes])
+        except NoReply as error:
+            self.abort()
+            self._settle(self._reader.rest() or error)
+            return
+        reply = self._reader.reply()
+        if self._reader.complete:
+            self._end_response()
+        elif reply is None:
+            self._wait_for_excerpt()
+        elif self._done is not None:
+            self._owner.drain(self)
+        if reply is not None:
+            self._settle(reply)
+
+    def _wait_for_excerpt(self) -> None:
+        if self._reader.status and self._excerpt_timer is None:
+            self._excerpt_timer = self._loop.call_later(EXCERPT_SECONDS, self._end_excerpt)
+
+    def _end_excerpt(self) -> None:
+        self.abort()
+        if (reply := self._reader.rest()) is not None:
+            self._settle(reply)
+
+    def _end_response(self) -> None:
+        self._busy = False
+        self._used = True
+        if self._reader.reusable:
+            self._owner.keep(self)
+        else:
+            self.abort()
+
+    def _settle(self, outcome: HttpReply | Exception) -> None:
+        """Report the outcome of the request; the next one may be sent within this call."""
+        if self._excerpt_timer is not None:
+            self._excerpt_timer.cancel()
+            self._excerpt_timer = None
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._busy = False
+        self._owner.lost(self)
+        self._settle(self._reader.rest() or self._reason(error))
+
+    def _reason(self, error: Exception | None) -> Exception:
+        if self._used and not self._reader.begun:
+            return StaleConnection(_ENDED)
+        return error or NoReply(_ENDED)
+
+
+def _resolve(waiting: asyncio.Future[HttpReply], outcome: HttpReply | Exception) -> None:
+    if waiting.done():
+        return
+    if isinstance(outcome, Exception):
+        waiting.set_exception(outcome)
+    else:
+        waiting.set_result(outcome)

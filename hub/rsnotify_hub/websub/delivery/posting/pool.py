@@ -1,0 +1,114 @@
+"""Idle connections, kept for the next request: a bounded number, for a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
+from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
+
+#: How long a connection waits for the next request, in seconds.
+IDLE_SECONDS = 30.0
+
+#: How long the rest of a response may take, in seconds.
+DRAIN_SECONDS = 2.0
+
+#: How many idle connections are kept, in all and of one origin.
+IDLE = 1000
+IDLE_PER_ORIGIN = 50
+
+_SWEEP_SECONDS = 1.0
+
+
+class ConnectionPool:
+    """The connections that no request uses (a `ConnectionOwner`).
+
+    Args:
+        most: How many are kept in all.
+        per_origin: How many are kept of one origin.
+        seconds: How long each is kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = IDLE,
+        per_origin: int = IDLE_PER_ORIGIN,
+        seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._most = most
+        self._per_origin = per_origin
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._origins: dict[CallbackOrigin, list[CallbackConnection]] = {}
+        # In the order of the times, given as values, at which they are closed.
+        self._idle: dict[CallbackConnection, float] = {}
+        self._draining: dict[CallbackConnection, float] = {}
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Return the number of idle connections."""
+        return len(self._idle)
+
+    def acquire(self, origin: CallbackOrigin) -> CallbackConnection | None:
+        """Remove and return the connection to an origin that was used last, if there is one."""
+        found = self._origins.get(origin)
+        if not found:
+            return None
+        connection = found.pop()
+        if not found:
+            del self._origins[origin]
+        del self._idle[connection]
+        return connection
+
+    def keep(self, connection: CallbackConnection) -> None:
+        """Keep a connection for the next request (`ConnectionOwner.keep`)."""
+        self._draining.pop(connection, None)
+        others = self._origins.setdefault(connection.origin, [])
+        others.append(connection)
+        self._idle[connection] = self._loop.time() + self._seconds
+        self._schedule_sweep()
+        if self._closed or len(others) > self._per_origin:
+            self._abort(connection)
+        elif len(self._idle) > self._most:
+            self._abort(next(iter(self._idle)))
+
+    def drain(self, connection: CallbackConnection) -> None:
+        """Bound the time of the rest of a response (`ConnectionOwner.drain`)."""
+        self._draining[connection] = self._loop.time() + DRAIN_SECONDS
+        self._schedule_sweep()
+
+    def lost(self, connection: CallbackConnection) -> None:
+        """Forget a connection that has ended (`ConnectionOwner.lost`)."""
+        self._draining.pop(connection, None)
+        if self._idle.pop(connection, None) is not None:
+            others = self._origins[connection.origin]
+            others.remove(connection)
+            if not others:
+                del self._origins[connection.origin]
+
+    def _abort(self, connection: CallbackConnection) -> None:
+        self.lost(connection)
+        connection.abort()
+
+    def _schedule_sweep(self) -> None:
+        if self._sweep_timer is None and not self._closed:
+            self._sweep_timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_timer = None
+        now = self._loop.time()
+        for group in (self._idle, self._draining):
+            while group and (oldest := next(iter(group))) and group[oldest] <= now:
+                self._abort(oldest)
+        if self._idle or self._draining:
+            self._schedule_sweep()
+
+    def close(self) -> None:
+        """Close all connections, and keep none from now on."""
+        self._closed = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in [*self._idle, *self._draining]:
+            self._abort(connection)

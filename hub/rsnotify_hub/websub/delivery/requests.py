@@ -1,0 +1,228 @@
+"""The requests that the hub makes to callbacks: to verify, to deny, and to deliver.
+
+Callbacks belong to strangers: redirects are never followed, and only a bounded part of an answer is
+read. Time limits and the number of requests are up to the caller (`scheduler`): a request that is
+cancelled leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from functools import lru_cache
+
+import aiohttp
+
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.links import format_links
+from rsnotify.format.signatures import signature
+from rsnotify.format.vocabulary import Rel
+from rsnotify.sync.retry import parse_retry_after
+from rsnotify_hub.client import exactly, reason_of
+from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
+from rsnotify_hub.websub.delivery.posting.dialer import CallbackDialer
+from rsnotify_hub.websub.delivery.posting.pool import ConnectionPool
+from rsnotify_hub.websub.delivery.posting.request_head import (
+    CallbackOrigin,
+    common_head,
+    endpoint_of,
+)
+from rsnotify_hub.websub.delivery.posting.response import (
+    HttpReply,
+    NoReply,
+    StaleConnection,
+    Unreachable,
+)
+
+_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+
+class CallbackRequests:
+    """Makes the requests to callbacks.
+
+    Args:
+        client: The guarded HTTP client, for GET requests.
+        hub_url: This hub's `/websub`, for Link headers.
+        method: The signature method of deliveries: `sha1`, `sha256`, `sha384` or `sha512` (WebSub
+            §7.1.1).
+        clock: Returns the current instant.
+        allow_private_addresses: Whether to dial any address.
+        tls: The TLS settings of deliveries; by default those of the system.
+        pool: Keeps the connections of deliveries; by default within the usual limits.
+
+    Attributes:
+        pool: Keeps the connections of deliveries.
+    """
+
+    def __init__(
+        self,
+        client: aiohttp.ClientSession,
+        hub_url: str,
+        *,
+        method: str,
+        clock: Callable[[], Instant],
+        allow_private_addresses: bool,
+        tls: ssl.SSLContext | None = None,
+        pool: ConnectionPool | None = None,
+    ) -> None:
+        self.pool = ConnectionPool() if pool is None else pool
+        self._dialer = CallbackDialer(
+            self.pool, allow_private_addresses=allow_private_addresses, tls=tls
+        )
+        self._client = client
+        self._hub_url = hub_url
+        self._method = method
+        self._clock = clock
+        # The headers of the body that is delivered at present, by secret.
+        self._signed_body = b""
+        self._signatures: dict[str, bytes] = {}
+
+    def begin(
+        self,
+        subscription: Subscription,
+        body: bytes,
+        content_type: str,
+        done: Callable[[Answer | None], None],
+    ) -> CallbackConnection | None:
+        """POST a notification without a task, if a connection is kept for it.
+
+        Args:
+            subscription: Whose callback, and the secret to sign with.
+            body: The content.
+            content_type: Its media type.
+            done: Called once, later, with the answer; with None if the connection had already
+                ended, so that `deliver` must make the request.
+
+        Returns:
+            The connection, with which the request can be cancelled; None if nothing was sent, and
+            `deliver` must be used.
+        """
+
+        def settle(outcome: HttpReply | Exception) -> None:
+            if isinstance(outcome, HttpReply):
+                done(self._answer(outcome.status, outcome.retry_after, outcome.excerpt))
+            else:
+                done(None if isinstance(outcome, StaleConnection) else _no_reply(outcome))
+
+        try:
+            origin, head = self._request(subscription, body, content_type)
+        except ValueError:
+            return None
+        connection = self.pool.acquire(origin)
+        if connection is None or not connection.send(head, body, settle):
+            return None
+        return connection
+
+    async def deliver(self, subscription: Subscription, body: bytes, content_type: str) -> Answer:
+        """POST a notification (WebSub §7), over a new connection if none is kept.
+
+        Args:
+            subscription: Whose callback, and the secret to sign with.
+            body: The content.
+            content_type: Its media type.
+
+        Returns:
+            The answer, with an excerpt of its body if it is a failure.
+        """
+        try:
+            origin, head = self._request(subscription, body, content_type)
+            reply = await self._post(origin, head, body)
+        except (NoReply, Unreachable, OSError, ValueError) as error:
+            return _no_reply(error)
+        return self._answer(reply.status, reply.retry_after, reply.excerpt)
+
+    async def _post(self, origin: CallbackOrigin, head: bytes, body: bytes) -> HttpReply:
+        connection = self.pool.acquire(origin)
+        if connection is not None:
+            try:
+                return await connection.post(head, body)
+            except StaleConnection:
+                # Repeat it once (RFC 9110 §9.2.2): a subscriber must accept a notification twice.
+                pass
+        connection = await self._dialer.dial(origin)
+        return await connection.post(head, body)
+
+    def _request(
+        self, subscription: Subscription, body: bytes, content_type: str
+    ) -> tuple[CallbackOrigin, bytes]:
+        """Return where the request goes, and its head.
+
+        Raises:
+            ValueError: The callback cannot be requested, or a header would be unsafe.
+        """
+        origin, opening = endpoint_of(subscription.callback)
+        common = notification_head(subscription.topic, self._hub_url, content_type, len(body))
+        if subscription.secret is None:
+            return origin, opening + common + b"\r\n"
+        return origin, opening + common + self._signature(subscription.secret, body) + b"\r\n"
+
+    def _signature(self, secret: str, body: bytes) -> bytes:
+        """Return the signature header (WebSub §7.1), computed once for each secret and body."""
+        if body is not self._signed_body:
+            self._signed_body, self._signatures = body, {}
+        found = self._signatures.get(secret)
+        if found is None:
+            found = f"X-Hub-Signature: {signature(secret, body, self._method)}\r\n".encode()
+            self._signatures[secret] = found
+        return found
+
+    async def get(self, url: str, *, limit: int) -> Answer:
+        """GET a callback with a query (WebSub §5.2, §5.3).
+
+        Args:
+            url: The callback and the query.
+            limit: How many bytes of the answer matter.
+
+        Returns:
+            The answer, with its body as the excerpt, cut one byte beyond the limit.
+        """
+        try:
+            async with self._client.get(exactly(url), allow_redirects=False) as response:
+                body = await _beginning(response, limit + 1) if limit else b""
+                retry_after = response.headers.get("Retry-After", "")
+                return self._answer(response.status, retry_after, body)
+        except _FAILURES as error:
+            unconnected = isinstance(error, aiohttp.ClientConnectorError)
+            return _not_reached(error, connected=not unconnected)
+
+    def _answer(self, status: int, retry_after: str, excerpt: bytes) -> Answer:
+        wait = parse_retry_after(retry_after, self._clock()) if status in (429, 503) else None
+        return Answer(status, f"answers {status}", excerpt, wait)
+
+    def close(self) -> None:
+        """Close all connections of deliveries that no request uses."""
+        self.pool.close()
+
+
+@lru_cache(maxsize=256)
+def notification_head(topic: str, hub_url: str, content_type: str, size: int) -> bytes:
+    """Return the headers that the requests to all subscribers of a topic share (WebSub §7).
+
+    Raises:
+        ValueError: A value contains a character that a header cannot have.
+    """
+    links = format_links([(Rel.SELF, topic), (Rel.HUB, hub_url)])
+    return common_head(("Content-Type", content_type), ("Link", links), size=size)
+
+
+async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
+    body = b""
+    async for chunk in response.content.iter_chunked(size):
+        body += chunk
+        if len(body) >= size:
+            break
+    return body[:size]
+
+
+def _no_reply(error: Exception) -> Answer:
+    if isinstance(error, NoReply):
+        return Answer(None, str(error))
+    return _not_reached(error, connected=not isinstance(error, Unreachable))
+
+
+def _not_reached(error: Exception, *, connected: bool) -> Answer:
+    # An address that is refused now is refused at the next attempt, too: not worth one.
+    refused = isinstance(error.__cause__, PermissionError)
+    return Answer(None, f"cannot be reached: {reason_of(error)}", reached=connected or refused)

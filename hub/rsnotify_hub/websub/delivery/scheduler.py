@@ -1,0 +1,312 @@
+"""When each request to a callback starts, so that no callback holds up the others.
+
+Theory of operation. There are two queues. A first attempt goes into the quick queue, a retry into
+the slow one. While something waits for the quick queue, a request that has run there for a second
+moves to the slow one; if that is full, the request ends as if its time were up. So the quick
+queue empties at least once a second, whatever callbacks do, and the number of open connections is
+bounded.
+
+A request starts within `submit` if there is capacity. It takes a task only if its starter runs
+one (`DeliveryScheduler.run`). All requests have the same time limit, so that one timer serves them
+all (`Deadlines`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.fair_queue import Capacity, FairQueue
+
+log = logging.getLogger("rsnotify.hub.websub")
+
+#: How long a request may run in the quick queue while others wait for it, in seconds.
+QUICK_SECONDS = 1.0
+
+#: The capacity for deliveries.
+QUICK = Capacity(400, per_host=50)
+SLOW = Capacity(200, per_host=10)
+
+_TIMED_OUT = Answer(None, "takes too long")
+
+
+class DeliveryScheduler:
+    """Starts the requests of one kind, and ends those that take too long.
+
+    Args:
+        seconds: The time limit of one request.
+        quick: The capacity for first attempts.
+        slow: The capacity for retries.
+        quick_seconds: How long a request may run in the quick queue while others wait for it.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        quick: Capacity = QUICK,
+        slow: Capacity = SLOW,
+        quick_seconds: float = QUICK_SECONDS,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()  # each look-up is a system call
+        self._deadlines = Deadlines(seconds)
+        self._quick_seconds = quick_seconds
+        self._quick: FairQueue[DeliverySlot] = FairQueue(quick)
+        self._slow: FairQueue[DeliverySlot] = FairQueue(slow)
+        self._check: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def submit(self, host: str, start: Starter, *, slow: bool = False) -> DeliverySlot:
+        """Start a request as soon as there is capacity, at once if there is now.
+
+        Args:
+            host: The host and port that it goes to.
+            start: Called with the slot. It either calls `DeliverySlot.watch`, and `release` or
+                `run` later, or calls `run`. It must not raise.
+            slow: Whether it is a retry.
+        """
+        queue = self._slow if slow else self._quick
+        slot = DeliverySlot(host, start, queue, self._deadlines)
+        if queue.has_capacity(host) and not self._closed:
+            self._start(slot)
+        else:
+            queue.add(slot)
+            self._schedule_check()
+        return slot
+
+    def _start(self, slot: DeliverySlot) -> None:
+        slot.queue.start(slot, self._loop.time())
+        slot.start(slot)
+
+    def run(self, slot: DeliverySlot, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work of a started request in a task, and release its slot at the end."""
+        slot.task = self._loop.create_task(work)
+        slot.task.add_done_callback(partial(self._task_ended, slot))
+
+    def _task_ended(self, slot: DeliverySlot, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(
+                "a request to the callback at %s failed with an internal error",
+                slot.host,
+                exc_info=error,
+            )
+        self.release(slot)
+
+    def release(self, slot: DeliverySlot) -> None:
+        """Free the capacity of a request that has ended, and start what waits for it."""
+        slot.queue.remove(slot)
+        if slot.ended is not None and not slot.ended.done():
+            slot.ended.set_result(None)
+        if slot.queue.has_waiting():
+            self._start_waiting()
+
+    def cancel(self, slot: DeliverySlot) -> None:
+        """Cancel a request that waits or runs."""
+        slot.cancel()
+        if slot.task is None:  # else the end of the task releases it
+            self.release(slot)
+
+    def waiting(self) -> int:
+        """Return the number of requests that wait for capacity."""
+        return self._quick.waiting() + self._slow.waiting()
+
+    def _start_waiting(self) -> None:
+        for queue in (self._quick, self._slow):
+            while not self._closed and (slot := queue.pop()) is not None:
+                self._start(slot)
+        self._schedule_check()
+
+    def _schedule_check(self) -> None:
+        if self._check is None and self._quick.has_waiting():
+            due = self._loop.time() + self._quick_seconds
+            self._check = self._loop.call_at(due, self._clear_quick_queue, due)
+
+    def _clear_quick_queue(self, due: float) -> None:
+        self._check = None
+        now = self._loop.time()
+        # If this runs late, the hub itself was slow, and answers may have arrived unread.
+        if now - due <= self._quick_seconds / 2:
+            for slot in self._quick.blocking(now - self._quick_seconds):
+                self._demote(slot, now)
+        self._start_waiting()
+
+    def _demote(self, slot: DeliverySlot, now: float) -> None:
+        """Move a request to the slow queue, or end it if that is full."""
+        if self._slow.has_capacity(slot.host):
+            self._quick.remove(slot)
+            slot.queue = self._slow
+            self._slow.start(slot, now)
+        else:
+            slot.expire()
+
+    async def close(self, seconds: float) -> None:
+        """Start nothing more, and cancel what still runs after some seconds."""
+        self._closed = True
+        self._quick.clear()
+        self._slow.clear()
+        if self._check is not None:
+            self._check.cancel()
+        running = [*self._quick.running(), *self._slow.running()]
+        ends = []
+        for slot in running:
+            slot.ended = self._loop.create_future()
+            ends.append(slot.ended)
+        if running:
+            await asyncio.wait(ends, timeout=seconds)
+            for slot, end in zip(running, ends, strict=True):
+                if not end.done():
+                    self.cancel(slot)
+            await asyncio.gather(*ends)
+        self._deadlines.close()
+
+
+class RunningRequest(Protocol):
+    """A request that runs without a task."""
+
+    def cancel(self) -> None:
+        """Abort it; it reports nothing afterwards."""
+
+
+class DeliverySlot:
+    """A request that waits for capacity, or runs.
+
+    Args:
+        host: The host and port that it goes to.
+        start: Called when it may start.
+        queue: Where it waits or runs.
+        deadlines: Ends it when its time is up.
+
+    Attributes:
+        task: Does its work, if it needs a task.
+        ended: Resolved when it has ended, if `DeliveryScheduler.close` waits for that.
+    """
+
+    __slots__ = (
+        "_deadlines",
+        "_done",
+        "_expired",
+        "_is_requesting",
+        "_request",
+        "ended",
+        "host",
+        "queue",
+        "start",
+        "task",
+    )
+
+    def __init__(
+        self, host: str, start: Starter, queue: FairQueue[DeliverySlot], deadlines: Deadlines
+    ) -> None:
+        self.host = host
+        self.start = start
+        self.queue = queue
+        self.task: asyncio.Task[None] | None = None
+        self.ended: asyncio.Future[None] | None = None
+        self._deadlines = deadlines
+        self._request: RunningRequest | None = None
+        self._done: Callable[[Answer | None], None] | None = None
+        self._is_requesting = self._expired = False
+
+    async def limit(self, request: Coroutine[Any, Any, Answer]) -> Answer:
+        """Await a request within the time limit; only from the slot's own task."""
+        self._deadlines.add(self)
+        self._is_requesting = True
+        try:
+            return await request
+        except asyncio.CancelledError:
+            # The task may have been cancelled for another reason as well.
+            if not self._expired or self._own_task.uncancel() > 0:
+                raise
+            return _TIMED_OUT
+        finally:
+            self._is_requesting = False
+            self._deadlines.remove(self)
+
+    def watch(self, request: RunningRequest, done: Callable[[Answer | None], None]) -> None:
+        """Wait for a request without a task, within the time limit.
+
+        Args:
+            request: The request, which will call `complete`.
+            done: Called with what `complete` is called with, or with an answer that says that the
+                time was up.
+        """
+        self._request, self._done = request, done
+        self._deadlines.add(self)
+
+    def complete(self, answer: Answer | None) -> None:
+        """Report the answer to a watched request, or None if the request must be made again."""
+        done = self._done
+        self._forget_request()
+        if done is not None:
+            done(answer)
+
+    def _forget_request(self) -> None:
+        self._request = self._done = None
+        self._deadlines.remove(self)
+
+    def cancel(self) -> None:
+        """Cancel the task or the request."""
+        if self.task is not None:
+            self.task.cancel()
+        elif self._request is not None:
+            self._request.cancel()
+            self._forget_request()
+
+    def expire(self) -> None:
+        """End the request that runs, if one does, with the answer that its time was up."""
+        if self._request is not None:
+            self._request.cancel()
+            self.complete(_TIMED_OUT)
+        elif self._is_requesting and not self._expired:
+            self._expired = True
+            self._own_task.cancel()
+
+    @property
+    def _own_task(self) -> asyncio.Task[None]:
+        assert self.task is not None
+        return self.task
+
+
+#: Starts the request of a slot.
+Starter = Callable[[DeliverySlot], None]
+
+
+class Deadlines:
+    """Expires slots after the same time each, with one timer for all."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._due: dict[DeliverySlot, float] = {}  # in the order in which they are due
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, slot: DeliverySlot) -> None:
+        """Start the time of a slot."""
+        self._due[slot] = due = self._loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = self._loop.call_at(due, self._expire)
+
+    def remove(self, slot: DeliverySlot) -> None:
+        """Stop the time of a slot."""
+        self._due.pop(slot, None)
+
+    def _expire(self) -> None:
+        self._timer = None
+        while self._due:
+            first, due = next(iter(self._due.items()))
+            if due > self._loop.time():
+                self._timer = self._loop.call_at(due, self._expire)
+                return
+            del self._due[first]
+            first.expire()
+
+    def close(self) -> None:
+        """Expire nothing more."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

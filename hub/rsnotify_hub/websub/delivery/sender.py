@@ -1,0 +1,316 @@
+"""Delivers to each subscription what it has not received, and retries what failed.
+
+Theory of operation. A subscription that is up to date costs nothing but its entry. When something
+is appended to its topic, it gets a slot of the `scheduler`, in which the sender reads on in the
+log, POSTs, and moves the cursor; then it gets another slot, until it reaches the end of the log.
+Entries that were appended meanwhile are merged if they chain, so that a slow callback gets few
+large fragments instead of many small ones. A failed attempt is repeated after a growing wait
+(`failures`). The log is the queue, so a wait costs no memory but a timer.
+
+Most deliveries are the newest fragment for a subscription that is up to date, and whose connection
+is open: it is sent within the iteration of the event loop in which it was appended, without a task
+(`_send_now`). A task does everything else: reading, merging, dialling, and handling failures
+(`_attempt`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+
+from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import Instant
+from rsnotify.sync.retry import Retry
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.subscriptions import is_expired
+from rsnotify_hub.websub.delivery.answers import Answer, AnswerVerdict
+from rsnotify_hub.websub.delivery.delivery import Delivery
+from rsnotify_hub.websub.delivery.failures import FailureHandling
+from rsnotify_hub.websub.delivery.notifications import Notification, Notifications
+from rsnotify_hub.websub.delivery.requests import CallbackRequests
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler, DeliverySlot
+from rsnotify_hub.websub.registry import SubscriptionUpdates
+
+log = logging.getLogger("rsnotify.hub.websub")
+
+#: How long running deliveries may take when the hub stops, in seconds.
+CLOSE_SECONDS = 3.0
+
+
+class DeliverySender:
+    """Delivers to each subscription, one notification after another.
+
+    Attributes:
+        failures: Handles failed attempts.
+    """
+
+    def __init__(
+        self,
+        requests: CallbackRequests,
+        scheduler: DeliveryScheduler,
+        updates: SubscriptionUpdates,
+        configuration: Configuration,
+        clock: Callable[[], Instant],
+        statistics: Statistics,
+    ) -> None:
+        self._retry = Retry(configuration.retry_seconds, configuration.max_retry_seconds)
+        self.failures = FailureHandling(self._retry, configuration.give_up_seconds, statistics)
+        self._requests = requests
+        self._scheduler = scheduler
+        self._updates = updates
+        self._clock = clock
+        self._statistics = statistics
+        self._topics: Topics | None = None
+        self._notifications: Notifications | None = None
+        self._closed = False
+
+    def start(self, topics: Topics) -> None:
+        """Set the logs to read from."""
+        self._topics = topics
+        self._notifications = Notifications(topics)
+
+    # What may trigger an attempt.
+
+    def deliver_appended(self, delivery: Delivery) -> None:
+        """Deliver what was appended to the topic, also if the delivery was given up."""
+        if delivery.given_up_since is not None:
+            delivery.resume_trying(self._clock())
+            self._updates.store_trouble(delivery)
+        self.wake(delivery)
+
+    def retry_now(self, delivery: Delivery) -> None:
+        """Make an attempt now; if it fails, the backoff stays as it is."""
+        self._cancel_wait(delivery)
+        delivery.resume_trying(self._clock())
+        delivery.is_extra = delivery.slot is None  # else the attempt is one of the backoff
+        self.wake(delivery, at_once=True)
+        self._updates.store_trouble(delivery)
+
+    def wake(self, delivery: Delivery, *, at_once: bool = False) -> None:
+        """Deliver what is missing, unless an attempt runs or waits.
+
+        Args:
+            delivery: The delivery.
+            at_once: Whether to retry now if the last attempt failed.
+        """
+        if delivery.slot is not None or delivery.timer is not None or self._closed:
+            return
+        if not self.is_behind(delivery):
+            delivery.behind_since = None
+            return
+        delivery.behind_since = delivery.behind_since or self._clock()
+        if delivery.subscription.suspended or delivery.given_up_since is not None:
+            self._updates.store_trouble(delivery)
+            return
+        wait = 0.0 if at_once else self.failures.remaining_wait(delivery, self._clock())
+        if wait > 0:
+            self._retry_in(delivery, wait)
+        else:
+            self._submit(delivery)
+
+    def is_behind(self, delivery: Delivery) -> bool:
+        """Return whether the log has an entry that was not delivered."""
+        assert self._topics is not None
+        subscription = delivery.subscription
+        return subscription.position < self._topics.position(subscription.topic)
+
+    def _retry_in(self, delivery: Delivery, seconds: float) -> None:
+        delivery.backoff_until = delivery.retry_at = self._clock() + timedelta(seconds=seconds)
+        delivery.timer = asyncio.get_running_loop().call_later(seconds, self._retry_due, delivery)
+
+    def _retry_due(self, delivery: Delivery) -> None:
+        delivery.timer = None
+        self.wake(delivery, at_once=True)
+
+    def _cancel_wait(self, delivery: Delivery) -> None:
+        if delivery.timer is not None:
+            delivery.timer.cancel()
+            delivery.timer = delivery.retry_at = None
+
+    def interrupt(self, delivery: Delivery) -> None:
+        """Cancel the attempt that runs or waits."""
+        slot, delivery.slot = delivery.slot, None
+        if slot is not None and (slot.task is None or slot.task is not asyncio.current_task()):
+            self._scheduler.cancel(slot)
+        self._cancel_wait(delivery)
+
+    async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
+        """End a subscription, and cancel its delivery.
+
+        Args:
+            delivery: The delivery.
+            lease: The end of the lease that it is ended for, if it may have been renewed since.
+
+        Returns:
+            Whether it has ended; False if it was renewed.
+
+        Raises:
+            StorageError: It could not be deleted, and continues.
+        """
+        ended = await self._updates.end(delivery, lease=lease)
+        if ended:
+            self.interrupt(delivery)
+        return ended
+
+    # One attempt.
+
+    def _submit(self, delivery: Delivery) -> None:
+        is_retry = delivery.failures > 0
+        self._statistics.retries += is_retry
+        delivery.retry_at = None
+        delivery.slot = self._scheduler.submit(
+            delivery.authority, partial(self._start, delivery), slow=is_retry
+        )
+
+    def _start(self, delivery: Delivery, slot: DeliverySlot) -> None:
+        try:
+            if self._send_now(delivery, slot):
+                return
+        except Exception:
+            log.exception("a delivery to the callback at %s needs a task", slot.host)
+        self._scheduler.run(slot, self._attempt(delivery, slot))
+
+    def _send_now(self, delivery: Delivery, slot: DeliverySlot) -> bool:
+        """Send the next notification without a task, if it is in memory and a connection is open.
+
+        Nearly all deliveries take this path; `_attempt` can do everything.
+        """
+        assert self._notifications is not None
+        subscription = delivery.subscription
+        notification = self._notifications.cached(subscription)
+        if notification is None or notification.body is None:
+            return False
+        if is_expired(subscription, self._clock()):
+            return False
+        request = self._requests.begin(
+            subscription, notification.body, notification.content_type, slot.complete
+        )
+        if request is None:
+            return False
+        slot.watch(request, partial(self._answered, delivery, slot, notification))
+        return True
+
+    def _answered(
+        self,
+        delivery: Delivery,
+        slot: DeliverySlot,
+        notification: Notification,
+        answer: Answer | None,
+    ) -> None:
+        """Handle the answer to what `_send_now` sent."""
+        if answer is None:
+            self._scheduler.run(slot, self._attempt(delivery, slot))
+        elif answer.verdict is not AnswerVerdict.DELIVERED:
+            # A coroutine made here would never be awaited if the task is cancelled before it runs.
+            failed = partial(self._record_failure, delivery, answer)
+            self._scheduler.run(slot, self._finish(delivery, slot, failed))
+        else:
+            wait = 0.0
+            try:
+                self._record_success(delivery, notification)
+            except Exception:
+                wait = self._log_fault(delivery)
+            delivery.slot = None
+            self._scheduler.release(slot)
+            self._continue(delivery, wait)
+
+    async def _attempt(self, delivery: Delivery, slot: DeliverySlot) -> None:
+        await self._finish(delivery, slot, partial(self._deliver_next, delivery, slot))
+
+    async def _finish(
+        self, delivery: Delivery, slot: DeliverySlot, work: Callable[[], Awaitable[float | None]]
+    ) -> None:
+        """Do the work of an attempt, and arrange the next one."""
+        wait: float | None = None
+        try:
+            wait = await work()
+        except Exception:
+            wait = self._log_fault(delivery)
+        finally:
+            if delivery.slot is slot:
+                delivery.slot = None
+        if delivery.slot is None:
+            self._continue(delivery, wait)
+
+    def _log_fault(self, delivery: Delivery) -> float:
+        """Log a fault of the hub, which must not end a subscription; return the seconds until the
+        next attempt.
+        """
+        log.exception("a delivery of %s failed with an internal error", delivery.subscription.topic)
+        return self._retry.most
+
+    def _continue(self, delivery: Delivery, wait: float | None) -> None:
+        """Make the next attempt after some seconds; None if it needs another trigger."""
+        if wait is None or self._closed:
+            return
+        if wait:
+            self._retry_in(delivery, wait)
+        else:
+            self.wake(delivery)
+
+    async def _deliver_next(self, delivery: Delivery, slot: DeliverySlot) -> float | None:
+        """Deliver one notification, and return the seconds until the next attempt (`_continue`)."""
+        assert self._notifications is not None
+        if is_expired(delivery.subscription, self._clock()):
+            ended = await self._end(delivery, "its lease has ended")
+            return None if ended else self._retry.first
+        try:
+            notification = await self._notifications.next(delivery.subscription)
+        except StorageError as error:
+            log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
+            return self._retry.first
+        if notification.body is not None:
+            answer = await slot.limit(
+                self._requests.deliver(
+                    delivery.subscription, notification.body, notification.content_type
+                )
+            )
+            if delivery.slot is not slot:
+                return None
+            if answer.verdict is not AnswerVerdict.DELIVERED:
+                return await self._record_failure(delivery, answer)
+        self._record_success(delivery, notification)
+        return 0.0
+
+    def _record_success(self, delivery: Delivery, notification: Notification) -> None:
+        if notification.body is not None:
+            self._count(DeliveryOutcome.DELIVERED)
+            size = len(notification.body)
+            self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
+            delivery.record_success()
+            if delivery.stored_trouble is not None:
+                self._updates.store_trouble(delivery)
+        self._updates.move_cursor(delivery, notification.position)
+
+    async def _record_failure(self, delivery: Delivery, answer: Answer) -> float | None:
+        gone = answer.verdict is AnswerVerdict.GONE
+        if gone and await self._end(delivery, "its callback is gone (410)"):
+            self._count(DeliveryOutcome.GONE)
+            return None
+        wait = self.failures.record(delivery, answer, self._clock())
+        self._updates.store_trouble(delivery)
+        return wait
+
+    async def _end(self, delivery: Delivery, reason: str) -> bool:
+        """End a subscription; return False if it continues."""
+        subscription = delivery.subscription
+        log.info("a subscription of %s ends: %s", subscription.topic, reason)
+        try:
+            return await self.end(delivery, lease=subscription.expires)
+        except StorageError as error:
+            # The next attempt ends it: its lease stays over, or the callback answers 410 again.
+            log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
+            return False
+
+    def _count(self, outcome: DeliveryOutcome) -> None:
+        self._statistics.deliveries[DeliveryTransport.WEBSUB, outcome] += 1
+
+    async def close(self) -> None:
+        """Stop. Running deliveries have a few seconds to end."""
+        self._closed = True
+        await self._scheduler.close(CLOSE_SECONDS)

@@ -1,0 +1,83 @@
+"""Limits on the number of subscriptions and pending requests, in all, per host and per client."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rsnotify_hub.access.clients import bucket_of, is_loopback
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.urls import host_of
+from rsnotify_hub.websub.forms import SubscriptionRequest
+from rsnotify_hub.websub.registry import SubscriptionRegistry
+
+#: How many requests may be pending: in all, and of one callback host or one client.
+MAX_PENDING = 2000
+PENDING_SHARE = 200
+
+
+def client_of(address: str | None) -> str:
+    """Return the client whose quota a request counts for; the empty string for this machine,
+    which has none.
+    """
+    return "" if address is None or is_loopback(address) else bucket_of(address)
+
+
+#: The counters that a pending request has incremented: in all, of its host and of its client, and
+#: the same for requests that will become subscriptions.
+Reservation = tuple[tuple[str, str], ...]
+
+
+class SubscriptionQuota:
+    """Counts pending requests, and decides whether another one is accepted."""
+
+    def __init__(self, registry: SubscriptionRegistry, configuration: Configuration) -> None:
+        self._registry = registry
+        self._in_all = configuration.max_subscriptions
+        self._per_host = configuration.subscriptions_per_host
+        self._per_client = configuration.subscriptions_per_client
+        self._pending: Counter[tuple[str, str]] = Counter()
+
+    def refusal(self, request: SubscriptionRequest, client: str) -> str | None:
+        """Return why a request cannot be accepted now; None if it can.
+
+        Args:
+            request: The request.
+            client: Its client (`client_of`).
+        """
+        host = host_of(request.callback)
+        hosts, clients = self._pending["host", host], self._pending["client", client]
+        if self._pending["", ""] >= MAX_PENDING:
+            return "too many requests are being verified"
+        if hosts >= PENDING_SHARE or (client and clients >= PENDING_SHARE):
+            return "too many requests of this callback's host, or of yours, are being verified"
+        return self._refusal_of_new(host, client) if self._is_new(request) else None
+
+    def _refusal_of_new(self, host: str, client: str) -> str | None:
+        if len(self._registry) + self._pending["new", ""] >= self._in_all:
+            return "there are too many subscriptions at this hub"
+        if self._registry.count_host(host) + self._pending["new host", host] >= self._per_host:
+            return "there are too many subscriptions of this callback's host"
+        of_client = self._registry.count_client(client) + self._pending["new client", client]
+        if client and of_client >= self._per_client:
+            return "there are too many subscriptions that you asked for"
+        return None
+
+    def _is_new(self, request: SubscriptionRequest) -> bool:
+        known = self._registry.find(request.topic, request.callback) is not None
+        return request.mode == "subscribe" and not known
+
+    def reserve(self, request: SubscriptionRequest, client: str) -> Reservation:
+        """Count a request as pending until `release`."""
+        host = host_of(request.callback)
+        reservation: Reservation = ("", ""), ("host", host), ("client", client)
+        if self._is_new(request):
+            reservation += ("new", ""), ("new host", host), ("new client", client)
+        self._pending.update(reservation)
+        return reservation
+
+    def release(self, reservation: Reservation) -> None:
+        """Stop counting a request."""
+        for name in reservation:
+            self._pending[name] -= 1
+            if not self._pending[name]:
+                del self._pending[name]

@@ -1,0 +1,144 @@
+"""Decides when everything is compared with the Source's set, and from which documents."""
+
+from __future__ import annotations
+
+from rsnotify.format.coverage import EARLIEST
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.sync.baseline import Baseline
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.sync_state import SyncState
+
+#: How many baselines in a row are tried before a gap stays uncovered. Two, as the Resource List may
+#: have been replaced by a newer one while it was read.
+_MOST_IN_A_ROW = 2
+#: How much sooner than usual everything is compared after a comparison has failed.
+_SPEEDUP_AFTER_FAILURE = 24
+
+
+class BaselinePolicy:
+    """Why a baseline is needed, and how it begins.
+
+    Args:
+        state: The state of the follower.
+    """
+
+    def __init__(self, state: SyncState) -> None:
+        self._state = state
+        self._in_a_row = 0
+        self._last_dump: Document | None = None
+        #: Where the Source's lists of changes begin and end, once its clock has gone back.
+        self._restarted: tuple[Instant, Instant] | None = None
+        #: Whether a pull is not enough.
+        self.needed = False
+
+    def new_baseline(self, offer: Offer) -> Baseline:
+        """Return the next baseline.
+
+        An empty copy needs everything, and a dump has it in one document. If the Resource List did
+        not close a gap, a younger dump may.
+        """
+        frontiers = self._state.frontiers
+        begins, ends = self._restarted or (None, None)
+        is_empty = frontiers.known is None and ends is None
+        is_second = self.needed and self._in_a_row % 2 == 1
+        return Baseline(
+            offer,
+            frontiers.known or begins or EARLIEST,
+            dump_first=is_empty or is_second,
+            is_old=frontiers.covers,
+            last_dump=self._last_dump,
+            until=ends,
+        )
+
+    def compared(self, baseline: Baseline) -> None:
+        """Record that the copy was compared with a baseline."""
+        self._last_dump = baseline.undated_dump or self._last_dump
+        self._restarted = None
+
+    def baseline_ended(self) -> None:
+        self._in_a_row += 1
+        self.needed = False
+
+    def pull_ended(self) -> None:
+        self.needed = self._state.frontiers.uncovered_gap is not None
+        if not self.needed:
+            self._in_a_row = 0
+
+    def restart(self, begins: Instant, ends: Instant, *, can_compare: bool) -> None:
+        """Forget earlier baselines, as the Source's clock has gone back to these lists."""
+        self._in_a_row = 0
+        self.needed = can_compare
+        self._restarted = (begins, ends) if can_compare else None
+        self._state.frontiers.reset(None if can_compare else begins)
+
+    def handle_gap(self, ends: Instant, *, can_compare: bool) -> None:
+        """Compare everything, or skip the gap, as no document covers the changes until it ends."""
+        frontiers, note = self._state.frontiers, self._state.actions.note
+        self._state.settled = False
+        after, before = format_datetime(frontiers.confirmed), format_datetime(ends)
+        if can_compare and self._in_a_row < _MOST_IN_A_ROW:
+            note(f"no list of changes reaches back to {after}")
+            self.needed = True
+        elif can_compare:
+            note(
+                "the lists of all resources are older than the lists of changes, which begin at "
+                f"{before}; waiting for a newer Resource List or Resource Dump",
+                warning=True,
+            )
+            frontiers.skip_gap(ends)
+        elif frontiers.confirmed == EARLIEST:
+            # A first copy of a Source that lists only changes can begin nowhere else.
+            note(f"the Source lists nothing before {before}")
+            frontiers.advance(ends)
+        else:
+            note(
+                f"no document covers the changes from {after} to {before}, and the Source offers "
+                "no list of all its resources that could replace them",
+                warning=True,
+            )
+            frontiers.skip_gap(ends)
+
+
+class ComparisonSchedule:
+    """When everything is compared as a matter of routine.
+
+    Some Sources never list a deletion, and only leave the resource out of the Resource List.
+
+    Args:
+        pace: How often.
+        compared: When everything was compared last.
+        capability_list: The Capability List of the Source, under which that was.
+    """
+
+    def __init__(self, pace: Pace, compared: float, capability_list: str | None) -> None:
+        self._pace = pace
+        self._next = compared + pace.compare
+        self._is_urgent = self._was_just_done = False
+        self.compared = compared
+        self.capability_list = capability_list
+
+    def is_due(self, now: float) -> bool:
+        """Return whether everything has to be compared; but not twice without a pull between."""
+        was_just_done, self._was_just_done = self._was_just_done, False
+        due = max(self._next, self.compared + self._pace.compare)
+        if self._is_urgent:
+            due = min(due, self.compared + self._pace.repair)
+        return now >= due and not was_just_done
+
+    def expedite(self) -> None:
+        """Compare soon, as only that shows whether a resource is still listed."""
+        self._is_urgent = True
+
+    def done(self, now: float, capability_list: str | None, *, is_settled: bool) -> None:
+        """Record a complete comparison, and whether it settled all missing resources."""
+        self.compared = now
+        self.capability_list = capability_list
+        self._is_urgent = not is_settled
+        self._was_just_done = True
+
+    def put_off(self, now: float) -> None:
+        """Try again later, as a comparison has failed."""
+        self._next = now + self._pace.compare / _SPEEDUP_AFTER_FAILURE
+        self._is_urgent = False

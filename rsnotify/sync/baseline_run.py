@@ -1,0 +1,144 @@
+"""A baseline that is under way: reads its documents, and adds the differences to the pending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rsnotify.format.coverage import EARLIEST, Change
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.actions import BeginBaseline, Compare, Fetch, FindUnlisted
+from rsnotify.sync.baseline import Baseline, ListedResources
+from rsnotify.sync.change_intake import ChangeIntake
+from rsnotify.sync.sync_state import SyncState
+
+
+class BaselineRun:
+    """One run of a `Baseline`, which begins at once.
+
+    Args:
+        state: The state of the follower.
+        intake: Records what was compared.
+        baseline: Chooses the documents.
+        capability_list: The Capability List that has led to them.
+        is_routine: Whether the copy is compared only because that is due.
+    """
+
+    def __init__(
+        self,
+        state: SyncState,
+        intake: ChangeIntake,
+        baseline: Baseline,
+        capability_list: str | None,
+        *,
+        is_routine: bool,
+    ) -> None:
+        self._state = state
+        self._intake = intake
+        self._next: Fetch | FindUnlisted | None = None
+        self._comparing: ListedResources | None = None
+        self._still_listed: set[str] = set()
+        self.baseline = baseline
+        self.capability_list = capability_list
+        self.is_routine = is_routine
+        #: Whether the Source has begun to offer a Resource Dump since this began.
+        self.has_new_dump = False
+        #: Whether stored datetimes were compared with the time of the first list.
+        self.are_datetimes_checked = False
+        self._begin_root()
+        state.actions.append(baseline.current)
+
+    @property
+    def current(self) -> Fetch:
+        """The document that was requested last."""
+        return self.baseline.current
+
+    def _begin_root(self) -> None:
+        root = self.baseline.root
+        self._state.actions.note(f"baseline from the {root.kind} {root.uri}")
+        self._state.actions.append(BeginBaseline())
+        self.are_datetimes_checked = False
+
+    def read(self, document: Document, sent: Instant | None) -> ListedResources | None:
+        """Return the resources of the document requested by `current`, if it has any."""
+        self._comparing = self.baseline.read(document, sent)
+        return self._comparing
+
+    def compare(self, listed: ListedResources) -> None:
+        """Compare listed resources with the copy; `add_differing` has to follow."""
+        self._state.actions.append(Compare(listed.resources, listed.at))
+
+    def advance(self) -> bool:
+        """Decide what to request next; return False if nothing is left.
+
+        The request is made by `proceed`, as most of the last document is to be applied before.
+        """
+        following = self.baseline.next()
+        if following is not None:
+            if following is self.baseline.root:
+                self._begin_root()
+            self._next = following
+        elif self.baseline.complete:
+            self._next = FindUnlisted(self.baseline.at)
+        else:
+            return False
+        return True
+
+    def proceed(self) -> None:
+        """Request the next document once most of the last one is applied.
+
+        So memory stays flat, and at most two packages are needed at once. Before another root is
+        compared, everything from the first is applied: it need not be fetched then.
+        """
+        state = self._state
+        limit = 0 if self._next is self.baseline.root else state.pace.in_flight
+        if self._next is not None and state.pending.untried <= limit:
+            if isinstance(self._next, Fetch) and self._next.package is not None:
+                state.settled = False  # a package with something new is no routine
+            state.actions.append(self._next)
+            self._next = None
+
+    @property
+    def is_dump_better(self) -> bool:
+        """Whether an empty copy is filled resource by resource, and a dump has come since."""
+        state = self._state
+        if self._next is None or self.baseline.by_dump or not self.has_new_dump:
+            return False
+        return state.frontiers.known is None and state.pending.untried > state.pace.in_flight
+
+    def add_differing(self, resources: Iterable[Resource]) -> bool:
+        """Add the resources of the last comparison that are not stored as they are listed.
+
+        Returns:
+            Whether a comparison was under way.
+        """
+        listed, self._comparing = self._comparing, None
+        if listed is None:
+            return False
+        pending = self._state.pending
+        # Resources changed or deleted since an older dump was made would come back from it.
+        package = listed.package if listed.at >= self._state.frontiers.confirmed else None
+        # No later than what is confirmed afterwards: only push has changes later than that.
+        at = min(listed.at, self.baseline.at)
+        for resource in resources:
+            if pending.is_watched(resource.uri):
+                self._still_listed.add(resource.uri)
+                continue
+            change = Change(resource.uri, ChangeType.UPDATED, at, resource, package)
+            pending.add(change, since=EARLIEST)
+            self._intake.has_news = True
+        return True
+
+    def add_unlisted(self, uris: Iterable[str], now: float) -> bool:
+        """Add deletions of the resources that are stored but not listed, and end the comparison.
+
+        Returns:
+            Whether it settles all missing resources.
+        """
+        pending, at = self._state.pending, self.baseline.at
+        for uri in uris:
+            pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
+            self._intake.has_news = True
+        self._intake.end_baseline(at, now)
+        return self.baseline.complete and pending.drop_unlisted(at, self._still_listed)

@@ -1,0 +1,157 @@
+"""What a program can read from a `Follower`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant
+from rsnotify.sync.actions import Progress
+from rsnotify.sync.apply_results import ApplyResults
+from rsnotify.sync.catch_up import CatchUp
+from rsnotify.sync.continuous_audit import ContinuousAudit
+from rsnotify.sync.doubts import Doubts
+from rsnotify.sync.push_intake import PushIntake
+from rsnotify.sync.sync_state import SyncState
+
+
+class FollowerView:
+    """The readable state of a follower.
+
+    Args:
+        state: What its parts share.
+        catch_up: Its pulling half.
+        audit: Compares the copy with the Source's statements.
+        push: Its pushed half.
+        results: Records what was applied.
+    """
+
+    def __init__(
+        self,
+        state: SyncState,
+        catch_up: CatchUp,
+        audit: ContinuousAudit,
+        push: PushIntake,
+        results: ApplyResults,
+    ) -> None:
+        self._state = state
+        self._catch_up = catch_up
+        self._audit = audit
+        self._push = push
+        self._results = results
+        self._doubts = Doubts(state, catch_up)
+
+    # What to store, and when to call
+
+    @property
+    def progress(self) -> Progress | None:
+        """The progress to store; None until a first baseline is complete."""
+        return self._results.progress()
+
+    def progress_after(self, changes: Iterable[Change]) -> Progress | None:
+        """Return the progress to store with changes of an `Apply`, before `applied` is called."""
+        return self._results.progress_after(list(changes))
+
+    @property
+    def wakeup(self) -> float | None:
+        """When `tick` is due, if no event comes before."""
+        catch_up = None if self._catch_up.busy else self._state.schedule.due
+        offer, pending = self._state.schedule.offer_due, self._state.pending.wakeup()
+        due = (self._push.gap_due, pending, catch_up, offer)
+        return min((time for time in due if time is not None), default=None)
+
+    @property
+    def audit_due(self) -> bool:
+        """Whether the copy is now at the instant of a statement, so that `audited` is due."""
+        if not self._audit.is_comparable_at(self.since) or self._catch_up.busy:
+            return False
+        return self.level
+
+    # How far the copy is
+
+    @property
+    def since(self) -> Instant | None:
+        """Where push has to join: every change up to here is known."""
+        return self._state.frontiers.known
+
+    @property
+    def level(self) -> bool:
+        """Whether nothing is known to be missing, and the Source's lists have confirmed that.
+
+        The value is kept while the lists are read as a matter of routine, until they have
+        something new.
+        """
+        return not self._doubts
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the copy may differ from the Source's documents; empty while `level`."""
+        return tuple(self._doubts)
+
+    @property
+    def pending(self) -> int:
+        """How many resources have changes that are known and not yet applied."""
+        return len(self._state.pending)
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether T waits only for a change that is put off on purpose (`Pace.spread`)."""
+        return self._state.pending.is_deferred
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many resources have changes that push announced and no list has repeated yet."""
+        return len(self._state.unconfirmed)
+
+    @property
+    def gap(self) -> bool:
+        """Whether changes were pushed that do not join what is known."""
+        return self._state.frontiers.has_push_gap
+
+    # Comparisons with the whole set
+
+    @property
+    def baselining(self) -> bool:
+        """Whether a baseline is under way."""
+        return self._catch_up.baselining
+
+    @property
+    def compared(self) -> float:
+        """When the copy was last compared with the whole set, by the clock of `now`."""
+        return self._catch_up.comparisons.compared
+
+    @property
+    def in_step(self) -> bool | None:
+        """Whether the copy agreed with the Source's statement when they were last compared."""
+        return self._audit.in_step
+
+    @property
+    def difference(self) -> str:
+        """What differed then, or why the two cannot be compared; empty if they agreed."""
+        return self._audit.reason
+
+    # Failures
+
+    @property
+    def failures(self) -> int:
+        """How often in a row the Source's lists could not be followed."""
+        return self._catch_up.failures.count
+
+    @property
+    def error(self) -> RsnotifyError | None:
+        """Why the Source's lists could not be followed the last time, if they could not."""
+        return self._catch_up.failures.error
+
+    def failing(self) -> list[Change]:
+        """Return the changes that could not be applied so far, and are retried."""
+        return self._state.pending.failing()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether only what has failed several times keeps the copy from being `level`."""
+        state = self._state
+        failing = state.pending.failing(state.pace.give_up)
+        if self._catch_up.busy or not state.settled or len(failing) < len(state.pending):
+            return False
+        return bool(failing) or state.frontiers.uncovered_gap is not None

@@ -1,0 +1,85 @@
+"""A pull that is under way: reads its documents, and adds their changes to the pending ones."""
+
+from __future__ import annotations
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.plural import counted
+from rsnotify.sync.actions import Discover, Fetch
+from rsnotify.sync.change_intake import ChangeIntake
+from rsnotify.sync.pull import Pull, PullStep
+from rsnotify.sync.sync_state import SyncState
+
+
+class PullRun:
+    """One run of a `Pull`, which begins at once.
+
+    Args:
+        state: The state of the follower.
+        intake: Adds the changes.
+        offer: What the Source offers.
+        now: The time.
+    """
+
+    def __init__(self, state: SyncState, intake: ChangeIntake, offer: Offer, now: float) -> None:
+        self._state = state
+        self._intake = intake
+        self._next_package: Fetch | None = None
+        self.pull = Pull(offer, intake.packages)
+        intake.begin(now)
+        state.actions.append(self.pull.current)
+
+    @property
+    def current(self) -> Fetch:
+        """The document that was requested last."""
+        return self.pull.current
+
+    def read(self, document: Document, now: float, sent: Instant | None) -> PullStep | None:
+        """Read the document requested by `current`; return the last step if the pull ends."""
+        fetch, frontier = self.current, self._state.frontiers.frontier
+        return self._follow(fetch, self.pull.read(document, frontier, sent), now)
+
+    def abandon(self, error: RsnotifyError, now: float) -> PullStep | None:
+        """Use other documents than `current`; return the last step if the pull ends."""
+        fetch, frontier = self.current, self._state.frontiers.frontier
+        return self._follow(fetch, self.pull.abandon(error, frontier), now)
+
+    def proceed(self) -> None:
+        """Request the next package once most changes of the last one are applied.
+
+        So memory stays flat, and at most two packages are needed at once. Changes that have failed
+        do not delay it: a later package may supersede them.
+        """
+        state = self._state
+        if self._next_package is not None and state.pending.untried <= state.pace.in_flight:
+            state.settled = False  # a package with something new is no routine
+            state.actions.append(self._next_package)
+            self._next_package = None
+
+    def _follow(self, fetch: Fetch, step: PullStep, now: float) -> PullStep | None:
+        actions, coverage = self._state.actions, step.coverage
+        if coverage is not None:
+            more = step.fetch is not None
+            is_open = self.pull.is_open(fetch)
+            new = self._intake.add(fetch, coverage, now, is_open=is_open, more=more)
+            if new:
+                actions.note(f"{counted(new, 'change')} from the {fetch.kind} {fetch.uri}")
+        if step.fetch is not None:
+            self._request(step.fetch, fetch)
+            return None
+        is_complete = step.failure is None and step.gap_ends is None
+        if is_complete and coverage is not None and coverage.closed and fetch.package is None:
+            actions.append(Discover())  # core §12.1: a closed list has a successor
+        return step
+
+    def _request(self, fetch: Fetch, previous: Fetch) -> None:
+        if fetch.kind is not previous.kind:
+            self._state.settled = False
+            self._state.actions.note(f"going on with the {fetch.kind} {fetch.uri}")
+        if fetch.package is None:
+            self._state.actions.append(fetch)
+        else:
+            self._state.pending.release()
+            self._next_package = fetch

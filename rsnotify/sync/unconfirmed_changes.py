@@ -1,0 +1,163 @@
+"""Changes that only push has announced so far.
+
+Push is trusted at once, but not forever: a hub may invent, alter or withhold changes, and a Source
+may be restored from a backup after it has pushed. Each pushed change stays unconfirmed until a list
+that covers its datetime repeats it. If the list does not, or if the lists go on for too long
+without reaching it, the resource itself is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, structs
+
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.digest import agree
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import ends
+from rsnotify.format.vocabulary import ChangeType, Rel
+
+#: A change that makes a Destination fetch a resource, and the datetime of the change that was
+#: pushed: after a crash, the next run has to verify it.
+Verification = tuple[Change, Instant]
+
+
+class UnconfirmedChange(Struct, frozen=True):
+    """What push announced of one resource.
+
+    Args:
+        change: The latest change.
+        received: When it arrived, in seconds of any clock that does not jump.
+    """
+
+    change: Change
+    received: float
+
+
+class UnconfirmedChanges:
+    """The pushed changes of one set of resources that no list has confirmed.
+
+    Args:
+        grace: For how many seconds a list may lag behind push.
+        patience: After so many seconds of lag the resources are fetched.
+    """
+
+    def __init__(self, grace: float, patience: float) -> None:
+        self._grace = grace
+        self._patience = patience
+        self._pushed: dict[str, UnconfirmedChange] = {}
+        #: How many changes are overdue: a list that was read long after they came lacks them.
+        self.overdue = 0
+
+    def __len__(self) -> int:
+        return len(self._pushed)
+
+    def add(self, changes: Iterable[Change], now: float) -> None:
+        for change in changes:
+            self._pushed[change.uri] = UnconfirmedChange(change, now)
+
+    def confirm(
+        self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
+    ) -> list[Verification]:
+        """Remove the changes that a list repeats, and return what to fetch instead of others.
+
+        Args:
+            coverage: The interval and the entries of the list.
+            latest: The latest change of each resource that is new in it.
+            before: Earlier lists had all changes up to here.
+
+        Returns:
+            Verifications of the changes that the list should repeat and does not.
+        """
+        until = coverage.until
+        if not self._pushed or until is None:
+            return []
+        verifications = []
+        for uri, pushed in list(self._pushed.items()):
+            change, listed = pushed.change, latest.get(uri)
+            is_covered = max(coverage.from_ or EARLIEST, before) < change.at < until
+            if listed is not None and (listed.at > change.at or _repeats(listed, change)):
+                del self._pushed[uri]
+            elif is_covered:
+                del self._pushed[uri]
+                verified = (
+                    verification(change, until)
+                    if listed is None
+                    else structs.replace(listed, check=CheckMethod.FETCH)
+                )
+                verifications.append((verified, change.at))
+        return verifications
+
+    def drop_compared(self, at: Instant) -> None:
+        """Remove the changes up to an instant whose whole set was compared."""
+        self._pushed = {
+            uri: pushed for uri, pushed in self._pushed.items() if pushed.change.at > at
+        }
+
+    def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
+        """Count the changes that the lists still lack now that they are read to their end.
+
+        Args:
+            confirmed: Where the lists end.
+            requested: When reading them began.
+            now: The time.
+
+        Returns:
+            Verifications of the changes that the lists have lacked for too long.
+        """
+        self.overdue = 0
+        verifications = []
+        for uri, pushed in list(self._pushed.items()):
+            if pushed.change.at < confirmed or now - pushed.received > self._patience:
+                del self._pushed[uri]
+                verifications.append((verification(pushed.change, confirmed), pushed.change.at))
+            elif self._is_overdue(pushed, requested):
+                self.overdue += 1
+        return verifications
+
+    def is_overdue(self, uri: str, requested: float) -> bool:
+        """Return whether a list requested at a time should have a change that it lacks."""
+        pushed = self._pushed.get(uri)
+        return pushed is not None and self._is_overdue(pushed, requested)
+
+    def _is_overdue(self, pushed: UnconfirmedChange, requested: float) -> bool:
+        return requested - pushed.received > self._grace
+
+    def clear(self) -> None:
+        """Remove all changes, as everything is about to be compared."""
+        self._pushed.clear()
+        self.overdue = 0
+
+
+def verification(change: Change, at: Instant) -> Change:
+    """Return a change that makes a Destination fetch a resource and store its current state.
+
+    Args:
+        change: The change that was announced. The properties that may decide whether the resource
+            is selected are kept. If it is a deletion, the resource may be missing.
+        at: The datetime under which the result is recorded.
+    """
+    announced = change.resource
+    is_deletion = change.change is ChangeType.DELETED
+    kind = ChangeType.DELETED if is_deletion else ChangeType.UPDATED
+    links = tuple(link for link in announced.links if link.rel == Rel.COLLECTION)
+    resource = Resource(change.uri, change=kind, datetime=at, type=announced.type, links=links)
+    return Change(change.uri, kind, at, resource, check=CheckMethod.FETCH)
+
+
+def _repeats(listed: Change, pushed: Change) -> bool:
+    """Return whether a list has the change that was pushed, with its datetime.
+
+    A stored datetime that is too late would hide the changes before it. Content that came inline,
+    or from a mirror that the change named, was verified with the pushed hash alone; the list has
+    to repeat the hash.
+    """
+    if ends(listed.at) <= pushed.at:
+        return False
+    deleted = ChangeType.DELETED
+    if deleted in (listed.change, pushed.change):
+        return listed.change is pushed.change
+    same = agree(listed.resource.hash, pushed.resource.hash)
+    return same if same is not None else not pushed.resource.links

@@ -1,0 +1,130 @@
+"""When the copy is compared with the Source's statement, and which remedies follow."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.sync.continuous_audit import ContinuousAudit, Remedy
+from rsnotify.sync.pace import Pace
+
+UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+PACE = Pace(poll=10, repair=100)
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, text: str, *, warning: bool = False) -> None:
+        self.lines.append(text)
+
+
+def total(*names: str) -> SetSum:
+    made = SetSum()
+    made.add((name, "sha-256:" + "0" * 64) for name in names)
+    return made
+
+
+def heartbeat(*names: str) -> Document:
+    digest = total(*names).digest()
+    assert digest is not None
+    return Document(Capability.CHANGE_NOTIFICATION, attributes=digest.attributes)
+
+
+@pytest.fixture
+def audit() -> ContinuousAudit:
+    return ContinuousAudit(PACE, Log())
+
+
+def compared(audit: ContinuousAudit, document: Document, *held: str, now: float = 0.0) -> Remedy:
+    audit.read_fragment(document, UNTIL, UNTIL)
+    assert audit.is_comparable_at(UNTIL)
+    return audit.compare(total(*held), UNTIL, now)
+
+
+def test_a_statement_is_compared_at_its_own_instant_only(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL - SECOND)
+    assert not audit.is_comparable_at(UNTIL - SECOND)
+    assert audit.is_comparable_at(UNTIL)
+    assert not audit.is_comparable_at(UNTIL + SECOND)
+
+
+def test_a_statement_about_the_past_is_ignored(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL + SECOND)
+    assert not audit.is_comparable_at(UNTIL)
+
+
+def test_a_fragment_without_an_interval_invalidates_the_statement(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
+    audit.read_fragment(Document(Capability.CHANGE_NOTIFICATION), None, UNTIL)
+    assert not audit.is_comparable_at(UNTIL)
+
+
+def test_nothing_is_compared_while_the_copy_has_something_later(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
+    assert audit.compare(total("a", "b"), UNTIL + SECOND, 0.0) is Remedy.NOTHING
+    assert audit.in_step is None
+
+
+@pytest.mark.parametrize("name", ["at", "completed"])
+def test_nothing_is_compared_before_the_end_of_a_list_that_was_read(
+    audit: ContinuousAudit, name: str
+) -> None:
+    listed = Document(Capability.RESOURCE_LIST, at=UNTIL - SECOND)
+    audit.read_list(replace(listed, **{name: UNTIL + SECOND}))
+    assert compared(audit, heartbeat("a"), "a", "b") is Remedy.NOTHING
+    assert audit.in_step is None
+
+
+def test_remedies_become_more_expensive_and_rarer(audit: ContinuousAudit) -> None:
+    def remedy(now: float) -> Remedy:
+        return compared(audit, heartbeat("a", "b"), "a", now=now)
+
+    assert remedy(0) is Remedy.PULL
+    assert audit.in_step is False
+    assert remedy(PACE.poll / 2) is Remedy.PULL, "lists may lag"
+    assert remedy(PACE.poll) is Remedy.COMPARE
+    dear = [now for now in range(20, 2_000, 10) if remedy(now) is Remedy.COMPARE]
+    assert dear == [110, 310, 710, 1510]
+    assert compared(audit, heartbeat("a"), "a", now=2_000) is Remedy.NOTHING
+    assert audit.in_step is True
+
+
+def test_without_a_resource_list_the_change_lists_are_read_less_and_less_often() -> None:
+    log = Log()
+    audit = ContinuousAudit(PACE, log)
+    pulled = []
+    for now in range(0, 2_000, 10):
+        audit.read_fragment(heartbeat("a", "b"), UNTIL, UNTIL)
+        remedy = audit.compare(total("a"), UNTIL, now, can_list=False)
+        assert remedy is not Remedy.COMPARE
+        pulled += [now] if remedy is Remedy.PULL else []
+    assert pulled == [0, 10, 110, 310, 710, 1510]
+    assert len([line for line in log.lines if "has no list of all its resources" in line]) == 5
+
+
+def test_a_statement_is_compared_once_more_after_a_remedy(
+    audit: ContinuousAudit,
+) -> None:
+    assert compared(audit, heartbeat("a", "b"), "a") is Remedy.PULL
+    assert audit.is_comparable_at(UNTIL)
+    assert audit.compare(total("a"), UNTIL, 1.0) is Remedy.NOTHING
+    assert not audit.is_comparable_at(UNTIL)
+
+
+def test_a_copy_of_resources_without_hashes_cannot_be_compared(
+    audit: ContinuousAudit,
+) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
+    held = total("a")
+    held.add([("b", "md5:" + "0" * 32)])
+    assert audit.compare(held, UNTIL, 0.0) is Remedy.NOTHING
+    assert audit.in_step is None
+    assert "no SHA-256" in audit.reason

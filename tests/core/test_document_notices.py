@@ -1,0 +1,212 @@
+"""Which documents a Destination reads after a Framework Notification."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.errors import WrongDocument
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import Offer, read_framework
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.sync.actions import Progress
+from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
+from rsnotify.sync.frontiers import SyncFrontiers
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+BASE = "http://a/"
+OFFER = Offer(
+    capability_list=BASE + "capabilitylist.xml",
+    resource_list=BASE + "resourcelist.xml",
+    change_list=BASE + "changelist.xml",
+)
+NOTHING = DocumentsToRead()
+OFFERED = DocumentsToRead(offer=True)
+LISTS = DocumentsToRead(lists=True)
+
+
+def at(seconds: int) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def entry(name: str, kind: str, **more: object) -> Resource:
+    resource = Resource(BASE + name, capability=kind, change=ChangeType.UPDATED)
+    return replace(resource, **more)
+
+
+def notification(*entries: Resource, from_: int = 0, until: int = 1) -> Document:
+    dated = tuple(replace(each, datetime=each.datetime or at(until)) for each in entries)
+    return Document(Capability.FRAMEWORK_NOTIFICATION, dated, from_=at(from_), until=at(until))
+
+
+def documents_to_read(
+    *entries: Resource, known: int | None = 100, gap: int | None = None, failing: bool = False
+) -> DocumentsToRead:
+    progress = None if known is None else Progress(at(known), at(known))
+    frontiers = SyncFrontiers(progress, hold=10)
+    if gap is not None:
+        frontiers.skip_gap(at(gap))
+    return DocumentNotices(frontiers).read(notification(*entries), OFFER, failing=failing)
+
+
+CHANGES = Capability.CHANGE_LIST
+RESOURCES = Capability.RESOURCE_LIST
+
+
+@pytest.mark.parametrize("kind", [Capability.CAPABILITY_LIST, Capability.DESCRIPTION])
+def test_an_announced_capability_list_or_description_is_read(kind: str) -> None:
+    assert documents_to_read(entry("any", kind)) == OFFERED
+
+
+def test_a_new_kind_of_document_leads_to_a_discovery() -> None:
+    assert documents_to_read(entry("resourcedump.xml", Capability.RESOURCE_DUMP)) == OFFERED
+
+
+def test_a_deleted_document_leads_to_a_discovery() -> None:
+    gone = entry("resourcelist.xml", RESOURCES, change=ChangeType.DELETED)
+    assert documents_to_read(gone) == OFFERED
+
+
+@pytest.mark.parametrize(("until", "expected"), [(100, NOTHING), (101, LISTS)])
+def test_a_closed_list_is_read_if_it_reaches_beyond_what_is_known(
+    until: int, expected: DocumentsToRead
+) -> None:
+    assert (
+        documents_to_read(entry("closed.xml", CHANGES, from_=at(50), until=at(until))) == expected
+    )
+
+
+@pytest.mark.parametrize(("begins", "expected"), [(100, NOTHING), (101, LISTS)])
+def test_the_open_list_is_read_if_it_begins_beyond_what_is_known(
+    begins: int, expected: DocumentsToRead
+) -> None:
+    assert documents_to_read(entry("changelist.xml", CHANGES, from_=at(begins))) == expected
+
+
+def test_a_change_list_without_an_interval_is_read() -> None:
+    assert documents_to_read(entry("changelist.xml", CHANGES)) == LISTS
+    assert documents_to_read(entry("that/of/another/set.xml", CHANGES)) == NOTHING
+
+
+def test_before_a_baseline_no_change_list_is_read() -> None:
+    assert documents_to_read(entry("changelist.xml", CHANGES), known=None) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("instant", "expected"), [(at(299), NOTHING), (at(300), LISTS), (None, LISTS)]
+)
+def test_a_resource_list_is_read_if_it_closes_a_gap(
+    instant: datetime | None, expected: DocumentsToRead
+) -> None:
+    assert documents_to_read(entry("resourcelist.xml", RESOURCES, at=instant), gap=300) == expected
+
+
+def test_without_a_gap_no_resource_list_is_read() -> None:
+    assert documents_to_read(entry("resourcelist.xml", RESOURCES, at=at(500))) == NOTHING
+
+
+def test_the_resource_list_of_another_set_closes_no_gap() -> None:
+    assert (
+        documents_to_read(entry("other/resourcelist.xml", RESOURCES, at=at(500)), gap=300)
+        == NOTHING
+    )
+
+
+def test_any_new_document_is_read_if_the_lists_could_not_be_read() -> None:
+    assert documents_to_read(entry("resourcelist.xml", RESOURCES), failing=True) == LISTS
+
+
+def test_unknown_documents_are_ignored() -> None:
+    assert documents_to_read(entry("x", "something-else")) == NOTHING
+    assert (
+        documents_to_read(Resource(BASE + "x", change=ChangeType.UPDATED), failing=True) == NOTHING
+    )
+
+
+def test_a_change_notification_is_refused() -> None:
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
+    with pytest.raises(WrongDocument):
+        notices.read(Document(Capability.CHANGE_NOTIFICATION, from_=at(0)), OFFER, failing=False)
+
+
+def test_a_notification_without_datetimes_is_always_followed() -> None:
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
+    bare = Document(Capability.FRAMEWORK_NOTIFICATION, (entry("any", Capability.CAPABILITY_LIST),))
+    for _ in range(2):
+        assert notices.read(bare, OFFER, failing=False) == OFFERED
+    notices.read(notification(until=5), OFFER, failing=False)
+    assert notices.read(bare, OFFER, failing=False) == OFFERED
+    assert notices.through == at(5)
+
+
+def test_a_duplicate_notification_is_ignored() -> None:
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
+    document = notification(entry("any", Capability.CAPABILITY_LIST))
+    assert notices.read(document, OFFER, failing=False) == OFFERED
+    assert notices.read(document, OFFER, failing=False) == NOTHING
+
+
+def test_after_a_missed_notification_everything_is_read() -> None:
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
+    first = notices.read(notification(from_=3, until=5), OFFER, failing=False)
+    assert first == NOTHING, "a new follower reads everything anyway"
+    assert notices.read(notification(from_=5, until=9), OFFER, failing=False) == NOTHING
+    assert notices.read(notification(from_=10, until=11), OFFER, failing=False) == DocumentsToRead(
+        True, True
+    )
+    assert notices.through == at(11)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20))))
+def test_the_last_notification_received_never_goes_back(intervals: list[tuple[int, int]]) -> None:
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
+    reached = START
+    for begin, length in intervals:
+        notices.read(notification(from_=begin, until=begin + length), OFFER, failing=False)
+        assert notices.through is not None
+        assert notices.through >= max(reached, at(begin + length))
+        reached = notices.through
+
+
+# The channel
+
+TOPIC = (Link(Rel.MONITOR_GROUP, "framework.xml"), Link(Rel.HUB, "wss://hub.example/ws"))
+SET = Resource(BASE + "capabilitylist.xml", capability=Capability.CAPABILITY_LIST)
+OTHER = Resource(BASE + "other/capabilitylist.xml", capability=Capability.CAPABILITY_LIST)
+OF_ALL = (Link(Rel.MONITOR_GROUP, "all.xml"),)
+ENTRY = Resource(
+    "entry.xml", capability=Capability.FRAMEWORK_NOTIFICATION, links=(Link(Rel.HUB, "ws://x/"),)
+)
+
+
+def channel(*entries: Resource, links: tuple[Link, ...] = ()) -> tuple[str | None, tuple[str, ...]]:
+    description = Document(Capability.DESCRIPTION, entries, links=links)
+    found = read_framework(OFFER, description, BASE + ".well-known/resourcesync")
+    return found.framework, found.framework_hubs
+
+
+def test_the_channel_is_found_by_the_link_of_the_source_description() -> None:
+    found = (BASE + ".well-known/framework.xml", ("wss://hub.example/ws",))
+    assert channel(SET, links=TOPIC) == found
+
+
+def test_each_of_several_sets_has_its_own_channel() -> None:
+    found = (BASE + ".well-known/framework.xml", ("wss://hub.example/ws",))
+    entries = (replace(OTHER, links=OF_ALL), replace(SET, links=TOPIC))
+    assert channel(*entries, links=OF_ALL) == found
+    assert channel(*entries[:1], SET) == (None, ())
+
+
+def test_the_channel_is_found_in_the_entry_of_the_specification() -> None:
+    assert channel(SET, ENTRY) == (BASE + ".well-known/entry.xml", ("ws://x/",))
+    assert channel(SET, ENTRY, links=OF_ALL) == (BASE + ".well-known/all.xml", ())
+
+
+def test_a_channel_that_is_no_longer_listed_is_no_longer_offered() -> None:
+    before = replace(OFFER, framework="http://a/x", framework_hubs=("ws://x/",))
+    description = Document(Capability.DESCRIPTION, (SET,))
+    assert read_framework(before, description, BASE) == replace(OFFER, listed=True)

@@ -1,0 +1,132 @@
+"""How far a Destination is synced."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_coverage
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Progress
+from rsnotify.sync.frontiers import SyncFrontiers
+from rsnotify.sync.reorder_buffer import ReorderBuffer
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+STEP = timedelta(microseconds=1)
+LAST = (("http://a/3", "updated", ""),)
+
+
+def at(seconds: int) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def listed(*seconds: int, from_: int = 0) -> Document:
+    resources = tuple(
+        Resource(f"http://a/{second}", change=ChangeType.UPDATED, datetime=at(second))
+        for second in seconds
+    )
+    return Document(Capability.CHANGE_LIST, resources, from_=at(from_))
+
+
+def known_to(second: int) -> SyncFrontiers:
+    return SyncFrontiers(Progress(at(second), at(second)), hold=10)
+
+
+def test_before_a_baseline_there_is_no_t() -> None:
+    frontiers = SyncFrontiers(None, hold=10)
+    assert frontiers.progress(None) is None
+    frontiers.baseline(at(1))
+    assert frontiers.progress(EARLIEST) is None
+    assert frontiers.progress(None) == Progress(at(1), at(1))
+
+
+def test_t_is_just_before_the_earliest_pending_change() -> None:
+    frontiers = known_to(0)
+    frontiers.pull(change_list_coverage(listed(1, 2, 3)))
+    progress = frontiers.progress(at(2))
+    assert progress == Progress(at(2) - STEP, at(2) - STEP)
+    assert frontiers.progress(None) == Progress(at(3), at(3), LAST, running=True)
+
+
+def test_t_never_goes_back() -> None:
+    frontiers = known_to(5)
+    progress = frontiers.progress(at(3))
+    assert progress is not None
+    assert progress.through == at(5)
+
+
+def test_changes_announced_only_by_push_are_not_confirmed() -> None:
+    frontiers = known_to(0)
+    assert len(frontiers.push(fragment_coverage(listed(1, 2)))) == 2
+    assert frontiers.progress(None) == Progress(at(2), at(0))
+    assert len(frontiers.pull(change_list_coverage(listed(1, 2)))) == 2
+
+
+def test_withheld_changes_that_are_pending_are_read_again_after_a_crash() -> None:
+    frontiers = known_to(0)
+    frontiers.push(fragment_coverage(listed(3, from_=0)))
+    assert frontiers.progress(None) == Progress(at(3), at(0))
+    frontiers.pull(change_list_coverage(listed(1, 2, 3)))
+    assert frontiers.progress(at(1)) == Progress(at(3), at(1) - STEP)
+    assert frontiers.progress(EARLIEST) == Progress(at(3), at(1) - STEP)
+    assert frontiers.progress(at(2)) == Progress(at(3), at(2) - STEP)
+    assert frontiers.progress(None) == Progress(at(3), at(3), LAST, running=True)
+
+
+def test_fragments_beyond_a_gap_are_joined_in_order_when_it_is_filled() -> None:
+    frontiers = known_to(0)
+    assert frontiers.push(fragment_coverage(listed(4, from_=3))) == []
+    assert frontiers.push(fragment_coverage(listed(3, from_=2))) == []
+    assert frontiers.has_push_gap
+    fresh = frontiers.push(fragment_coverage(listed(1, 2)))
+    assert [change.at for change in fresh] == [at(1), at(2), at(3), at(4)]
+    assert not frontiers.has_push_gap
+
+
+def test_too_many_fragments_beyond_a_gap_are_discarded_but_remembered_as_announced() -> None:
+    frontiers = SyncFrontiers(Progress(at(0), at(0)), hold=1)
+    frontiers.push(fragment_coverage(listed(4, from_=3)))
+    frontiers.push(fragment_coverage(listed(5, from_=4)))
+    frontiers.pull(change_list_coverage(listed(1, 2, 3)))
+    assert len(frontiers.join_held()) == 1
+    assert frontiers.known == at(4)
+    assert frontiers.has_push_gap
+    frontiers.pull(change_list_coverage(listed(1, 2, 3, 4, 5)))
+    assert not frontiers.has_push_gap
+
+
+def test_a_fragment_beyond_a_gap_received_over_several_transports_is_held_once() -> None:
+    frontiers = SyncFrontiers(Progress(at(0), at(0)), hold=2)
+    for _ in range(3):
+        frontiers.push(fragment_coverage(listed(4, from_=3)))
+    frontiers.push(fragment_coverage(listed(5, from_=4)))
+    frontiers.push(fragment_coverage(listed(1, 2, 3)))
+    assert frontiers.known == at(5)
+    assert not frontiers.has_push_gap
+
+
+def test_fragments_without_changes_beyond_a_gap_are_limited_as_well() -> None:
+    held = ReorderBuffer(limit=5)
+    for begin in range(1, 20):
+        held.add(fragment_coverage(listed(from_=begin)))
+    kept = 0
+    while held.pop_joining(at(20)) is not None:
+        kept += 1
+    assert kept == 5
+    assert not held.is_ahead_of(at(0))
+    held.add(fragment_coverage(listed(from_=3)))
+    assert held.is_ahead_of(at(0)), "there is space again"
+
+
+def test_t_waits_before_a_gap_until_a_younger_resource_list_was_compared() -> None:
+    frontiers = known_to(1)
+    frontiers.skip_gap(at(5))
+    frontiers.pull(change_list_coverage(listed(6, from_=5)))
+    assert frontiers.known == at(6)
+    assert frontiers.progress(None) == Progress(at(1), at(1))
+    frontiers.baseline(at(4))
+    assert frontiers.uncovered_gap is not None
+    frontiers.baseline(at(5))
+    progress = frontiers.progress(None)
+    assert progress is not None
+    assert progress.through == at(6)

@@ -1,0 +1,265 @@
+"""Which changes are pending, and in which order they are dispatched."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.pending_changes import PendingChanges
+from rsnotify.sync.retry import Retry
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def change(name: str, seconds: int) -> Change:
+    at = START + timedelta(seconds=seconds)
+    return Change(name, ChangeType.UPDATED, at, Resource(name))
+
+
+def empty() -> PendingChanges:
+    return PendingChanges(Retry(first=1, most=8), Random(1))
+
+
+def test_a_resource_is_pending_once_however_often_it_changed() -> None:
+    pending = empty()
+    for seconds in range(5):
+        pending.add(change("a", seconds))
+    assert pending.dispatch(10, now=0) == [change("a", 4)]
+
+
+def test_t_must_not_pass_the_first_of_several_changes_of_a_resource() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    pending.add(change("b", 2))
+    pending.add(change("a", 9))
+    assert pending.low_water() == START + timedelta(seconds=1)
+    (first, second) = pending.dispatch(10, now=0)
+    pending.applied(first)
+    assert pending.low_water() == START + timedelta(seconds=2)
+    pending.applied(second)
+    assert pending.low_water() is None
+    assert len(pending) == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=12),
+    st.integers(0, 12),
+    st.sets(st.sampled_from("abcd")),
+)
+def test_the_low_water_mark_after_changes_are_applied_is_known_before(
+    changes: list[tuple[str, int]], out: int, done: set[str]
+) -> None:
+    pending = empty()
+    for name, seconds in changes[:out]:
+        pending.add(change(name, seconds))
+    applied = [one for one in pending.dispatch(10, now=0) if one.uri in done]
+    for name, seconds in changes[out:]:
+        pending.add(change(name, seconds))
+    before = pending.low_water()
+    foreseen = pending.low_water_after(applied)
+    assert pending.low_water() == before
+    for one in applied:
+        pending.applied(one)
+    assert pending.low_water() == foreseen
+
+
+def test_a_resource_that_changes_while_in_flight_is_dispatched_again() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (taken,) = pending.dispatch(10, now=0)
+    pending.add(change("a", 2))
+    assert pending.dispatch(10, now=0) == []
+    pending.applied(taken)
+    assert pending.low_water() == START + timedelta(seconds=1)
+    assert pending.dispatch(10, now=0) == [change("a", 2)]
+
+
+def test_no_more_changes_are_in_flight_than_the_limit() -> None:
+    pending = empty()
+    for name in "abcd":
+        pending.add(change(name, 1))
+    out = pending.dispatch(3, now=0)
+    assert len(out) == 3
+    assert pending.dispatch(3, now=0) == []
+    pending.applied(out[0])
+    assert len(pending.dispatch(3, now=0)) == 1
+
+
+def test_a_failure_is_retried_later_each_time_and_holds_up_nothing_else() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    pending.add(change("b", 2))
+    (a, b) = pending.dispatch(10, now=0)
+    assert pending.failed(a, now=0) == 1
+    pending.applied(b)
+    due = pending.wakeup()
+    assert due is not None
+    assert 0.5 <= due <= 1
+    assert pending.dispatch(10, now=0.4) == []
+    (again,) = pending.dispatch(10, now=1)
+    assert pending.failed(again, now=1) == 2
+    assert 1 <= (pending.wakeup() or 0) - 1 <= 2
+    assert pending.failing() == [a]
+    assert (len(pending), pending.untried) == (1, 0)
+
+
+def test_a_failure_with_retry_after_is_not_retried_before() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (a,) = pending.dispatch(10, now=0)
+    pending.failed(a, now=0, at_least=30)
+    assert pending.dispatch(10, now=29) == []
+    assert pending.dispatch(10, now=30) == [a]
+
+
+def test_a_new_change_does_not_wait_for_the_backoff_of_the_old_one() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (a,) = pending.dispatch(10, now=0)
+    pending.failed(a, now=0)
+    pending.add(change("a", 2))
+    assert pending.untried == 1
+    assert pending.dispatch(10, now=0) == [change("a", 2)]
+
+
+def test_an_older_change_does_not_supersede_a_newer_one_but_counts_for_t() -> None:
+    pending = empty()
+    pending.add(change("a", 5))
+    pending.add(change("a", 3))
+    assert pending.dispatch(10, now=0) == [change("a", 5)]
+    assert pending.low_water() == START + timedelta(seconds=3)
+
+
+def test_a_later_change_does_not_postpone_a_change_that_has_a_due_time() -> None:
+    pending = empty()
+    pending.add(change("a", 1), due=5.0)
+    pending.add(change("a", 2), due=9.0)
+    assert pending.wakeup() == 5.0
+    assert pending.dispatch(10, now=4.9) == []
+    assert pending.dispatch(10, now=5.0) == [change("a", 2)]
+
+
+def test_dropping_waiting_changes_keeps_those_in_flight() -> None:
+    pending = empty()
+    for name in "abc":
+        pending.add(change(name, 1))
+    (out,) = pending.dispatch(1, now=0.0)
+    pending.drop_waiting()
+    assert len(pending) == 1
+    pending.add(change("b", 1))
+    pending.applied(out)
+    assert [one.uri for one in pending.dispatch(9, now=0.0)] == ["b"]
+
+
+def test_dropping_waiting_changes_clears_their_failures() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    pending.failed(pending.dispatch(1, now=0.0)[0], 0.0)
+    pending.drop_waiting()
+    pending.add(change("a", 2))
+    assert pending.untried == 1
+    assert [one.at for one in pending.dispatch(9, now=9.0)] == [change("a", 2).at]
+    assert pending.dispatch(9, now=99.0) == [], "and it is dispatched once"
+
+
+def test_a_change_that_only_waits_until_it_is_due_is_deferred() -> None:
+    pending = empty()
+    assert not pending.is_deferred
+    pending.add(change("a", 1), due=5.0)
+    pending.add(change("b", 2))
+    assert pending.is_deferred
+    (b,) = pending.dispatch(10, now=0)
+    assert pending.is_deferred
+    pending.applied(b)
+    (a,) = pending.dispatch(10, now=5)
+    assert not pending.is_deferred
+    pending.failed(a, now=6)
+    assert not pending.is_deferred
+
+
+def listed(name: str, seconds: int, hash: str) -> Change:
+    """Return an entry of a Resource List."""
+    return replace(change(name, seconds), resource=Resource(name, hash=hash))
+
+
+def compared(name: str, seconds: int, hash: str | None) -> Change:
+    """Return an entry of a list that is compared; without a hash, a deletion."""
+    kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
+    at = START + timedelta(seconds=seconds)
+    resource = Resource(name, change=kind, hash=hash)
+    return Change(name, kind, at, resource, check=CheckMethod.COMPARE)
+
+
+@pytest.mark.parametrize("hash", ["md5:2", None], ids=["other content", "a deletion"])
+def test_if_two_lists_contradict_each_other_the_resource_is_fetched(hash: str | None) -> None:
+    pending = empty()
+    pending.add(listed("a", 100, "md5:1"))
+    pending.add(compared("a", 50, hash))
+    (one,) = pending.dispatch(10, now=0)
+    assert one.check is CheckMethod.FETCH
+    assert one.resource.hash is None
+    assert (one.change is ChangeType.DELETED) == (hash is None)
+
+
+def test_a_resource_that_only_one_of_two_lists_has_may_be_missing() -> None:
+    pending = empty()
+    pending.add(Change("a", ChangeType.DELETED, START + timedelta(seconds=100), Resource("a")))
+    pending.add(compared("a", 50, "md5:1"))
+    (one,) = pending.dispatch(10, now=0)
+    assert one.check is CheckMethod.FETCH
+    assert one.change is ChangeType.DELETED
+
+
+def test_an_older_equal_entry_changes_nothing() -> None:
+    pending = empty()
+    pending.add(listed("a", 100, "md5:1"))
+    pending.add(compared("a", 50, "md5:1"))
+    assert pending.dispatch(10, now=0) == [listed("a", 100, "md5:1")]
+
+
+def test_a_later_pushed_change_is_no_contradiction() -> None:
+    pending = empty()
+    pending.add(replace(compared("a", 100, "md5:1"), check=CheckMethod.DATE))
+    pending.add(compared("a", 50, "md5:2"))
+    (one,) = pending.dispatch(10, now=0)
+    assert one.check is CheckMethod.DATE
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_missing_resource_that_a_later_whole_set_lacks_is_dropped(missing: bool) -> None:
+    pending = empty()
+    pending.add(replace(change("a", 1), resource=Resource("a", change=ChangeType.UPDATED)))
+    (one,) = pending.dispatch(10, now=0)
+    pending.failed(one, 0, missing=missing)
+    pending.drop_unlisted(START + timedelta(seconds=50), set())
+    assert len(pending) == (0 if missing else 1)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_fetched_again(
+    listed: bool,
+) -> None:
+    pending = empty()
+    pending.watch(replace(change("a", 1), check=CheckMethod.FETCH), due=0)
+    pending.dispatch(10, now=0)
+    resources = {"a"} if listed else set()
+    assert pending.drop_unlisted(START + timedelta(seconds=50), resources) is listed
+    assert len(pending) == 1
+
+
+def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (one,) = pending.dispatch(10, now=0)
+    pending.failed(one, 0, missing=True)
+    pending.add(replace(one, change=ChangeType.DELETED), missing=one)
+    pending.dispatch(10, now=0)
+    assert not pending.drop_unlisted(START + timedelta(seconds=50), set())

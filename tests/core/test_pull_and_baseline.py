@@ -1,0 +1,398 @@
+"""Which documents pulls and baselines read, one after the other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ContentMismatch, NotFound, WrongDocument
+from rsnotify.format.coverage import Frontier, change_list_coverage
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import DocumentKind, Fetch
+from rsnotify.sync.baseline import Baseline
+from rsnotify.sync.fallback_order import change_documents
+from rsnotify.sync.pull import Pull, PullStep
+
+BASE = "http://source.example/"
+OFFER = Offer(
+    resource_list=BASE + "resourcelist.xml",
+    change_list=BASE + "changelist.xml",
+    change_list_archive=BASE + "archive.xml",
+)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: int) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def known(seconds: int) -> Frontier:
+    return Frontier.at(at(seconds))
+
+
+def changes(from_: int, until: int | None, *seconds: int) -> Document:
+    resources = tuple(
+        Resource(f"{BASE}{second}", change=ChangeType.UPDATED, datetime=at(second))
+        for second in seconds
+    )
+    end = None if until is None else at(until)
+    return Document(Capability.CHANGE_LIST, resources, from_=at(from_), until=end)
+
+
+def index(capability: str, *members: Resource) -> Document:
+    return Document(capability, members, index=True)
+
+
+def name(fetch: Fetch | None) -> str | None:
+    return fetch and fetch.uri.removeprefix(BASE)
+
+
+def test_the_archive_link_of_the_list_is_preferred_to_that_of_the_capability_list() -> None:
+    pull = Pull(OFFER)
+    document = Document(
+        Capability.CHANGE_LIST, from_=at(5), links=(Link("archives", "other-archive.xml"),)
+    )
+    assert name(pull.read(document, known(0)).fetch) == "other-archive.xml"
+
+
+def test_an_archive_index_is_followed_to_the_lists_that_may_have_new_changes() -> None:
+    pull = Pull(OFFER)
+    assert name(pull.read(changes(5, None), known(2)).fetch) == "archive.xml"
+    archives = index(Capability.CHANGE_LIST_ARCHIVE, Resource(BASE + "archive-1.xml"))
+    assert name(pull.read(archives, known(2)).fetch) == "archive-1.xml"
+    archive = Document(
+        Capability.CHANGE_LIST_ARCHIVE,
+        (
+            Resource(BASE + "old.xml", from_=at(0), until=at(2)),
+            Resource(BASE + "new.xml", from_=at(2), until=at(5)),
+        ),
+    )
+    assert name(pull.read(archive, known(2)).fetch) == "new.xml"
+    step = pull.read(changes(2, 5, 3, 5), known(2))
+    assert step.coverage is not None
+    assert name(step.fetch) == "changelist.xml"
+    assert pull.read(changes(5, None, 6), known(5)).fetch is None
+
+
+def test_an_archive_without_new_changes_is_not_read_again_and_leaves_a_gap() -> None:
+    pull = Pull(OFFER)
+    empty = Document(Capability.CHANGE_LIST_ARCHIVE)
+    assert name(pull.read(changes(5, None), known(2)).fetch) == "archive.xml"
+    assert name(pull.read(empty, known(2)).fetch) == "changelist.xml"
+    assert pull.read(changes(5, None), known(2)) == PullStep(gap_ends=at(5))
+
+
+def test_changes_rotated_away_while_the_archive_was_read_are_read_from_it_again() -> None:
+    pull = Pull(OFFER)
+    pull.read(changes(5, None), known(2))
+    closed = Resource(BASE + "new.xml", from_=at(2), until=at(5))
+    pull.read(Document(Capability.CHANGE_LIST_ARCHIVE, (closed,)), known(2))
+    pull.read(changes(2, 5, 3, 5), known(2))
+    assert name(pull.read(changes(7, None), known(5)).fetch) == "archive.xml"
+
+
+def test_a_pull_from_a_source_that_rotates_all_the_time_ends() -> None:
+    pull = Pull(OFFER)
+    step = pull.read(changes(1, None), known(0))
+    second = 0
+    while step.fetch is not None:
+        second += 1
+        document = Document(Capability.CHANGE_LIST_ARCHIVE)
+        if name(step.fetch) == "changelist.xml":
+            document = changes(second + 1, None)
+        step = pull.read(document, known(second))
+        assert second < 100
+    assert step.gap_ends is not None
+
+
+@pytest.mark.parametrize("capability", [Capability.CHANGE_LIST, Capability.CHANGE_LIST_ARCHIVE])
+def test_an_index_that_names_itself_is_not_read_forever(capability: str) -> None:
+    pull = Pull(OFFER)
+    step = pull.read(changes(5, None), known(2))
+    looped = index(capability, *(Resource(f"{BASE}{name}") for name in ("archive.xml", "a.xml")))
+    for _ in range(50):
+        if step.fetch is None:
+            break
+        document = changes(5, None) if name(step.fetch) == "changelist.xml" else looped
+        step = pull.read(document, known(2))
+    assert step.fetch is None
+
+
+def test_a_resource_list_index_that_names_itself_is_not_read_forever() -> None:
+    baseline = Baseline(OFFER, START)
+    looped = index(
+        Capability.RESOURCE_LIST, *(Resource(f"{BASE}{name}") for name in ("a.xml", "b.xml"))
+    )
+    baseline.read(looped)
+    assert name(baseline.next()) == "a.xml"
+    baseline.read(looped)
+    assert name(baseline.next()) == "b.xml"
+    baseline.read(looped)
+    assert baseline.next() is None
+
+
+def test_an_index_of_more_lists_than_there_can_be_is_refused() -> None:
+    baseline = Baseline(OFFER, START)
+    first, second = (
+        index(Capability.RESOURCE_LIST, *(Resource(f"{BASE}{part}/{n}") for n in range(30_000)))
+        for part in "ab"
+    )
+    baseline.read(first)
+    baseline.next()
+    with pytest.raises(WrongDocument, match="50000"):
+        baseline.read(second)
+
+
+FULL = replace(OFFER, change_dump=BASE + "changedump.xml", change_dump_archive=BASE + "dumps.xml")
+
+
+def dump(from_: int, *packages: Resource, until: int | None = None) -> Document:
+    end = None if until is None else at(until)
+    return Document(Capability.CHANGE_DUMP, packages, from_=at(from_), until=end)
+
+
+def manifest(from_: int, until: int, *seconds: int) -> Document:
+    return replace(changes(from_, until, *seconds), capability=Capability.CHANGE_DUMP_MANIFEST)
+
+
+def test_root_documents_are_read_in_the_order_of_their_cost() -> None:
+    pull = Pull(FULL)
+    kinds = [pull.current.kind]
+    documents = {
+        DocumentKind.CHANGE_LIST: changes(5, None),
+        DocumentKind.CHANGE_LIST_ARCHIVE: changes(5, 6),
+        DocumentKind.CHANGE_DUMP: dump(5),
+        DocumentKind.CHANGE_DUMP_ARCHIVE: Document(Capability.CHANGE_DUMP_ARCHIVE, from_=at(5)),
+    }
+    step = pull.read(documents[pull.current.kind], known(2))
+    while step.fetch is not None:
+        kinds.append(step.fetch.kind)
+        step = pull.read(documents[pull.current.kind], known(2))
+    assert kinds == list(documents)
+    assert step.gap_ends == at(5)
+
+
+def test_a_change_dump_is_read_package_by_package_and_then_the_change_list() -> None:
+    pull = Pull(replace(FULL, change_list_archive=None))
+    assert name(pull.read(changes(5, None), known(2)).fetch) == "changedump.xml"
+    packages = (
+        Resource("old.zip", from_=at(0), until=at(2)),
+        Resource("new.zip", from_=at(2), until=at(5)),
+    )
+    step = pull.read(dump(0, *packages), known(2))
+    assert step.fetch is not None
+    assert step.fetch.package == replace(packages[1], uri=BASE + "new.zip")
+    step = pull.read(manifest(2, 5, 3, 5), known(2))
+    assert step.coverage is not None
+    assert {change.package for change in step.coverage.changes} == {BASE + "new.zip"}
+    assert name(step.fetch) == "changelist.xml"
+
+
+def test_a_package_with_another_manifest_is_refused() -> None:
+    pull = Pull(Offer(change_dump=FULL.change_dump))
+    pull.read(dump(0, Resource("a.zip")), known(0))
+    with pytest.raises(WrongDocument, match="Change Dump Manifest"):
+        pull.read(changes(0, 5, 3), known(0))
+
+
+def test_a_package_without_datetimes_is_read_again_only_if_its_entry_differs() -> None:
+    before = Resource(BASE + "a.zip", length=10)
+    for now, again in ((before, False), (Resource(BASE + "a.zip", length=20), True)):
+        pull = Pull(Offer(change_dump=FULL.change_dump), {before.uri: before})
+        assert (pull.read(dump(0, now), known(1)).fetch is not None) is again
+    silent = Resource(BASE + "a.zip")
+    pull = Pull(Offer(change_dump=FULL.change_dump), {silent.uri: silent})
+    assert pull.read(dump(0, silent), known(1)).fetch is not None
+
+
+def test_a_broken_root_is_abandoned_and_the_first_read_again_after_the_next() -> None:
+    pull = Pull(FULL)
+    pull.read(changes(5, None), known(2))
+    step = pull.abandon(NotFound(BASE + "archive.xml", "404"), known(2))
+    assert name(step.fetch) == "changedump.xml"
+    step = pull.read(dump(0, Resource("a.zip", from_=at(2), until=at(5))), known(2))
+    assert name(pull.read(manifest(2, 5, 3), known(2)).fetch) == "changelist.xml"
+    assert pull.read(changes(5, None), known(5)) == PullStep(change_list_coverage(changes(5, None)))
+
+
+def test_if_the_first_root_is_broken_the_others_are_read_and_the_pull_fails() -> None:
+    pull = Pull(FULL)
+    error = NotFound(BASE + "changelist.xml", "404")
+    assert name(pull.abandon(error, known(2)).fetch) == "archive.xml"
+    archive = Document(Capability.CHANGE_LIST_ARCHIVE)
+    assert name(pull.read(archive, known(2)).fetch) == "changedump.xml"
+    assert name(pull.read(dump(2), known(2)).fetch) == "dumps.xml"
+    assert pull.read(Document(Capability.CHANGE_DUMP_ARCHIVE), known(2)).failure is error
+
+
+def test_a_broken_root_is_no_gap() -> None:
+    pull = Pull(OFFER)
+    pull.read(changes(5, None), known(2))
+    error = NotFound(BASE + "archive.xml", "404")
+    assert pull.abandon(error, known(2)) == PullStep(failure=error)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_second_that_was_still_running_is_read_from_the_closed_list(running: bool) -> None:
+    pull = Pull(OFFER)
+    frontier = Frontier.at(at(5))
+    frontier.over = not running
+    step = pull.read(changes(5, None, 6), frontier)
+    assert name(step.fetch) == ("archive.xml" if running else None)
+    if running:
+        closed = Resource(BASE + "new.xml", from_=at(2), until=at(5))
+        archive = Document(Capability.CHANGE_LIST_ARCHIVE, (closed,))
+        assert name(pull.read(archive, frontier).fetch) == "new.xml"
+
+
+def test_if_no_closed_list_has_that_second_there_is_no_gap() -> None:
+    offer = Offer(change_list=OFFER.change_list, change_list_archive=OFFER.change_list_archive)
+    pull = Pull(offer)
+    frontier = Frontier.at(at(5))
+    frontier.over = False
+    assert name(pull.read(changes(5, None, 6), frontier).fetch) == "archive.xml"
+    archive = Document(Capability.CHANGE_LIST_ARCHIVE)
+    assert name(pull.read(archive, frontier).fetch) == "changelist.xml"
+    assert pull.read(changes(5, None, 6), frontier).coverage is not None
+
+
+def test_a_single_root_is_not_read_twice_for_that_second() -> None:
+    pull = Pull(Offer(change_list=OFFER.change_list))
+    frontier = Frontier.at(at(5))
+    frontier.over = False
+    step = pull.read(changes(5, None, 6), frontier)
+    assert (step.coverage is not None, step.fetch, step.gap_ends) == (True, None, None)
+
+
+@pytest.mark.parametrize(
+    ("offer", "kinds"),
+    [
+        (Offer(change_dump="d", change_list_archive="a"), "Change Dump, Change List Archive"),
+        (Offer(change_list_archive="a"), "Change List Archive"),
+        (Offer(change_list_archive="a", resource_list="r"), ""),
+    ],
+)
+def test_the_root_with_the_latest_changes_comes_first(offer: Offer, kinds: str) -> None:
+    assert ", ".join(root.kind for root in change_documents(offer)) == kinds
+
+
+def requests(baseline: Baseline, *documents: Document) -> list[str | None]:
+    """Answer with these documents in turn, and return the requests."""
+    fetches = [name(baseline.current)]
+    for document in documents:
+        baseline.read(document)
+        fetches.append(name(baseline.next()))
+    return fetches
+
+
+DUMPED = Offer(
+    resource_list=BASE + "resourcelist.xml",
+    resource_dump=BASE + "resourcedump.xml",
+    resource_list_archive=BASE + "lists.xml",
+)
+
+
+def resource_dump(second: int | None = 5) -> Document:
+    packages = (Resource("a.zip"), Resource("b.zip"))
+    return Document(Capability.RESOURCE_DUMP, packages, at=second and at(second))
+
+
+def held(second: int) -> Document:
+    entry = Resource(BASE + "x", path="/x")
+    return Document(Capability.RESOURCE_DUMP_MANIFEST, (entry,), at=at(second))
+
+
+def test_a_dump_is_read_package_by_package() -> None:
+    baseline = Baseline(DUMPED, START, dump_first=True)
+    assert requests(baseline, resource_dump()) == ["resourcedump.xml", "a.zip"]
+    listed = baseline.read(held(6))
+    assert listed is not None
+    assert (listed.at, listed.package) == (at(6), BASE + "a.zip")
+    assert name(baseline.next()) == "b.zip"
+    baseline.read(held(7))
+    assert baseline.next() is None
+    assert baseline.complete
+    assert baseline.at == at(5)
+
+
+def test_if_a_package_is_broken_the_others_are_read_and_then_the_list() -> None:
+    baseline = Baseline(DUMPED, START, dump_first=True)
+    requests(baseline, resource_dump())
+    baseline.skip(ContentMismatch(BASE + "a.zip", "truncated"))
+    assert name(baseline.next()) == "b.zip"
+    assert requests(baseline, held(7)) == ["b.zip", "resourcelist.xml"]
+    assert requests(baseline, Document(Capability.RESOURCE_LIST, at=at(9)))[-1] is None
+    assert baseline.complete
+    assert baseline.at == at(9)
+
+
+def test_the_latest_archived_list_is_the_last_fallback() -> None:
+    baseline = Baseline(DUMPED, START)
+    for place in ("resourcedump.xml", "lists.xml"):
+        baseline.skip(NotFound(baseline.current.uri, "404"))
+        assert name(baseline.next()) == place
+    archive = index(Capability.RESOURCE_LIST_ARCHIVE, Resource("1.xml"), Resource("2.xml"))
+    lists = (Resource("new.xml", at=at(8)), Resource("old.xml", at=at(2)))
+    archived = Document(Capability.RESOURCE_LIST_ARCHIVE, lists)
+    assert requests(baseline, archive, archived) == ["lists.xml", "2.xml", "new.xml"]
+    assert requests(baseline, Document(Capability.RESOURCE_LIST, at=at(8)))[-1] is None
+    assert baseline.complete
+
+
+def test_archives_are_not_read_if_nothing_is_broken() -> None:
+    offer = replace(DUMPED, resource_list=None)
+    baseline = Baseline(offer, START, is_old=lambda instant: instant <= at(5))
+    assert requests(baseline, resource_dump()) == ["resourcedump.xml", None]
+    assert not baseline.complete
+    assert baseline.error is None
+
+
+def test_a_dump_without_at_is_recognized_by_its_entries() -> None:
+    offer = Offer(resource_dump=BASE + "resourcedump.xml")
+    first = Baseline(offer, START)
+    requests(first, resource_dump(None), held(1), held(1))
+    second = Baseline(offer, START, last_dump=first.undated_dump)
+    assert requests(second, resource_dump(None))[-1] is None
+    assert not second.complete
+
+
+def test_a_dump_that_was_not_read_to_its_end_is_read_again() -> None:
+    offer = Offer(resource_dump=BASE + "resourcedump.xml")
+    first = Baseline(offer, START)
+    requests(first, resource_dump(None))
+    first.skip(ContentMismatch(BASE + "a.zip", "truncated"))
+    assert first.undated_dump is None
+
+
+def test_change_lists_have_to_join_at_the_earliest_at_of_all_lists() -> None:
+    baseline = Baseline(OFFER, START)
+    baseline.read(
+        index(Capability.RESOURCE_LIST, Resource(BASE + "a.xml"), Resource(BASE + "b.xml"))
+    )
+    for second in (7, 5):
+        baseline.next()
+        listed = baseline.read(Document(Capability.RESOURCE_LIST, at=at(second)))
+        assert listed is not None
+        assert listed.at == at(second)
+    assert baseline.at == at(5)
+
+
+def test_the_at_of_a_list_defaults_to_its_latest_lastmod_or_the_known_instant() -> None:
+    baseline = Baseline(OFFER, at(1))
+    plain = Document(None, (Resource(BASE + "a", lastmod=at(3)), Resource(BASE + "b")))
+    listed = baseline.read(plain)
+    assert listed is not None
+    assert listed.at == at(3)
+    assert Baseline(OFFER, at(1)).at == at(1)
+
+
+@pytest.mark.parametrize("capability", [Capability.RESOURCE_DUMP, Capability.DESCRIPTION, "moon"])
+def test_a_document_of_another_kind_is_refused(capability: str) -> None:
+    with pytest.raises(WrongDocument):
+        Baseline(OFFER, START).read(Document(capability))
+    with pytest.raises(WrongDocument):
+        Pull(OFFER).read(Document(capability), known(0))

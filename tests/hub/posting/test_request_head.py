@@ -1,0 +1,58 @@
+"""The endpoint of a callback's URL, and the head of its requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsnotify_hub.websub.delivery.posting.request_head import (
+    CallbackOrigin,
+    common_head,
+    endpoint_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "host", "origin"),
+    [
+        ("http://a.example/cb", "/cb", "a.example", CallbackOrigin(False, "a.example", 80)),
+        ("https://a.example/cb", "/cb", "a.example", CallbackOrigin(True, "a.example", 443)),
+        ("http://a.example:8080/", "/", "a.example:8080", CallbackOrigin(False, "a.example", 8080)),
+        ("http://a.example:/", "/", "a.example", CallbackOrigin(False, "a.example", 80)),
+        ("http://A.example", "/", "A.example", CallbackOrigin(False, "a.example", 80)),
+        ("http://a.example/cb?", "/cb?", "a.example", CallbackOrigin(False, "a.example", 80)),
+        ("http://a.example?q=/", "/?q=/", "a.example", CallbackOrigin(False, "a.example", 80)),
+        ("http://a.example/a//b/../%2f;x?&=?", "/a//b/../%2f;x?&=?", "a.example", None),
+        ("http://[2001:db8::1]:8080/x", "/x", "[2001:db8::1]:8080", None),
+        ("https://[::1]/x", "/x", "[::1]", CallbackOrigin(True, "::1", 443)),
+    ],
+)
+def test_a_target_is_what_the_subscriber_wrote(
+    url: str, target: str, host: str, origin: CallbackOrigin | None
+):
+    endpoint = endpoint_of(url)
+    assert endpoint.opening == f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
+    assert origin is None or endpoint.origin == origin
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a.example/\r\nX: y",
+        "http://a.example/ x",
+        "http://a.example/ü",
+        "http://a.example:99999/",
+        "ftp://a.example/",
+        "//a.example/",
+        "http:///x",
+        "",
+    ],
+)
+def test_a_url_that_cannot_be_requested_is_refused(url: str):
+    with pytest.raises(ValueError, match=r".+"):
+        endpoint_of(url)
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: y", "a\ny", "a\0", "\x7f", "a\r"])
+def test_no_value_ends_its_header_early(value: str):
+    with pytest.raises(ValueError, match="Content-Type"):
+        common_head(("Content-Type", value), size=1)

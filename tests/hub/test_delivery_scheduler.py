@@ -1,0 +1,161 @@
+"""Requests in two queues: whatever some callbacks do, the others are served."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.fair_queue import Capacity
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler, DeliverySlot
+from tests.hub.helpers import PATIENCE
+
+OK = Answer(204, "answers 204")
+TIMED_OUT = Answer(None, "takes too long")
+
+
+class Requests:
+    """Requests that answer at once, or never."""
+
+    def __init__(
+        self,
+        quick: Capacity = Capacity(1, 1),  # noqa: B008  (it is frozen)
+        slow: Capacity = Capacity(1, 1),  # noqa: B008
+        *,
+        seconds: float = 1000,
+        quick_seconds: float = 1000,
+    ) -> None:
+        self.scheduler = DeliveryScheduler(
+            seconds, quick=quick, slow=slow, quick_seconds=quick_seconds
+        )
+        self.answers: dict[str, Answer] = {}
+        self.running = 0
+        self.most = 0
+        self._changed = asyncio.Event()
+
+    def submit(self, name: str, host: str, *, hangs: bool, slow: bool = False) -> DeliverySlot:
+        async def request() -> Answer:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            try:
+                if hangs:
+                    await asyncio.Event().wait()
+                return OK
+            finally:
+                self.running -= 1
+
+        async def work(slot: DeliverySlot) -> None:
+            self.answers[name] = await slot.limit(request())
+            self._changed.set()
+
+        def start(slot: DeliverySlot) -> None:
+            self.scheduler.run(slot, work(slot))
+
+        return self.scheduler.submit(host, start, slow=slow)
+
+    async def answer(self, name: str) -> Answer:
+        async with asyncio.timeout(PATIENCE):
+            while name not in self.answers:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.answers[name]
+
+
+async def test_a_request_that_takes_too_long_is_ended():
+    requests = Requests(seconds=0.01)
+    requests.submit("slow", "a", hangs=True)
+    assert await requests.answer("slow") == TIMED_OUT
+
+
+async def test_requests_that_hang_make_room_for_others():
+    requests = Requests(Capacity(3, 3), Capacity(2, 2), quick_seconds=0.02)
+    for number in range(9):
+        requests.submit(f"hangs {number}", f"bad{number}", hangs=True)
+    requests.submit("good", "good", hangs=False)
+    assert await requests.answer("good") == OK
+    assert requests.most <= 5
+    assert requests.running >= 2, "requests in the slow queue keep their time limit"
+    cut_off = [answer for name, answer in requests.answers.items() if name != "good"]
+    assert set(cut_off) == {TIMED_OUT}
+    await requests.scheduler.close(0)
+
+
+async def test_a_host_that_hangs_does_not_use_up_the_capacity_of_others():
+    requests = Requests(Capacity(4, 2), Capacity(2, 2))
+    for number in range(100):
+        requests.submit(f"hangs {number}", "bad", hangs=True)
+    for number in range(10):
+        requests.submit(f"good {number}", "good", hangs=False)
+        assert await requests.answer(f"good {number}") == OK
+    assert requests.scheduler.waiting() == 98
+    await requests.scheduler.close(0)
+
+
+async def test_retries_do_not_use_up_the_capacity_of_first_attempts():
+    requests = Requests()
+    for number in range(10):
+        requests.submit(f"hangs {number}", f"bad{number}", hangs=True, slow=True)
+    requests.submit("good", "good", hangs=False)
+    assert await requests.answer("good") == OK
+    await requests.scheduler.close(0)
+
+
+async def test_no_request_is_cut_short_while_none_waits():
+    requests = Requests(Capacity(2, 2), quick_seconds=0)
+    requests.submit("hangs", "bad", hangs=True)
+    requests.submit("good", "good", hangs=False)
+    await requests.answer("good")
+    assert "hangs" not in requests.answers
+    await requests.scheduler.close(0)
+
+
+async def test_a_request_that_is_cancelled_frees_its_capacity():
+    requests = Requests()
+    first = requests.submit("hangs", "bad", hangs=True)
+    waits = requests.submit("waits", "bad", hangs=False)
+    requests.submit("good", "good", hangs=False)
+    requests.scheduler.cancel(waits)
+    requests.scheduler.cancel(first)
+    assert await requests.answer("good") == OK
+    assert set(requests.answers) == {"good"}
+
+
+async def test_running_requests_may_end_when_the_scheduler_closes():
+    scheduler, gate = DeliveryScheduler(1000), asyncio.Event()
+    ended = []
+
+    async def work(slot: DeliverySlot) -> None:
+        await gate.wait()
+        ended.append(slot.host)
+
+    def start(slot: DeliverySlot) -> None:
+        scheduler.run(slot, work(slot))
+
+    scheduler.submit("a", start)
+    await asyncio.sleep(0)  # it begins
+    closing = asyncio.create_task(scheduler.close(PATIENCE))
+    await asyncio.sleep(0)  # it waits
+    scheduler.submit("b", start)  # too late
+    gate.set()
+    await closing
+    assert ended == ["a"]
+
+
+async def test_no_request_is_cut_short_because_the_hub_itself_was_slow(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)  # stands still but for what follows
+    requests = Requests(slow=Capacity(1, 0), quick_seconds=0.2)
+    requests.submit("hangs", "bad", hangs=True)
+    requests.submit("waits", "good", hangs=False)
+    await asyncio.sleep(0)  # it begins
+    now += 0.5  # past the check that was due
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert requests.answers == {}
+    now += 0.2
+    assert await requests.answer("waits") == OK, "the next check is in time"
+    assert set(requests.answers) == {"hangs", "waits"}

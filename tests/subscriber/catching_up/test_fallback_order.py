@@ -1,0 +1,209 @@
+"""Which documents a Destination reads over HTTP to catch up, as its log shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import Unavailable
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability
+from tests.subscriber.catching_up.absences import DUMPS, LISTS, fetched, logged, miss_changes
+from tests.subscriber.conftest import Destination
+from tests.subscriber.packed_source import NAMES, PackedSource
+from tests.subscriber.source import Answer
+
+
+async def test_after_a_minute_the_change_list_is_enough(
+    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
+) -> None:
+    await destination.catch_up()
+    source.put("r1", b"new")
+    source.delete("r2")
+    source.gets.clear()
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert logged(log, "2 changes from the Change List")
+    offered = {"/.well-known/resourcesync", "/data/capabilitylist.xml"}
+    assert set(source.gets) == {*offered, "/data/changelist.xml", "/data/r1"}
+
+
+@pytest.mark.parametrize("index", [False, True])
+async def test_after_an_hour_the_change_list_archive_is_read(
+    index: bool, source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
+) -> None:
+    await miss_changes(source, destination, packed=False)
+    if index:
+        archive = source._document("changelist-archive.xml")
+        assert archive is not None
+        parts = ("changelist-archive-1.xml", "changelist-archive-2.xml")
+        for place, name in zip((0, 3), parts, strict=True):
+            resources = archive.resources[place : place + 3]
+            source.documents[name] = replace(archive, resources=resources)
+        members = tuple(map(Resource, parts))
+        source.documents["changelist-archive.xml"] = replace(archive, index=True, resources=members)
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert logged(log, "going on with the Change List Archive")
+    assert source.gets["/data/often"] == 1
+    assert source.gets["/data/resourcelist.xml"] == 0
+
+
+async def test_after_a_day_the_change_dump_is_unpacked(
+    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
+) -> None:
+    source.archive = False
+    source.offered = (*LISTS, Capability.CHANGE_DUMP)
+    await miss_changes(source, destination)
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert logged(log, "going on with the Change Dump")
+    assert logged(log, "changes from the Change Dump", "changes-4.zip")
+    assert fetched(source) == {"/data/last"}
+    assert source.gets["/data/resourcelist.xml"] == 0
+
+
+async def test_after_a_week_the_archive_of_change_dumps_is_unpacked(
+    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
+) -> None:
+    source.archive = False
+    source.offered = (*LISTS, Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
+    await miss_changes(source, destination)
+    source.archive_dump()
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert logged(log, "going on with the Change Dump Archive")
+    assert fetched(source) == {"/data/last"}
+
+
+async def test_after_a_month_the_resource_list_is_compared(
+    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
+) -> None:
+    source.archive = False
+    source.offered = (*LISTS, Capability.RESOURCE_DUMP)
+    source.pack_resources()
+    await miss_changes(source, destination)
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert logged(log, "no list of changes reaches back to")
+    assert logged(log, "baseline from the Resource List")
+    assert source.gets["/data/resourcedump.xml"] == 0
+
+
+async def test_a_first_copy_is_unpacked_from_the_resource_dump(
+    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
+) -> None:
+    source.offered = (*LISTS, Capability.RESOURCE_DUMP)
+    source.pack_resources()
+    source.put("r1", b"changed since")
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert logged(log, "baseline from the Resource Dump")
+    assert fetched(source) == {"/data/r1"}
+
+
+@pytest.mark.parametrize("offered", [DUMPS, DUMPS[:1], DUMPS[1:], LISTS[:1], LISTS[1:]], ids=str)
+async def test_any_single_document_of_a_source_is_enough(
+    offered: Sequence[str], source: PackedSource, destination: Destination
+) -> None:
+    source.offered = offered
+    source.pack_resources()
+    source.pack_changes()
+    await destination.catch_up()
+    assert destination.equals_source()
+    source.put("r1", b"new")
+    source.delete("r2")
+    source.pack_resources()
+    source.pack_changes() if Capability.CHANGE_DUMP in offered else None
+    await destination.catch_up()
+    assert destination.equals_source()
+    if set(offered) <= set(DUMPS):
+        assert fetched(source) == set()
+
+
+@pytest.mark.parametrize("capability", [DUMPS[1], LISTS[1]])
+async def test_a_gap_that_no_document_covers_is_reported_each_time(
+    capability: str,
+    source: PackedSource,
+    destination: Destination,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    source.offered, source.archive = (capability,), False
+    source.pack_changes() if capability in DUMPS else None
+    await destination.catch_up()
+    assert destination.equals_source()
+    through = destination.current.status.through
+    assert through is not None
+    source.put("uncovered", b"x")
+    source.pack_changes()
+    source.put("last", b"of all")
+    if capability in DUMPS:
+        source.packages.clear()
+        source.pack_changes()
+    for _ in range(2):
+        log.clear()
+        with pytest.raises(Unavailable, match="no list of all its resources"):
+            await destination.catch_up()
+        assert logged(log, "no document covers the changes from")
+        assert destination.files() == {
+            name: content for name, content in source.contents.items() if name != "uncovered"
+        }
+    assert through == destination.current.status.through
+
+
+@pytest.mark.parametrize("capability", DUMPS)
+async def test_following_may_begin_at_a_dump(
+    capability: str, source: PackedSource, destination: Destination
+) -> None:
+    source.pack_resources()
+    source.pack_changes()
+    await destination.catch_up(source.base + NAMES[capability])
+    assert destination.equals_source()
+
+
+async def test_following_may_begin_at_an_archive_below_a_capability_list(
+    source: PackedSource, destination: Destination
+) -> None:
+    source.offered = (*LISTS, Capability.CHANGE_LIST_ARCHIVE)
+    source.rotate()
+    archive = source._document("changelist-archive.xml")
+    assert archive is not None
+    links = (source._up(),)
+    source.documents["changelist-archive.xml"] = replace(archive, links=links)
+    await destination.catch_up(source.base + "changelist-archive.xml")
+    assert destination.equals_source()
+
+
+async def test_at_most_two_packages_are_stored_at_once_and_none_at_the_end(
+    source: PackedSource, destination: Destination
+) -> None:
+    source.offered = (Capability.RESOURCE_DUMP,)
+    source.pack_resources(per_package=1)
+    incoming = destination.folder.parent / "mirror.rsnotify" / "incoming"
+    seen: list[int] = []
+
+    def count(path: str) -> Answer:
+        answer = source.answers[path]
+
+        async def counted(request: object) -> object:
+            seen.append(len([path for path in incoming.iterdir() if is_zip(path)]))
+            return await answer(request)  # type: ignore[arg-type]
+
+        return counted  # type: ignore[return-value]
+
+    for path in [path for path in source.answers if path.endswith(".zip")]:
+        source.answers[path] = count(path)
+    await destination.catch_up()
+    assert len(seen) == 10
+    assert max(seen) == 2
+    assert list(incoming.iterdir()) == []
+
+
+def is_zip(path: Path) -> bool:
+    try:
+        return path.read_bytes()[:2] == b"PK"
+    except FileNotFoundError:  # applied in this moment
+        return False
