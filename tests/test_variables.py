@@ -15,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_publisher import Publisher
-from rsnotify_subscriber.storing.sqlite import SQLiteFolder
+from rsnotify_subscriber.storage.sqlite import SQLiteFolder
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER
 
@@ -54,7 +54,7 @@ def test_the_former_name_of_a_variable_is_read_with_a_warning(tmp_path: Path) ->
     assert "it has to be a whole number from 0 to 65,535" in errors
 
 
-def test_a_former_name_is_not_read_where_the_present_one_is_set(tmp_path: Path) -> None:
+def test_a_former_name_is_ignored_if_the_present_one_is_set(tmp_path: Path) -> None:
     environ = {"RSNOTIFY_PORT": "1", "RSNOTIFY_SOURCE_PORT": NO_PORT}
     errors = said("source", str(tmp_path), **environ)
     assert "RSNOTIFY_PORT is not used, since RSNOTIFY_SOURCE_PORT is set" in errors

@@ -1,4 +1,4 @@
-"""An aggregator: follows one Source, and publishes what it holds as a Source of its own."""
+"""An aggregator: follows one Source, and publishes its copy as a Source of its own."""
 
 from typing import TYPE_CHECKING
 

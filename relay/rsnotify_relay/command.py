@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,17 +12,20 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
-from rsnotify_subscriber.command_how import How, with_how
-from rsnotify_subscriber.command_options import Hearing, Url
+from rsnotify_subscriber.commands.callback_server import CallbackServer
+from rsnotify_subscriber.commands.follow_options import FollowArguments, with_follow_arguments
+from rsnotify_subscriber.commands.options import Url
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rsnotify_relay.relay import Relay
 
 #: The group of these options in the help.
 _COPY = "Publishing the copy"
 
 
-@with_how
+@with_follow_arguments
 def relay(
     url: Url,
     folder: Annotated[
@@ -84,7 +86,7 @@ def relay(
         ),
     ] = None,
     *,
-    how: How,
+    arguments: FollowArguments,
 ) -> None:
     """Follow a Source into DIR, and publish DIR as a Source.
 
@@ -94,9 +96,9 @@ def relay(
         rsnotify relay https://source.example/ copy --base-url https://relay.example/
         rsnotify relay https://source.example/ copy --hub https://hub.example/
     """
-    from rsnotify_publisher.configuration import load_configuration
+    from rsnotify_publisher.config import load_configuration
     from rsnotify_relay.relay import Relay
-    from rsnotify_subscriber.command_running import left_behind
+    from rsnotify_subscriber.commands.running import unfinished_work
 
     settings = load_configuration(
         config,
@@ -110,7 +112,7 @@ def relay(
     )
     if settings.sets:
         raise ConfigurationError(f"a relay has one set of resources; {config} names several")
-    with listen(settings.host, settings.port) as listening, how.hearing() as hearing:
+    with listen(settings.host, settings.port) as listening, arguments.callback_server() as server:
         at = address(settings.host, listening)
         relaying = Relay(
             url,
@@ -120,18 +122,17 @@ def relay(
             hubs=settings.known_hubs(),
             options=settings.options_of(),
             described_by=settings.described_by,
-            callbacks=hearing.callbacks,
-            terms=how.terms(),
-            most_ways=how.hubs,
-            **how.settings(),
+            follow=arguments.options(server.callbacks),
         )
-        leaving = ForcedShutdown(lambda: left_behind(relaying.subscriber.in_handler))
-        run(lambda stop: _relay(relaying, listening, at, hearing, stop), leaving)
+        leaving = ForcedShutdown(lambda: unfinished_work(relaying.subscriber.in_handler))
+        run(lambda stop: _relay(relaying, listening, at, server, stop), leaving)
 
 
 async def _relay(
-    relaying: Relay, listening: socket.socket, at: str, hearing: Hearing, stop: asyncio.Event
+    relaying: Relay, listening: socket.socket, at: str, server: CallbackServer, stop: asyncio.Event
 ) -> None:
+    import asyncio
+
     from aiohttp import web
 
     runner = web.AppRunner(relaying.application(), access_log=None, shutdown_timeout=2)
@@ -145,7 +146,7 @@ async def _relay(
     work = asyncio.create_task(relaying.run(serve))
     stopped = asyncio.create_task(stop.wait())
     try:
-        async with hearing.answering():
+        async with server.serving():
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
             relaying.stop()
             await work

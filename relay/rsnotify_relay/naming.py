@@ -1,11 +1,11 @@
-"""Which URI a resource has at the relay, and back.
+"""The mapping between the URIs of resources at the Source and at the relay.
 
-What lies below the base of the Source lies below that of the relay, spelled the same:
+A resource below the base of the Source is below that of the relay, in the same spelling:
 
     http://a.example/data/maps/1.ttl     maps/1.ttl
     http://b.example/x?y                 @@http/b.example/x?y       not below the base
     http://a.example/data/channel.xml    @@http/a.example/data/...  the name of a document
-    http://a.example/data/a/../b         @@/<escaped URI>           no client would ask for it
+    http://a.example/data/a/../b         @@/<escaped URI>           clients resolve the dots
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher.changes import check_uri
-from rsnotify_publisher.documents import RESERVED
+from rsnotify_publisher.source_documents import RESERVED
 
 _MARK = "@@"
 _ELSEWHERE = re.compile(r"@@(https?)/([^/].*)", re.DOTALL)
 _WEB = re.compile(r"(https?)://([^/?#]+/.*)", re.DOTALL)
-#: A fragment is not sent, and dots are resolved, by who asks for a URI.
+#: Clients do not send fragments, and resolve dots.
 _ALTERED = re.compile(r"#|(?:^|/)(?:\.|%2[eE]){1,2}(?:[/?]|$)")
-#: Not a resource, whoever publishes it.
-_OURS = RESERVED | {".well-known", "robots.txt"}
+#: Names below any base that are documents, not resources.
+_DOCUMENTS = RESERVED | {".well-known", "robots.txt"}
 
 
-class Naming(Struct, frozen=True):
+class RelayNaming(Struct, frozen=True):
     """A mapping of URIs, one to one.
 
     Args:
-        base: Where the Source describes its resources; ends in a slash.
-        base_url: Where the relay does; ends in a slash.
+        base: The URI below which the Source describes its resources; ends in a slash.
+        base_url: The URI below which the relay does; ends in a slash.
     """
 
     base: str
     base_url: str
 
-    def ours(self, uri: str) -> str | None:
-        """Return the URI at the relay of a resource; None if that would be too long."""
+    def at_relay(self, uri: str) -> str | None:
+        """Return the URI of a resource at the relay; None if it would be too long."""
         for relative in self._candidates(uri):
             if not _ALTERED.search(relative) and _is_uri(self.base_url + relative):
                 return self.base_url + relative
@@ -51,14 +51,14 @@ class Naming(Struct, frozen=True):
         relative = uri.removeprefix(self.base)
         first = re.split("[/?]", relative, maxsplit=1)[0]
         is_below = uri.startswith(self.base) and relative
-        if is_below and first not in _OURS and not first.startswith(_MARK):
+        if is_below and first not in _DOCUMENTS and not first.startswith(_MARK):
             found.append(relative)
         if web := _WEB.fullmatch(uri):
             found.append(f"{_MARK}{web[1]}/{web[2]}")
         return [*found, f"{_MARK}/{quote(uri, safe='')}"]
 
-    def theirs(self, uri: str) -> str:
-        """Return the URI at the Source of what has this one at the relay."""
+    def at_source(self, uri: str) -> str:
+        """Return the URI at the Source of the resource with this one at the relay."""
         relative = uri.removeprefix(self.base_url)
         if elsewhere := _ELSEWHERE.fullmatch(relative):
             return f"{elsewhere[1]}://{elsewhere[2]}"

@@ -1,8 +1,8 @@
-"""What a relay says of a resource: what is so of its copy, and where that came from.
+"""The entries that a relay publishes: the attributes of its copy, and their provenance.
 
-Core §14.8: the link `via` tells the resource at the original Source, with its own hash, length
-and time. In a chain it is kept as it is. Time attributes are those of who publishes, so
-`lastmod` is not taken over. Other links are inherited only where they remain appropriate.
+The link `via` names the resource at the original Source, with its hash, length and time there
+(core §14.8). In a chain of relays it is kept as it is. Time attributes are those of the publishing
+Source, so `lastmod` is not copied. Other links are inherited only where they remain appropriate.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher.changes import check_resource
 from rsnotify_subscriber import Received
 
-#: Relations that tell of the original at its own place: of what it belongs to, which of its
-#: URIs counts, what its other versions are, where else its present content is.
+#: Relations of the original at its own URI: its sets and collections, its canonical URI, its
+#: other versions, and other places of its current content.
 _NOT_INHERITED = frozenset(
     {
         Rel.CANONICAL,
@@ -36,17 +36,17 @@ _NOT_INHERITED = frozenset(
         Rel.VIA,
     }
 )
-#: Characters that may stand in a URI; others are escaped, since an origin may be sloppy.
+#: Characters that may occur in a URI; others are escaped, since Sources make mistakes.
 _URI = "%/:?#[]@!$&'()*+,;="
 
 
 def republished(change: Received, uri: str, known: Resource | None) -> Resource:
-    """Tell what the relay publishes of a change that it has applied.
+    """Return the entry that the relay publishes for a change that it has applied.
 
     Args:
         change: The change.
         uri: The URI of the resource at the relay.
-        known: What was published of the resource last, if it is there.
+        known: The last published entry of the resource, if the relay has it.
     """
     if change.change is ChangeType.DELETED:
         via = _usable(uri, _origin_of_deletion(change.resource, known))
@@ -70,27 +70,27 @@ def _vias(entry: Resource | None) -> list[Link]:
 
 def _origin(change: Received) -> list[Link]:
     entry = change.resource
-    told = change.alternate or entry
+    described = change.alternate or entry
     return _vias(entry) or [
         Link(
             Rel.VIA,
             quote(change.alternate.href if change.alternate else entry.uri, safe=_URI),
-            hash=told.hash,
-            length=told.length,
+            hash=described.hash,
+            length=described.length,
             modified=entry.lastmod or entry.datetime,
-            type=told.type,
+            type=described.type,
         )
     ]
 
 
 def _origin_of_deletion(entry: Resource, known: Resource | None) -> list[Link]:
-    """Name the original; a Resource List from which it has vanished tells no more."""
+    """Return links to the original; if a Resource List just lacks it, only its URI is known."""
     named = [Link(Rel.VIA, link.href) for link in _vias(known)]
     return _vias(entry) or named or [Link(Rel.VIA, quote(entry.uri, safe=_URI))]
 
 
 def _usable(uri: str, links: Iterable[Link]) -> tuple[Link, ...]:
-    """Leave out what could not stand in a document of ours."""
+    """Return the links that are valid in a document of the relay."""
     return tuple(link for link in links if _is_usable(Resource(uri, links=(link,))))
 
 

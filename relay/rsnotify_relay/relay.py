@@ -10,25 +10,30 @@ from contextlib import closing
 from pathlib import Path
 
 from aiohttp import web
+from msgspec.structs import replace
 
-from rsnotify.selection.selection import Selection
-from rsnotify.sync.pace import Pace
 from rsnotify_publisher import Hub, Options, Publisher
-from rsnotify_publisher.documents import PARTS
+from rsnotify_publisher.source_documents import PARTS
 from rsnotify_relay.republisher import Republisher
 from rsnotify_relay.serve import server
-from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, default_state
+from rsnotify_subscriber import (
+    Callbacks,
+    FolderMirror,
+    FollowOptions,
+    Subscriber,
+    Via,
+    default_state,
+)
 from rsnotify_subscriber.events import Behind, Event
-from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
-from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
-from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.options import DEFAULT_OPTIONS
+from rsnotify_subscriber.storage.state import DestinationState
 
 _log = logging.getLogger("rsnotify.relay")
-_LOOK_EVERY = 0.2
+#: Seconds for which a thread waits for the first documents, before it checks for `stop`.
+_WAIT = 0.2
 
 
-def _note(event: Event) -> None:
+def _log_doubts(event: Event) -> None:
     if isinstance(event, Behind) and event.doubts and not event.pending:
         _log.warning("the copy may be wrong: %s", "; ".join(event.doubts))
 
@@ -39,27 +44,17 @@ class Relay:
     Args:
         url: The Source, as for `Subscriber`.
         folder: The mirror, which holds the copy and nothing else.
-        base_url: Below which the copy and its documents are served.
-        state: The folder of the state; None for the place where `rsnotify follow` keeps it.
-        hubs: Where the copy's changes are pushed to.
-        token: The bearer token for hubs given as URLs.
-        selection: What of the set is followed, and so published.
-        prefer: As for `Subscriber`; a representation that is held is what is published.
-        exact: As for `Subscriber`.
-        via: How changes are heard of.
-        callbacks: Where hubs reach the relay, answered by the caller; without them, by WebSub
-            hubs reach it below its base URL.
-        terms: What is asked of hubs there, and what is taken from them.
-        most_ways: To how many ways to hear of changes one listens at once.
-        pace: How fast one follows.
+        base_url: The URL below which the copy and its documents are served.
+        state: The folder of the state; by default the one that `rsnotify follow` uses.
+        follow: How the Source is followed. Only what is selected is published, in the preferred
+            representation. With `Via.WEBSUB` and no `callbacks`, hubs reach the relay below its
+            base URL, with `terms`; the caller serves other `callbacks`.
+        hubs: The hubs to which the copy's changes are pushed: URLs, or `Hub`s with a token.
         options: Tuning of the publishing half.
-        described_by: A document about the copy.
-        allow_private_addresses: Whether documents of the Source may name private addresses.
-        credentials: What is sent to the origin of `url`, as for `Subscriber`.
-        mqtt: As for `Subscriber`: brokers that tell of changes of the Source.
+        described_by: The URL of a document about the copy.
 
     Raises:
-        ConfigurationError: A URL or an option is unusable.
+        ConfigurationError: A URL or an option cannot be used.
     """
 
     def __init__(
@@ -69,21 +64,10 @@ class Relay:
         base_url: str,
         *,
         state: str | os.PathLike[str] | None = None,
+        follow: FollowOptions = DEFAULT_OPTIONS,
         hubs: Sequence[str | Hub] = (),
-        token: str | None = None,
-        selection: Selection | None = None,
-        prefer: str | Sequence[str] = (),
-        exact: bool = False,
-        via: Via = Via.AUTO,
-        callbacks: Callbacks | None = None,
-        terms: WebSubTerms = DEFAULT_TERMS,
-        most_ways: int = 1,
-        pace: Pace | None = None,
         options: Options | None = None,
         described_by: str | None = None,
-        allow_private_addresses: bool = False,
-        credentials: Credentials = NO_CREDENTIALS,
-        mqtt: Brokered = BROKERED,
     ) -> None:
         self._stopping = False
         self._mirror = mirror = FolderMirror(folder)
@@ -92,31 +76,18 @@ class Relay:
             self._state / "source",
             base_url,
             hubs=hubs,
-            token=token,
-            content=self._content,
+            content=lambda uri: self._republisher.content(uri),
             described_by=described_by,
             options=options,
         )
         self._republisher = Republisher(mirror, self.publisher)
         self._callbacks: Callbacks | None = None
-        if via is Via.WEBSUB and callbacks is None:
-            own = self.publisher.source.base_url + PARTS + "websub/"
-            callbacks = self._callbacks = Callbacks(own, terms)
+        if follow.via is Via.WEBSUB and follow.callbacks is None:
+            callback_url = self.publisher.source.base_url + PARTS + "websub/"
+            self._callbacks = Callbacks(callback_url, follow.terms)
+            follow = replace(follow, callbacks=self._callbacks)
         self.subscriber = Subscriber(
-            url,
-            self._republisher,
-            state=self._state,
-            via=via,
-            pace=pace,
-            selection=selection,
-            prefer=prefer,
-            exact=exact,
-            allow_private_addresses=allow_private_addresses,
-            credentials=credentials,
-            callbacks=callbacks,
-            mqtt=mqtt,
-            hubs=most_ways,
-            on_event=_note,
+            url, self._republisher, state=self._state, options=follow, on_event=_log_doubts
         )
 
     def application(self) -> web.Application:
@@ -127,15 +98,14 @@ class Relay:
         """Follow and publish until `stop` is called.
 
         Args:
-            on_published: Called when all documents are there to be served, before anything is
-                followed.
+            on_published: Called when all documents can be served, before the Source is followed.
 
         Raises:
-            RsnotifyError: It cannot begin, or cannot go on.
+            RsnotifyError: The relay cannot begin, or cannot continue.
         """
         await asyncio.to_thread(self._begin)
         async with self.publisher:
-            while not await asyncio.to_thread(self.publisher.wait_published, _LOOK_EVERY):
+            while not await asyncio.to_thread(self.publisher.wait_published, _WAIT):
                 if self._stopping:
                     return
             if on_published is not None:
@@ -143,20 +113,17 @@ class Relay:
             await self.subscriber.run()
 
     def stop(self) -> None:
-        """Let `run` end in order."""
+        """End `run` in order."""
         self._stopping = True
         self.subscriber.stop()
 
     def _begin(self) -> None:
-        """Make what is held ready to be served, before the Source is reached."""
-        with closing(State(self._state)) as state:
+        """Make the copy ready to be served, before the Source is reached."""
+        with closing(DestinationState(self._state)) as state:
             self._mirror.check(self._state)
             identity = state.identity()
             if identity is not None:
                 self._republisher.prepare(identity.base, self._state)
             if self.publisher.is_empty():
-                # Else a mirror that was only followed so far would never be published.
-                state.distrust()
-
-    def _content(self, uri: str) -> Path | None:
-        return self._republisher.content(uri)
+                # Otherwise a mirror that was only followed so far would never be published.
+                state.invalidate()

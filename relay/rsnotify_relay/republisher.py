@@ -1,4 +1,4 @@
-"""The handler that publishes what it has applied."""
+"""The handler of a relay, which publishes the changes it has applied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher
-from rsnotify_relay.naming import Naming
+from rsnotify_relay.naming import RelayNaming
 from rsnotify_relay.provenance import republished
 from rsnotify_subscriber import FolderMirror, Received
 
@@ -21,24 +21,25 @@ _log = logging.getLogger("rsnotify.relay")
 class Republisher:
     """Mirrors a set of resources and publishes the copy; a `Handler`.
 
-    First the mirror is durable, then the record, and then, as `apply` has returned, T. After a
-    crash in between the changes come again: none is lost, some are published twice.
+    First the mirror is durable, then the journal, and then, when `apply` has returned, T. After a
+    crash in between the changes come again: none is lost, and some are published twice.
 
     Args:
         mirror: Holds the copy.
-        publisher: Publishes it, and nothing else; started by the caller.
+        publisher: Publishes the copy, and nothing else; the caller starts it.
     """
 
     def __init__(self, mirror: FolderMirror, publisher: Publisher) -> None:
         self._mirror = mirror
         self._publisher = publisher
-        self._naming: Naming | None = None
+        self._naming: RelayNaming | None = None
 
     def prepare(self, base: str, temporary: Path) -> None:
-        """Hear where the set of resources begins, before the first `apply`.
+        """Prepare the mirror for a set of resources; called before the first `apply`.
 
         Raises:
-            ConfigurationError: It is that of the relay itself, or as `FolderMirror.prepare`.
+            ConfigurationError: The set is that of the relay itself, or as for
+                `FolderMirror.prepare`.
         """
         base_url = self._publisher.source.base_url
         if base == base_url:
@@ -46,7 +47,7 @@ class Republisher:
                 f"a relay cannot follow itself: both it and the Source are at {base}"
             )
         self._mirror.prepare(base, temporary)
-        self._naming = Naming(base, base_url)
+        self._naming = RelayNaming(base, base_url)
 
     async def apply(self, changes: Sequence[Received]) -> None:
         """Put changes into the mirror, then record them, both durably."""
@@ -55,11 +56,11 @@ class Republisher:
         await self._publisher.arecord(records)
 
     def _records(self, changes: Sequence[Received]) -> list[Resource]:
-        assert self._naming is not None, "prepare comes first"
+        assert self._naming is not None, "prepare is called first"
         records = []
         with self._publisher.source.open_journal() as journal:
             for change in changes:
-                uri = self._naming.ours(change.uri)
+                uri = self._naming.at_relay(change.uri)
                 if uri is None:
                     _log.warning("%s is not published: its URI would be too long", change.uri)
                     continue
@@ -68,30 +69,29 @@ class Republisher:
                     records.append(republished(change, uri, known[0] if known else None))
         return records
 
-    # What is asked of the copy
+    # Reading the copy
 
     def content(self, uri: str) -> Path | None:
-        """Return the file that holds what is published under a URI, if something is.
+        """Return the file of the resource that is published under a URI, if there is one.
 
-        It blocks on the disk, and may be called in any thread.
+        This blocks on the disk, and may be called in any thread.
         """
         found = self.find(uri)
         return None if found is None else found[1]
 
     def find(self, uri: str) -> tuple[Resource, Path] | None:
-        """Return what is published under a URI, as it was last recorded, and its file."""
+        """Return the last published entry of a URI, and its file."""
         if self._naming is None:
             return None
         with self._publisher.source.open_journal() as journal:
             known = journal.resource(uri)
         if known is None:
             return None
-        path = self.held_content(self._naming.theirs(uri))
+        path = self.held_content(self._naming.at_source(uri))
         return None if path is None else (known[0], path)
 
     @property
     def place(self) -> str:
-        """What tells the folder of the copy from another; empty if it is not there."""
         return self._mirror.place
 
     def held_content(self, uri: str) -> Path | None:

@@ -6,11 +6,11 @@ import asyncio
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
+from rsnotify_publisher.web.answers import answer, hold_resource
 
-from rsnotify.format.media_types import guess
+from rsnotify.format.media_types import guess_media_type
 from rsnotify_publisher import Publisher, link_header, routes
 from rsnotify_publisher.web import LIVE, robots
-from rsnotify_publisher.web.answers import answer, hold_resource
 from rsnotify_relay.republisher import Republisher
 from rsnotify_subscriber import Callbacks
 
@@ -23,24 +23,24 @@ def server(
     """Make the application that serves a copy and its documents.
 
     Args:
-        publisher: Started by the caller.
-        republisher: Knows the copy.
-        callbacks: Where hubs reach the relay, if they need to.
+        publisher: The publisher of the copy; the caller starts it.
+        republisher: Finds the files of the copy.
+        callbacks: The callbacks by which hubs reach the relay, if it serves them itself.
     """
     base_url = publisher.source.base_url
     prefix = urlsplit(base_url).path
     headers = LIVE | {hdrs.LINK: link_header(publisher)}
 
     async def content(request: web.Request) -> web.StreamResponse:
-        # The path as it was sent, with its query: decoded it might be that of another resource.
+        # The raw path with its query: decoded, it might be that of another resource.
         uri = base_url + request.raw_path[len(prefix) :]
         found = await asyncio.to_thread(republisher.find, uri)
         if found is None:
             raise web.HTTPNotFound
         resource, path = found
-        media_type = resource.type or guess(uri) or _UNKNOWN
-        told = headers | {hdrs.CONTENT_TYPE: media_type}
-        return await answer(request, lambda: hold_resource(path), told)
+        media_type = resource.type or guess_media_type(uri) or _UNKNOWN
+        answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
+        return await answer(request, lambda: hold_resource(path), answer_headers)
 
     app = web.Application()
     if callbacks is not None:

@@ -1,10 +1,10 @@
-"""An aggregator of linked data: a triple store in step with a Source, to be queried.
+"""An aggregator of linked data: a triple store that follows a Source and answers queries.
 
     python subscriber/examples/triple_store.py http://127.0.0.1:8000/ store --port 8010
     curl -G http://127.0.0.1:8010/sparql --data-urlencode 'query=SELECT * { ?s ?p ?o } LIMIT 9'
 
-Each resource is a named graph, called as its URI. The documents themselves are kept beside the
-store, so that a patch (an RDF Patch here) can be applied to them.
+Each resource is a graph named by its URI. The documents themselves are kept beside the store, so
+that a patch (an RDF Patch here) can be applied to them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyoxigraph import (
     parse,
 )
 
-from rsnotify_subscriber import FolderMirror, Received, Subscriber
+from rsnotify_subscriber import FolderMirror, FollowOptions, Received, Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class TripleStore:
     """Keeps a graph for each resource; a handler.
 
     Args:
-        folder: Where the store and the documents are kept.
+        folder: The folder of the store and the documents.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class TripleStore:
         self._mirror = FolderMirror(folder / "documents")
 
     def prepare(self, base: str, temporary: Path) -> None:
-        """Hear where the resources begin."""
+        """Prepare the mirror of the documents."""
         self._mirror.prepare(base, temporary)
 
     def held_content(self, uri: str) -> Path | None:
@@ -53,35 +53,35 @@ class TripleStore:
         return self._mirror.held_content(uri)
 
     async def apply(self, changes: Sequence[Received]) -> None:
-        """Put changes into the store, durably; twice does no harm."""
+        """Apply changes to the store, durably; repeating them does no harm."""
         await asyncio.to_thread(self.apply_blocking, changes)
 
     def apply_blocking(self, changes: Sequence[Received]) -> None:
-        """Do so in a thread."""
+        """Apply changes in the current thread."""
         for change in changes:
             self._replace(NamedNode(change.uri), set(quads_of(change)))
         self.store.flush()
         self._mirror.apply_blocking(changes)
 
     def _replace(self, graph: NamedNode, new: set[Quad]) -> None:
-        """Touch only those triples that are different."""
+        """Replace the triples of a graph; those that stay are not touched."""
         old = set(self.store.quads_for_pattern(None, None, None, graph))
         for quad in old - new:
             self.store.remove(quad)
-        # Last: what was removed may be the same triple in another spelling, as 1.5 is of 1.50.
+        # Last: a removed triple may be a new one in another spelling, as 1.5 is of 1.50.
         self.store.extend(new - old)
 
 
 def quads_of(change: Received) -> list[Quad]:
-    """Read what a resource holds now; nothing if it is gone, or is no RDF."""
+    """Read the triples of a resource; none if it is deleted, or is no RDF."""
     if change.content is None:
         return []
     document, graph = change.content.read_bytes(), NamedNode(change.uri)
     kind = RdfFormat.from_media_type(change.resource.type or "") or RdfFormat.TURTLE
     try:
-        # Blank nodes of one document are none of another's.
+        # Blank nodes of different documents are different nodes.
         read = parse(document, kind, base_iri=change.uri, rename_blank_nodes=True)
-        return [Quad(one.subject, one.predicate, one.object, graph) for one in read]
+        return [Quad(quad.subject, quad.predicate, quad.object, graph) for quad in read]
     except (SyntaxError, ValueError) as error:
         log.warning("%s is left out, as it cannot be read: %s", change.uri, error)
         return []
@@ -105,12 +105,12 @@ async def answer(request: web.Request) -> web.Response:
         query = request.query["query"]
         body, kind = await asyncio.to_thread(found, request.app[STORE], query)
     except (KeyError, SyntaxError) as error:
-        raise web.HTTPBadRequest(text=f"say ?query=…, in SPARQL: {error}\n") from error
+        raise web.HTTPBadRequest(text=f"give ?query=… in SPARQL: {error}\n") from error
     return web.Response(body=body, content_type=kind)
 
 
 def found(store: Store, query: str) -> tuple[bytes, str]:
-    """Return what a query finds, and the media type of that."""
+    """Return the results of a query, and their media type."""
     results = store.query(query, use_default_graph_as_union=True)
     if isinstance(results, QueryTriples):
         return results.serialize(None, RdfFormat.TURTLE), "text/turtle"
@@ -129,7 +129,9 @@ async def follow(arguments: argparse.Namespace) -> None:
         await web.TCPSite(runner, "127.0.0.1", arguments.port).start()
         print(f"queries are answered at http://127.0.0.1:{arguments.port}/sparql", flush=True)
         state = arguments.folder / "state"
-        await Subscriber(arguments.url, triples, state=state, patches=PATCHES).run()
+        await Subscriber(
+            arguments.url, triples, state=state, options=FollowOptions(patches=PATCHES)
+        ).run()
     finally:
         await runner.cleanup()
 
@@ -138,8 +140,8 @@ def main() -> None:
     """Read the arguments, and follow."""
     parser = argparse.ArgumentParser(description="Keep a triple store in step with a Source.")
     parser.add_argument("url", help="the Source")
-    parser.add_argument("folder", type=Path, help="where the store is kept")
-    parser.add_argument("--port", type=int, default=8010, help="where queries are answered")
+    parser.add_argument("folder", type=Path, help="the folder of the store")
+    parser.add_argument("--port", type=int, default=8010, help="the port for queries")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with suppress(KeyboardInterrupt):
         asyncio.run(follow(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""The Destination's library: keep copies of a Source's resources in step with it."""
+"""The Destination's library: keeps a copy of a Source's resources synchronized."""
 
 from typing import TYPE_CHECKING
 
@@ -8,16 +8,24 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit, audit
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
+    from rsnotify_subscriber.handlers import (
+        BlockingHandler,
+        Handler,
+        PerChangeHandler,
+        ReadableHandler,
+        Received,
+        TransactionalHandler,
+    )
     from rsnotify_subscriber.mirror import FolderMirror, default_state
+    from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.patching import Patch, PatchError
-    from rsnotify_subscriber.push.choosing import Via
-    from rsnotify_subscriber.push.mqtt import Brokered
+    from rsnotify_subscriber.push.mqtt import MqttOptions
     from rsnotify_subscriber.push.websub.callbacks import Callbacks
     from rsnotify_subscriber.push.websub.listener import listening
     from rsnotify_subscriber.push.websub.terms import WebSubTerms
-    from rsnotify_subscriber.received import Blocking, Each, Handler, Holding, Received, Within
     from rsnotify_subscriber.status import PushState, Status
     from rsnotify_subscriber.subscriber import Subscriber
+    from rsnotify_subscriber.via import Via
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -26,19 +34,20 @@ else:
             "rsnotify_subscriber.fetching.credentials": ("Credentials",),
             "rsnotify_subscriber.fleet": ("Fleet", "Limits"),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
+            "rsnotify_subscriber.options": ("FollowOptions",),
             "rsnotify_subscriber.patching": ("Patch", "PatchError"),
-            "rsnotify_subscriber.push.choosing": ("Via",),
-            "rsnotify_subscriber.push.mqtt": ("Brokered",),
+            "rsnotify_subscriber.via": ("Via",),
+            "rsnotify_subscriber.push.mqtt": ("MqttOptions",),
             "rsnotify_subscriber.push.websub.callbacks": ("Callbacks",),
             "rsnotify_subscriber.push.websub.listener": ("listening",),
             "rsnotify_subscriber.push.websub.terms": ("WebSubTerms",),
-            "rsnotify_subscriber.received": (
-                "Blocking",
-                "Each",
+            "rsnotify_subscriber.handlers": (
+                "BlockingHandler",
+                "PerChangeHandler",
                 "Handler",
-                "Holding",
+                "ReadableHandler",
                 "Received",
-                "Within",
+                "TransactionalHandler",
             ),
             "rsnotify_subscriber.status": ("PushState", "Status"),
             "rsnotify_subscriber.subscriber": ("Subscriber",),
@@ -47,25 +56,26 @@ else:
 
 __all__ = [
     "Audit",
-    "Blocking",
-    "Brokered",
+    "BlockingHandler",
     "Callbacks",
     "Credentials",
-    "Each",
     "Fleet",
     "FolderMirror",
+    "FollowOptions",
     "Handler",
-    "Holding",
     "Limits",
+    "MqttOptions",
     "Patch",
     "PatchError",
+    "PerChangeHandler",
     "PushState",
+    "ReadableHandler",
     "Received",
     "Status",
     "Subscriber",
+    "TransactionalHandler",
     "Via",
     "WebSubTerms",
-    "Within",
     "audit",
     "default_state",
     "listening",

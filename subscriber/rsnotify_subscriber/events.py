@@ -1,7 +1,7 @@
-"""What an application can be told of: a Destination's state has changed.
+"""Events: the changes of a Destination's state that an application may follow.
 
-`Subscriber(…, on_event=…)` is called with these, on the event loop, in the order in which things
-happened. What is applied is no event: handlers and `on_committed` are told of that.
+`Subscriber(…, on_event=…)` is called with these, on the event loop, in the order in which they
+happened. An applied change is not an event; handlers and `on_committed` receive those.
 """
 
 from __future__ import annotations
@@ -9,46 +9,46 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.follower import Follower
-from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.via import Via
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: For how many seconds something may be owed before that is told.
+#: Seconds for which something may be pending before the copy counts as behind.
 LATE = 1.0
 
 
 class PushUp(Struct, frozen=True, tag=True):
-    """Changes arrive by a way.
+    """Changes arrive from a hub.
 
     Args:
-        way: What is spoken.
+        transport: The transport.
         hub: The hub's URI.
-        topic: What is heard of.
+        topic: The URI of the topic.
     """
 
-    way: Via
+    transport: Via = field(name="way")
     hub: str
     topic: str
 
 
 class PushDown(Struct, frozen=True, tag=True):
-    """Changes do not arrive by a way any more, or it could not be opened.
+    """Changes no longer arrive from a hub, or it could not be reached.
 
     Args:
-        way: What is spoken.
+        transport: The transport.
         hub: The hub's URI.
-        topic: What is heard of.
-        reason: Why; empty where the way is not needed any more, or not offered.
-        left: By how many other ways changes of the topic still arrive.
+        topic: The URI of the topic.
+        reason: Why; empty where the connection is not needed any more, or not offered.
+        left: The number of other connections by which changes of the topic still arrive.
     """
 
-    way: Via
+    transport: Via = field(name="way")
     hub: str
     topic: str
     reason: str
@@ -56,30 +56,30 @@ class PushDown(Struct, frozen=True, tag=True):
 
 
 class GapSeen(Struct, frozen=True, tag=True):
-    """Something may be missing between what is known and what is pushed, so the lists are read."""
+    """Changes may be missing between T and the first pushed change, so the lists are read."""
 
 
 class Pulling(Struct, frozen=True, tag=True):
     """The Source's documents are read.
 
     Args:
-        rung: Which kind of them.
-        uri: The first of this kind.
+        kind: The kind of document.
+        uri: The first document of this kind.
     """
 
-    rung: DocumentKind
+    kind: DocumentKind = field(name="rung")
     uri: str
 
 
 class BaselineBegun(Struct, frozen=True, tag=True):
-    """The whole set is compared with what is held."""
+    """The comparison of the whole set with the copy has begun."""
 
 
 class BaselineComplete(Struct, frozen=True, tag=True):
     """All differences are known. They need not be applied yet."""
 
 
-class Level(Struct, frozen=True, tag=True):
+class LevelReached(Struct, frozen=True, tag="Level"):
     """Nothing is known to be missing.
 
     Args:
@@ -94,7 +94,7 @@ class Behind(Struct, frozen=True, tag=True):
 
     Args:
         pending: Resources with changes that are known and not yet applied.
-        doubts: Why the copy may not be what the Source's documents say.
+        doubts: Why the copy may differ from the Source's documents.
     """
 
     pending: int
@@ -102,11 +102,11 @@ class Behind(Struct, frozen=True, tag=True):
 
 
 class Audited(Struct, frozen=True, tag=True):
-    """What is held was compared with what the Source says of the whole set (docs/audit.md).
+    """The copy was compared with the count and digest of the whole set (docs/audit.md).
 
     Args:
         in_step: Whether they agree; None where they cannot be compared.
-        reason: In a sentence, what differs, or why they cannot be compared; empty if they agree.
+        reason: The difference, or why they cannot be compared, in a sentence; empty if they agree.
     """
 
     in_step: bool | None
@@ -114,11 +114,11 @@ class Audited(Struct, frozen=True, tag=True):
 
 
 class OfferChanged(Struct, frozen=True, tag=True):
-    """The Source offers something else than before.
+    """The Source offers other documents or hubs than before.
 
     Args:
-        before: What it offered.
-        now: What it offers.
+        before: The previous offer.
+        now: The current offer.
     """
 
     before: Offer
@@ -132,7 +132,7 @@ Event = (
     | Pulling
     | BaselineBegun
     | BaselineComplete
-    | Level
+    | LevelReached
     | Behind
     | Audited
     | OfferChanged
@@ -140,48 +140,47 @@ Event = (
 
 
 class Announcer:
-    """Calls whoever wants to hear of events. What the callee raises is logged, and no more.
+    """Calls `on_event`. An exception that it raises is logged, and does no other harm.
 
     Args:
-        on_event: Is called; None where nobody wants to hear.
+        on_event: The function; None if the application wants no events.
     """
 
     def __init__(self, on_event: Callable[[Event], None] | None) -> None:
         self._on_event = on_event
 
     def __call__(self, event: Event) -> None:
-        """Tell of an event."""
         if self._on_event is None:
             return
         try:
             self._on_event(event)
         except Exception:
-            # It is not ours: whatever it raises, following goes on.
+            # The function is the application's: whatever it raises, following continues.
             logger.exception("on_event failed at %s", type(event).__name__)
 
 
-#: Tells nobody.
-NOBODY = Announcer(None)
+#: Calls nothing.
+SILENT = Announcer(None)
 
 
-class Watch:
-    """Tells of what follows from how a follower stands now, and how it stood before.
+class EventWatch:
+    """Announces the events that follow from a change of the follower's state.
 
-    What is on its way is not behind: changes that are applied within `LATE` are told by nothing.
+    Changes that are applied within `LATE` cause no event, as the copy is not behind meanwhile.
 
     Args:
-        announce: Is told.
+        announce: Is called with the events.
     """
 
     def __init__(self, announce: Announcer) -> None:
         self._announce = announce
         self._gap = self._baseline = False
         self._level: bool | None = None
-        #: When it was looked at how far it is, and what was known then; None while level.
+        #: When the copy was last found not to be level, and what was known then; None while level.
         self._mark: tuple[float, Instant | None] | None = None
-        self._verdict = Audited(None)
+        self._audited = Audited(None)
 
-    def look(self, follower: Follower, now: float, doubt: str = "") -> None:
+    def check(self, follower: Follower, now: float, doubt: str = "") -> None:
         """Announce what has changed; called about once a second, and after each event.
 
         Args:
@@ -194,26 +193,23 @@ class Watch:
         if follower.baselining != self._baseline:
             self._announce(BaselineComplete() if self._baseline else BaselineBegun())
         self._gap, self._baseline = follower.gap, follower.baselining
-        verdict = Audited(follower.in_step, follower.difference)
-        if verdict != self._verdict:
-            self._verdict = verdict
-            self._announce(verdict)
+        audited = Audited(follower.in_step, follower.difference)
+        if audited != self._audited:
+            self._audited = audited
+            self._announce(audited)
         if follower.level and not doubt:
             self._mark = None
-            self._tell_level(follower)
+            if self._level is not True:
+                self._level = True
+                self._announce(LevelReached(_through(follower)))
         elif self._mark is None:
             self._mark = (now, follower.since)
         elif now - self._mark[0] >= LATE:
-            self._tell_behind(follower, self._mark[1], doubt)
+            self._announce_behind(follower, self._mark[1], doubt)
             self._mark = (now, follower.since)
 
-    def _tell_level(self, follower: Follower) -> None:
-        if self._level is not True:
-            self._level = True
-            self._announce(Level(_through(follower)))
-
-    def _tell_behind(self, follower: Follower, known: Instant | None, doubt: str) -> None:
-        """Tell that it is behind, unless it only has what came meanwhile still to apply."""
+    def _announce_behind(self, follower: Follower, known: Instant | None, doubt: str) -> None:
+        """Announce `Behind`, unless only changes that came meanwhile are still to be applied."""
         through = _through(follower)
         is_newer = known is not None and through is not None and through >= known
         is_underway = follower.pending and not follower.gap and (is_newer or follower.is_deferred)

@@ -1,4 +1,4 @@
-"""How a Destination is doing, in numbers."""
+"""The status of a Destination, in numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WINDOW = timedelta(seconds=1)
 
 
 class PushState(StrEnum):
-    """Whether changes arrive by push: there is none, it is away, or it works."""
+    """Whether changes arrive by push: none is offered, none is connected, or one is."""
 
     OFF = "off"
     DOWN = "down"
@@ -25,10 +25,10 @@ class PushState(StrEnum):
 
 
 class Status(Struct, frozen=True):
-    """A moment in the life of a subscriber.
+    """The status of a subscriber at one moment.
 
     Args:
-        resources: How many are held.
+        resources: How many resources the copy has.
         applied: Changes applied since the start, and resources that a baseline copied.
         copied: Of those, the resources that a baseline copied.
         pending: Resources with changes that are known and not yet applied.
@@ -36,19 +36,19 @@ class Status(Struct, frozen=True):
         lag_ms: The median age at which changes were applied within the last second, in
             milliseconds; None if there were none.
         push: Whether changes arrive by push.
-        way: The hubs from which they arrive now, the best first; the scheme of each URI says how.
-        level: Whether the copy is what the Source's documents say, as far as they can tell.
-        doubts: Why it may not be, in sentences; empty while `level` is true.
+        way: The hubs from which they arrive now, the best first; the scheme of each URI is that
+            of the transport.
+        level: Whether the copy agrees with the Source's documents, as far as they say.
+        doubts: Why it may not, in sentences; empty while `level` is true.
         unconfirmed: Resources changed by push that no list of the Source has repeated yet.
-        compared: When the copy was last compared with the whole set, by the clock here; None if
+        compared: When the copy was last compared with the whole set, by the local clock; None if
             it never was.
-        baseline: Whether a baseline is under way.
-        in_step: Whether what is held was what the Source said of its whole set, when that was last
-            compared (docs/audit.md); None if it was not.
-        difference: In a sentence, what differed, or why it cannot be compared; None if there is
-            nothing to tell.
-        error: In a sentence, what failed the last time and has not worked since; None if all is
-            well.
+        baseline: Whether a baseline synchronization is under way.
+        in_step: Whether the copy agreed with the count and digest of the Source's whole set when
+            they were last compared (docs/audit.md); None if they were not.
+        difference: How it differed, or why it cannot be compared, in a sentence; None if neither.
+        error: The last failure that has not been made good since, in a sentence; None if there is
+            none.
     """
 
     resources: int = 0
@@ -69,30 +69,30 @@ class Status(Struct, frozen=True):
     error: str | None = None
 
 
-class Tally:
-    """Counts what is applied, and how old it was."""
+class StatusCounters:
+    """Counts applied changes, and measures their age."""
 
     def __init__(self) -> None:
         self.applied = 0
         self.copied = 0
         self._lags: deque[tuple[datetime, float]] = deque()
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def count(self, changes: Iterable[Change]) -> None:
         """Count changes that are durable."""
         now = datetime.now(UTC)
         for change in changes:
             self.applied += 1
-            if change.resource.change is None:  # it is of a baseline, and has no age
+            if change.resource.change is None:  # an entry of a baseline, which has no age
                 self.copied += 1
             else:
                 self._lags.append((now, (now - change.at) / timedelta(milliseconds=1)))
-        self._forget(now)
+        self._drop_old(now)
 
     def lag_ms(self) -> float | None:
         """Return the median lag of the last second, in milliseconds."""
-        self._forget(datetime.now(UTC))
+        self._drop_old(datetime.now(UTC))
         return round(median(lag for _, lag in self._lags), 3) if self._lags else None
 
-    def _forget(self, now: datetime) -> None:
+    def _drop_old(self, now: datetime) -> None:
         while self._lags and now - self._lags[0][0] > _WINDOW:
             self._lags.popleft()

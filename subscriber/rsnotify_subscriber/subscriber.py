@@ -1,53 +1,51 @@
-"""The library: a Source's URL and a handler in, a Destination in step out."""
+"""The library: a Source's URL and a handler in, a Destination that stays synchronized out."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from time import monotonic
 
-import msgspec
+from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, RsnotifyError, shown
+from rsnotify.errors import ConfigurationError, RsnotifyError, without_credentials
 from rsnotify.format.coverage import Change
-from rsnotify.format.media_types import is_media_type
-from rsnotify.runtime.arguments import require, require_function, require_struct
-from rsnotify.selection.push_selection import asked_by
-from rsnotify.selection.selection import Selection
-from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.bringing.bringer import Wishes
-from rsnotify_subscriber.descriptions import Descriptions
-from rsnotify_subscriber.discovery import Offers
-from rsnotify_subscriber.disk import is_disk_fault
+from rsnotify.runtime.arguments import require, require_function
+from rsnotify.selection.push_selection import push_selection_for
+from rsnotify_subscriber.discovery.descriptions import DescriptionReader
+from rsnotify_subscriber.discovery.identification import SourceIdentification
+from rsnotify_subscriber.discovery.offers import OfferDiscovery
 from rsnotify_subscriber.events import Announcer, Event
-from rsnotify_subscriber.fetching.connections import PER_HOST
-from rsnotify_subscriber.fetching.credentials import (
-    NO_CREDENTIALS,
-    Credentials,
-    without_login,
-)
-from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
+from rsnotify_subscriber.fetching.credentials import without_login
+from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.following import Following
-from rsnotify_subscriber.identifying import Identifying
+from rsnotify_subscriber.handlers import (
+    Handler,
+    LocatedHandler,
+    PreparedHandler,
+    Received,
+    TransactionalHandler,
+    as_handler,
+)
 from rsnotify_subscriber.mirror.folder import FolderMirror
-from rsnotify_subscriber.patching import Patch
-from rsnotify_subscriber.presence import Placed, Watch, check_held, check_there
-from rsnotify_subscriber.push.choosing import NAMES, Via
-from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
-from rsnotify_subscriber.push.ways import Ways
-from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.received import Handler, Prepared, Received, Within, as_handler
-from rsnotify_subscriber.sharing import Shared
-from rsnotify_subscriber.state import Identity, State, opened
+from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
+from rsnotify_subscriber.pool import SubscriberPool
+from rsnotify_subscriber.push.endpoints import Transports
 from rsnotify_subscriber.status import Status
-from rsnotify_subscriber.storing.database import Place
+from rsnotify_subscriber.storage.database import StateLocation
+from rsnotify_subscriber.storage.disk import is_disk_fault
+from rsnotify_subscriber.storage.opening import opened
+from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.sync.context import RunContext, RunObservers
+from rsnotify_subscriber.sync.following import Following
+from rsnotify_subscriber.sync.presence import PresenceCheck, check_files, check_location
+from rsnotify_subscriber.via import NAMES, Via
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -60,140 +58,93 @@ class Subscriber:
 
     Args:
         url: The Source: a site, a well-known URI, a Capability List, a Change List, ... A user and
-            password in it are sent as `credentials.login` would be.
+            password in it are sent as `Credentials.login` would be.
         handler: Applies changes: an object with `apply` or `apply_within`, or an async function
             of one change.
-        state: The folder of the state, made if it is not there, or another place for it. One
-            subscriber uses it at a time, always for the same Source.
-        via: How changes are heard of.
-        pace: How fast, and how much at once.
-        selection: What of the set is followed. Where it is another than in the last run, the
-            copy is compared with the Source anew.
-        on_committed: Called with changes once they are durable, and T with them; for what
-            follows from a change and must not be told too early.
-        prefer: A media type, or several, the best first. Where the Source offers a
-            representation of such a type, it is held instead of the one at the URI of the
-            resource (core §14.3).
-        exact: Whether of each change its own version is fetched, where the Source keeps
-            versions (core §14.6), and not the one of now.
-        patches: What applies patches, by their media type: a function of the content before
-            and the patch, which returns the content after. JSON Patch, JSON Merge Patch and
-            XML Patch are known already.
-        per_host: Connections to one host at a time.
-        largest: Bytes that are taken of a resource whose length is not announced.
-        allow_private_addresses: Whether documents may name hosts at loopback and private
-            addresses. The host of `url` may be at one from the start.
-        credentials: What is sent to the origin of `url`, and to no other; without any, what the
-            netrc file has for its host.
-        callbacks: Where hubs reach us, for WebSub; any number of subscribers may share them.
-        mqtt: How one hears of changes through MQTT brokers.
-        hubs: How many ways to hear of changes are kept up at once, of the best that work.
+        state: The folder of the state, made if it does not exist, or another `StateLocation`.
+            Only one subscriber may use it at a time, always for the same Source.
+        options: How the Source is followed.
+        on_committed: Called with changes once they and T are durable; for what may follow from a
+            change only then.
         on_event: Called, on the event loop, when the state changes (`rsnotify_subscriber.events`).
-        shared: What it shares with other subscribers of the process (`Fleet.shared`); then
-            `per_host` is how many requests it makes at a time.
+        shared: The resources that a `Fleet` shares among its subscribers (`Fleet.shared`).
 
     Raises:
-        ConfigurationError: `selection` or `prefer` can never match, WebSub is wanted without
-            callbacks, `hubs` is less than 1, the state of a `FolderMirror` is not in a folder,
-            or an argument has a wrong type.
+        ConfigurationError: WebSub is wanted without callbacks, the state of a `FolderMirror` is
+            not in a folder, or an argument has a wrong type.
     """
 
     def __init__(
         self,
         url: str,
-        handler: Handler | Within | Callable[[Received], Awaitable[None]],
+        handler: Handler | TransactionalHandler | Callable[[Received], Awaitable[None]],
         *,
-        state: str | os.PathLike[str] | Place,
-        via: Via = Via.AUTO,
-        pace: Pace | None = None,
-        selection: Selection | None = None,
+        state: str | os.PathLike[str] | StateLocation,
+        options: FollowOptions = DEFAULT_OPTIONS,
         on_committed: Callable[[Sequence[Change]], None] | None = None,
-        prefer: str | Sequence[str] = (),
-        exact: bool = False,
-        patches: Mapping[str, Patch] | None = None,
-        per_host: int = PER_HOST,
-        largest: int = LARGEST,
-        allow_private_addresses: bool = False,
-        credentials: Credentials = NO_CREDENTIALS,
-        callbacks: Callbacks | None = None,
-        mqtt: Brokered = BROKERED,
-        hubs: int = 1,
         on_event: Callable[[Event], None] | None = None,
-        shared: Shared | None = None,
+        shared: SubscriberPool | None = None,
     ) -> None:
         require("url", url, str, "the URL of a Source as a str")
-        require("state", state, str | os.PathLike | Place, "the path of a folder")
-        require("hubs", hubs, int, "a number")
-        require("per_host", per_host, int, "a number")
-        require("largest", largest, int, "a number of bytes")
-        require("callbacks", callbacks, Callbacks | None, "Callbacks")
-        require("mqtt", mqtt, Brokered, "a Brokered")
-        require("credentials", credentials, Credentials, "Credentials")
-        require("shared", shared, Shared | None, "what Fleet.shared returns")
-        require("patches", patches, Mapping | None, "a dict from media types to functions")
-        require("prefer", prefer, str | Sequence, "a media type, or a list of media types")
+        require("state", state, str | os.PathLike | StateLocation, "the path of a folder")
+        require("options", options, FollowOptions, "FollowOptions")
+        require("shared", shared, SubscriberPool | None, "what Fleet.shared returns")
         require_function("on_committed", on_committed)
         require_function("on_event", on_event)
+        if options.via is Via.WEBSUB and options.callbacks is None:
+            raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
         self._url = without_login(url)
         self._handler = as_handler(handler)
-        # A path is a Place too, as it has `open`.
-        self._place = Path(state).absolute() if isinstance(state, str | os.PathLike) else state
-        if isinstance(handler, FolderMirror) and not isinstance(self._place, Path):
+        # A path is a StateLocation too, as it has `open`.
+        self._location = Path(state).absolute() if isinstance(state, str | os.PathLike) else state
+        if isinstance(handler, FolderMirror) and not isinstance(self._location, Path):
             # Only a lock that ends with the process keeps a suspended one from writing files.
             raise ConfigurationError("the state of a mirror is kept in a folder; name one")
-        self._via = via = _via(via)
-        mqtt.check()
-        if via is Via.WEBSUB and callbacks is None:
-            raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
-        if hubs < 1:
-            raise ConfigurationError(f"{hubs} hubs at once bring nothing; name 1 or more")
-        self._hubs = hubs
-        self._announce = Announcer(on_event)
-        self._pace = Pace() if pace is None else pace
-        require_struct("pace", self._pace, Pace)
-        self._selection = Selection() if selection is None else selection
-        require_struct("selection", self._selection, Selection)
-        self._selection.check()
-        self._on_committed = on_committed
-        prefer = (prefer,) if isinstance(prefer, str) else tuple(prefer)
-        for one in prefer:
-            if not is_media_type(one) or "*" in one:
-                raise ConfigurationError(f"{one!r} is no media type; write it as text/turtle")
-        self._wishes = Wishes(prefer, exact, patches or {})
-        self._largest = largest
+        self._options = options
         self._shared = shared
+        self._observers = RunObservers(self._wake, Announcer(on_event), on_committed)
         self._sessions = Sessions(
             url,
-            credentials=credentials,
-            allow_private_addresses=allow_private_addresses,
-            per_host=per_host,
+            credentials=options.credentials,
+            allow_private_addresses=options.allow_private_addresses,
+            per_host=options.per_host,
             shared=shared.connections if shared is not None else None,
         )
-        self._ways = Ways(via, self._sessions, callbacks, mqtt, asked_by(self._selection))
+        self._ways = Transports(
+            options.via,
+            self._sessions,
+            options.callbacks,
+            options.mqtt,
+            push_selection_for(options.selection),
+        )
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
         self._over = False
         self._following: Following | None = None
+        #: The last run, whose handler may still be running although the run has ended.
         self._followed: Following | None = None
         self._last = Status()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def status(self) -> Status:
-        """How it is going, or how it was at the end of the last run."""
+        """The current status, or the one at the end of the last run."""
         return self._following.status if self._following else self._last
 
     @property
     def in_handler(self) -> list[str]:
-        """The Source, while its handler has been called and has not returned; else nothing."""
-        followed = self._followed  # its handler may hang even when it is not waited for any more
-        return [shown(self._url)] if followed and followed.is_in_handler else []
+        """The Source's URL while a call of its handler has not returned; otherwise nothing."""
+        return (
+            [without_credentials(self._url)]
+            if self._followed and self._followed.is_in_handler
+            else []
+        )
 
     async def until(self, condition: Callable[[Status], bool]) -> bool:
-        """Wait until the status is such, as `until(lambda status: status.level)`.
+        """Wait until the status meets a condition, as `until(lambda status: status.level)`.
 
         Returns:
-            Whether it is; False if the subscriber ended before.
+            Whether it does; False if the subscriber ended before.
         """
         while not condition(self.status):
             if self._over:
@@ -201,22 +152,23 @@ class Subscriber:
             await self._moved.wait()
         return True
 
-    def _tell(self) -> None:
-        self._moved.set()  # who waits is woken, who comes later waits for the next time
+    def _wake(self) -> None:
+        self._moved.set()  # wakes the current waiters; later ones wait for the next change
         self._moved.clear()
         if self._shared is not None:
-            self._shared.tell()
+            self._shared.wake()
 
     async def run(self) -> None:
         """Follow until `stop` is called.
 
-        A disk that is full, or fails to read or write, ends nothing: after a while everything is
-        opened again, and goes on from what was committed.
+        A disk that is full, or fails to read or write, does not end the run: after a delay
+        everything is opened again, and continues from the last commit.
 
         Raises:
-            RsnotifyError: It cannot begin, or cannot go on.
+            RsnotifyError: The run cannot begin, or cannot continue.
         """
         failures = 0
+        retry = self._options.pace.retry
         with self._under_way():
             while True:
                 begun = monotonic()
@@ -226,9 +178,9 @@ class Subscriber:
                     if not is_disk_fault(error):
                         raise
                     logger.warning("waiting for the disk: %s", error)
-                failures = 1 if monotonic() - begun > self._pace.retry.most else failures + 1
+                failures = 1 if monotonic() - begun > retry.most else failures + 1
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._pace.retry.delay(failures, Random())):
+                    async with asyncio.timeout(retry.delay(failures, Random())):
                         await self._stopping.wait()
                         return None
 
@@ -236,13 +188,13 @@ class Subscriber:
         """Follow until level with the Source's lists.
 
         Raises:
-            RsnotifyError: It could not become level; the error names what could not be had.
+            RsnotifyError: It could not become level; the error names what could not be fetched.
         """
         with self._under_way():
             await self._run(once=True)
 
     def stop(self) -> None:
-        """Let `run` or `catch_up` end in order: what is being committed is committed."""
+        """End `run` or `catch_up` in order: a commit that has begun is completed."""
         self._stopping.set()
         if self._following is not None:
             self._following.stop()
@@ -264,120 +216,99 @@ class Subscriber:
             yield
         finally:
             self._over = True
-            self._tell()
+            self._wake()
+
+    # One run, from opening the state until closing it
 
     async def _run(self, *, once: bool) -> None:
-        with self._working() as worker:
-            async with opened(self._place, worker) as state, self._sessions:
-                await self._run_with(state, worker, once=once)
+        with self._worker() as worker:
+            async with opened(self._location, worker) as state, self._sessions:
+                loop = asyncio.get_running_loop()
+                incoming = await loop.run_in_executor(worker, state.make_incoming)
+                self._last = await loop.run_in_executor(worker, _status_of, state)
+                failure = ""
+                try:
+                    await self._run_with(state, worker, incoming, once=once)
+                except RsnotifyError as error:
+                    failure = str(error)
+                    raise
+                finally:
+                    last = self.status
+                    self._last = replace(last, level=False, error=failure) if failure else last
+                    self._following = None
+                    self._wake()
 
-    def _working(self) -> Executor:
-        """Return what does all that blocks on the disk, one thing after another."""
+    def _worker(self) -> Executor:
+        """Return the executor of all that blocks on the disk, one call after another."""
         return self._shared.worker() if self._shared else ThreadPoolExecutor(1, "rsnotify-state")
 
-    async def _run_with(self, state: State, worker: Executor, *, once: bool) -> None:
-        loop = asyncio.get_running_loop()
-        incoming = await loop.run_in_executor(worker, state.incoming)
-        self._last = await loop.run_in_executor(worker, _status_of, state)
-        kept = self._shared.kept if self._shared is not None else None
-        fetcher = Fetcher(self._sessions, incoming, self._largest, kept, self._pace.rate)
-        failure = ""
-        try:
-            await self._identify_and_follow(state, fetcher, incoming, worker, once=once)
-        except RsnotifyError as error:
-            failure = str(error)
-            raise
-        finally:
-            last = self.status
-            if failure:
-                last = msgspec.structs.replace(last, level=False, error=failure)
-            self._last = last
-            self._following = None
-            self._tell()
-
-    async def _identify_and_follow(
-        self, state: State, fetcher: Fetcher, incoming: Path, worker: Executor, *, once: bool
+    async def _run_with(
+        self, state: DestinationState, worker: Executor, incoming: Path, *, once: bool
     ) -> None:
         loop = asyncio.get_running_loop()
+        kept = self._shared.kept if self._shared is not None else None
+        options = self._options
+        fetcher = Fetcher(self._sessions, incoming, options.largest, kept, options.pace.rate)
         known = await loop.run_in_executor(worker, state.identity)
         memory = known.memory if known is not None else None
-        offers = Offers(Descriptions(fetcher, memory), self._url)
-        identifying = Identifying(self._url, self._place, offers, self._stopping, self._waiting)
+        offers = OfferDiscovery(DescriptionReader(fetcher, memory), self._url)
+        identifying = SourceIdentification(
+            self._url, self._location, offers, self._stopping, self._waiting
+        )
         identity = await identifying.identify(known, patient=not once)
         if identity is None:
             return
-        await loop.run_in_executor(worker, check_there, self._handler, state)
-        self._prepare(identity, incoming)
-        await loop.run_in_executor(worker, check_held, self._handler, state, identity)
-        place = self._handler.place if isinstance(self._handler, Placed) else ""
-        identity = msgspec.structs.replace(
-            identity, selection=self._selection, prefer=self._wishes.prefer, place=place
+        handler = self._handler
+        await loop.run_in_executor(worker, check_location, handler, state)
+        if isinstance(handler, PreparedHandler):
+            folder = self._location if isinstance(self._location, Path) else incoming
+            handler.prepare(identity.base, folder)
+        await loop.run_in_executor(worker, check_files, handler, state, identity)
+        identity = replace(
+            identity,
+            selection=options.selection,
+            prefer=tuple(options.prefer),
+            place=handler.place if isinstance(handler, LocatedHandler) else "",
         )
         if identity != known:
-            await loop.run_in_executor(worker, state.keep_identity, identity)
-        checked = identifying.checked
-        await self._follow(identity, state, fetcher, offers, worker, checked=checked, once=once)
-
-    def _prepare(self, identity: Identity, incoming: Path) -> None:
-        if isinstance(self._handler, Prepared):
-            folder = self._place if isinstance(self._place, Path) else incoming
-            self._handler.prepare(identity.base, folder)
-
-    async def _follow(
-        self,
-        identity: Identity,
-        state: State,
-        fetcher: Fetcher,
-        offers: Offers,
-        worker: Executor,
-        *,
-        checked: bool,
-        once: bool,
-    ) -> None:
-        if self._via in NAMES and not self._ways.to_changes(identity.offer):
-            wanted = NAMES[self._via]
-            raise ConfigurationError(f"{shown(self._url)} offers no hub that speaks {wanted}")
-        self._following = self._followed = Following(
-            identity,
-            state,
-            fetcher,
-            offers,
-            self._handler,
-            self._pace,
-            self._ways,
-            worker,
-            self._tell,
-            most=self._hubs,
-            announce=self._announce,
-            checked=checked,
-            once=once,
-            on_committed=self._on_committed,
-            wishes=self._wishes,
+            await loop.run_in_executor(worker, state.store_identity, identity)
+        context = RunContext(
+            identity=identity,
+            offer_checked=identifying.checked,
+            state=state,
+            worker=worker,
+            fetcher=fetcher,
+            offers=offers,
+            ways=self._ways,
+            handler=handler,
+            options=options,
         )
+        await self._follow(context, once=once)
+
+    async def _follow(self, context: RunContext, *, once: bool) -> None:
+        via = self._options.via
+        if via in NAMES and not self._ways.change_endpoints(context.identity.offer):
+            raise ConfigurationError(
+                f"{without_credentials(self._url)} offers no hub that speaks {NAMES[via]}"
+            )
+        self._following = self._followed = Following(context, self._observers, once=once)
         if self._stopping.is_set():
             return
-        watch = Watch(self._handler, worker)
-        watching = asyncio.create_task(watch.run(self._following.stop))
+        presence = PresenceCheck(self._handler, context.worker)
+        watching = asyncio.create_task(presence.run(self._following.stop))
         try:
             await self._following.run()
-            await watch.check()
+            await presence.check()
         finally:
             watching.cancel()
 
     def _waiting(self, reason: str) -> None:
-        self._last = msgspec.structs.replace(self._last, error=reason)
-        self._tell()
+        self._last = replace(self._last, error=reason)
+        self._wake()
 
 
-def _status_of(state: State) -> Status:
-    """Return what the state says of the copy, before the Source is asked."""
+def _status_of(state: DestinationState) -> Status:
+    """Return the status that the state has, before the Source is reached."""
     progress = state.progress()
     through = progress.through if progress is not None else None
     return Status(resources=state.resources, through=through, compared=state.compared())
-
-
-def _via(via: str) -> Via:
-    try:
-        return Via(via)
-    except ValueError:
-        raise ConfigurationError(f"via is {via!r}; give one of {', '.join(Via)}") from None

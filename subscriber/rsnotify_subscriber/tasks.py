@@ -1,4 +1,4 @@
-"""Tasks of one owner: none is lost, and the failure of one is heard at once."""
+"""The tasks of one owner: none is lost, and a failure is reported at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Tasks:
     """Runs tasks until they end or are cancelled together.
 
     Args:
-        failed: Is called with what a task raised, unless it was cancelled.
+        failed: Is called with the exception of a task that failed and was not cancelled.
     """
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
@@ -19,7 +19,6 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -32,8 +31,8 @@ class Tasks:
             self._failed(error)
 
     async def cancel(self) -> None:
-        """Cancel what runs, and wait until it has ended."""
-        while self._running:  # what is cancelled may start something on its way out
+        """Cancel all tasks, and wait until they have ended."""
+        while self._running:  # a task may start another while it is cancelled
             running = list(self._running)
             for task in running:
                 task.cancel()

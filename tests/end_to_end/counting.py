@@ -25,8 +25,15 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify.runtime.cli.running import run
 from rsnotify.runtime.processes import free_port
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber import FolderMirror, Received, Subscriber, Via, default_state
-from rsnotify_subscriber.command_options import Hearing
+from rsnotify_subscriber import (
+    FolderMirror,
+    FollowOptions,
+    Received,
+    Subscriber,
+    Via,
+    default_state,
+)
+from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 
 _EFFECTS = "CREATE TABLE IF NOT EXISTS effects (uri, at, change, hash)"
@@ -74,9 +81,9 @@ class Diary:
 
     def heard(self, event: Event) -> None:
         if isinstance(event, PushUp | PushDown) and event.topic.endswith("/channel.xml"):
-            up = set(self._up) - {event.way}
+            up = set(self._up) - {event.transport}
             if isinstance(event, PushUp):
-                up.add(event.way)
+                up.add(event.transport)
             self._up = [way for way in Via if way in up]
             print(msgspec.json.encode({"hears_by": self._up or [POLL]}).decode(), flush=True)
 
@@ -93,22 +100,26 @@ def _now() -> int:
     return time.time_ns() // 1000
 
 
-async def follow(arguments: argparse.Namespace, hearing: Hearing, stop: asyncio.Event) -> None:
+async def follow(
+    arguments: argparse.Namespace, server: CallbackServer, stop: asyncio.Event
+) -> None:
     state = default_state(arguments.folder)
     diary = Diary(lags_of(arguments.folder))
     subscriber = Subscriber(
         arguments.url,
         Counting(arguments.folder),
         state=state,
-        via=Via(arguments.via),
-        pace=Pace(poll=arguments.poll),
-        hubs=arguments.hubs,
-        callbacks=hearing.callbacks,
+        options=FollowOptions(
+            via=Via(arguments.via),
+            pace=Pace(poll=arguments.poll),
+            hubs=arguments.hubs,
+            callbacks=server.callbacks,
+            allow_private_addresses=True,
+        ),
         on_committed=diary.committed,
         on_event=diary.heard,
-        allow_private_addresses=True,
     )
-    async with hearing.answering(), subscriber:
+    async with server.serving(), subscriber:
         await stop.wait()
 
 
@@ -160,8 +171,8 @@ def main() -> None:
     parser.add_argument("--hubs", type=int, default=1)
     parser.add_argument("--callback-url")
     arguments = parser.parse_args()
-    with Hearing(arguments.callback_url, "127.0.0.1", None) as hearing:
-        run(lambda stop: follow(arguments, hearing, stop))
+    with CallbackServer(arguments.callback_url, "127.0.0.1", None) as server:
+        run(lambda stop: follow(arguments, server, stop))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from rsnotify.format.offer import Offer
 from rsnotify.sync.pace import Pace
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, application
-from rsnotify_subscriber import FolderMirror, Subscriber, Via
+from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
 from rsnotify_subscriber.events import Event, OfferChanged
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import PATIENCE, QUICK
@@ -95,9 +95,7 @@ async def test_what_is_new_is_heard_of_by_every_way(
             f"http://127.0.0.1:{unused_tcp_port}/",
             FolderMirror(tmp_path / "mirror"),
             state=tmp_path / "state",
-            pace=PACE,
-            via=via,
-            callbacks=desk.callbacks,
+            options=FollowOptions(pace=PACE, via=via, callbacks=desk.callbacks),
             on_event=ear,
         )
         async with publishing(folder, unused_tcp_port, where, QUICK) as publisher:
@@ -126,7 +124,7 @@ async def test_a_rotation_disturbs_nobody_who_is_in_step(
             publisher.source.base_url,
             FolderMirror(tmp_path / "mirror"),
             state=tmp_path / "state",
-            pace=PACE,
+            options=FollowOptions(pace=PACE),
         ) as subscriber,
     ):
         await connected(hub, 4)

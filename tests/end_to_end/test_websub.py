@@ -13,10 +13,10 @@ from aiohttp import web
 from rsnotify.format.links import parse_links
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, application
-from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via
+from rsnotify_subscriber import FolderMirror, FollowOptions, PushState, Subscriber, Via
 from tests.publisher.helpers import PATIENCE, QUICK
 from tests.subscriber.websub.desk import Desk, open_desk
 
@@ -92,8 +92,7 @@ async def test_a_destination_follows_a_source_by_websub_alone(
         base,
         FolderMirror(mirror),
         state=tmp_path / "state",
-        via=Via.WEBSUB,
-        callbacks=desk.callbacks,
+        options=FollowOptions(via=Via.WEBSUB, callbacks=desk.callbacks),
     ) as subscriber:
         async with asyncio.timeout(PATIENCE):
             await subscriber.until(lambda status: status.push is PushState.UP)

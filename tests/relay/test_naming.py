@@ -1,4 +1,4 @@
-"""URIs at the relay: one for each resource of the Source, and back again."""
+"""The mapping between URIs at the Source and at the relay."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_publisher.changes import check_uri
-from rsnotify_relay.naming import Naming
+from rsnotify_relay.naming import RelayNaming
 
 BASE = "http://a.example/data/"
 OURS = "https://relay.example/r/"
-NAMING = Naming(BASE, OURS)
+NAMING = RelayNaming(BASE, OURS)
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ NAMING = Naming(BASE, OURS)
         ("http://b.example", "@@/http%3A%2F%2Fb.example"),
     ],
 )
-def test_a_resource_is_where_its_uri_says(theirs: str, relative: str) -> None:
-    assert NAMING.ours(theirs) == OURS + relative
-    assert NAMING.theirs(OURS + relative) == theirs
+def test_a_resource_below_the_base_keeps_its_relative_uri(theirs: str, relative: str) -> None:
+    assert NAMING.at_relay(theirs) == OURS + relative
+    assert NAMING.at_source(OURS + relative) == theirs
 
 
-def test_what_would_be_too_long_has_no_uri() -> None:
-    assert NAMING.ours(BASE + "x" * 8_192) is None
+def test_a_resource_whose_uri_would_be_too_long_has_none() -> None:
+    assert NAMING.at_relay(BASE + "x" * 8_192) is None
 
 
 PIECES = st.sampled_from(
@@ -52,8 +52,8 @@ URIS = st.tuples(ROOTS, st.lists(PIECES, max_size=6).map("".join)).map("".join)
 
 
 @given(URIS)
-def test_every_uri_comes_back_from_one_that_can_be_asked_for(uri: str) -> None:
-    ours = NAMING.ours(uri)
+def test_every_uri_is_mapped_to_one_that_can_be_requested_and_back(uri: str) -> None:
+    ours = NAMING.at_relay(uri)
     assert ours is not None
     check_uri(ours)
-    assert NAMING.theirs(ours) == uri
+    assert NAMING.at_source(ours) == uri

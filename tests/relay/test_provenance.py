@@ -1,4 +1,4 @@
-"""What a relay says of a resource: the examples of core §14.8, and what it leaves out."""
+"""The entries of a relay: the examples of core §14.8, and the links that it leaves out."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_a_chain_of_aggregators_republishes_as_in_the_examples_31_to_33() -> Non
     )
 
 
-def test_what_is_new_to_the_relay_is_created_whatever_it_was_upstream() -> None:
+def test_a_resource_that_is_new_to_the_relay_is_created() -> None:
     entry = Resource(ORIGINAL, change=ChangeType.UPDATED)
     assert republished(received(entry), FIRST, None).change is ChangeType.CREATED
     entry = Resource(ORIGINAL, change=ChangeType.CREATED)
     assert republished(received(entry), FIRST, Resource(FIRST)).change is ChangeType.UPDATED
 
 
-def test_hash_and_length_are_those_of_the_copy_where_upstream_tells_none() -> None:
+def test_hash_and_length_are_those_of_the_copy_if_the_source_has_none() -> None:
     at = datetime(2013, 1, 3, 7, tzinfo=UTC)
     entry = Resource(ORIGINAL, change=ChangeType.UPDATED, datetime=at)
     told = republished(received(entry, hash="sha-256:" + "0" * 64, length=3), FIRST, None)
@@ -108,13 +108,13 @@ def test_links_are_inherited_where_they_remain_appropriate(rel: str, inherited: 
     assert (link in told.links) is inherited
 
 
-def test_links_that_nobody_could_follow_are_left_out() -> None:
+def test_links_that_could_not_be_followed_are_left_out() -> None:
     links = (Link("alternate", "../relative"), Link("Not A Relation", ORIGINAL))
     told = republished(received(Resource(ORIGINAL, links=links)), FIRST, None)
     assert told.links == (Link("via", ORIGINAL),)
 
 
-def test_the_uri_of_a_sloppy_origin_is_escaped() -> None:
+def test_the_unescaped_uri_of_a_source_is_escaped() -> None:
     told = republished(received(Resource("http://original.example.com/ä b%20c")), FIRST, None)
     assert told.links == (Link("via", "http://original.example.com/%C3%A4%20b%20c"),)
 

@@ -1,4 +1,4 @@
-"""A relay follows one Source and is another, with the provenance of what it has."""
+"""A relay follows one Source and is another, with the provenance of its resources."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.selection import Selection
 from rsnotify_publisher import Publisher
 from rsnotify_relay import Relay
-from rsnotify_subscriber import audit
+from rsnotify_subscriber import FollowOptions, audit
 from tests.publisher.helpers import FakeHub
-from tests.relay.conftest import OPTIONS, PATIENCE, Running, catch_up, files
+from tests.relay.running import OPTIONS, Running, catch_up, files
+from tests.subscriber.destination import PATIENCE
 from tests.subscriber.source import SmallSource, body, path_of, sha256, status
 
 Start = Callable[..., Awaitable[Running]]
@@ -53,7 +54,7 @@ async def test_a_destination_of_the_relay_gets_an_equal_copy(
     assert (await audit(relay.url, tmp_path / "destination", pause=0.1)).in_step is True
 
 
-async def test_changes_are_published_as_what_they_are_for_the_copy(
+async def test_changes_are_published_with_the_type_they_have_for_the_copy(
     source: SmallSource, start: Start
 ) -> None:
     relay = await start(source.url)
@@ -80,9 +81,7 @@ async def test_media_types_and_digests_are_those_of_upstream(
     assert entry.hash == sha256(b"<a> <b> <c> .")
 
 
-async def test_a_preferred_representation_is_what_is_published(
-    source: SmallSource, start: Start
-) -> None:
+async def test_the_preferred_representation_is_published(source: SmallSource, start: Start) -> None:
     relay = await start(source.url, prefer="text/turtle")
     await relay.until_level()
     source.answers[path_of("b.ttl")] = body(b"<b> <b> <b> .")
@@ -93,7 +92,7 @@ async def test_a_preferred_representation_is_what_is_published(
     assert await relay.get("b.txt") == (200, "text/turtle", b"<b> <b> <b> .")
 
 
-async def test_only_what_is_published_is_served(source: SmallSource, start: Start) -> None:
+async def test_only_published_resources_are_served(source: SmallSource, start: Start) -> None:
     relay = await start(source.url)
     await relay.until_level()
     (relay.folder / "stray").write_bytes(b"x")
@@ -164,7 +163,7 @@ async def test_changes_are_pushed_to_the_hub_of_the_relay_with_content_inline(
         await hub.stop()
 
 
-async def test_what_could_not_be_recorded_is_recorded_later(
+async def test_changes_that_could_not_be_recorded_are_recorded_later(
     source: SmallSource, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record, failures = Publisher.arecord, []
@@ -222,7 +221,7 @@ async def test_a_restart_publishes_nothing_that_has_not_changed(
     assert await again.published() == before
 
 
-async def test_what_is_held_is_served_and_packed_while_the_source_is_away(
+async def test_the_copy_is_served_and_packed_while_the_source_is_down(
     source: SmallSource, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     relay = await start(source.url)
@@ -267,7 +266,7 @@ async def test_a_mirror_that_was_only_followed_is_published_whole(
     assert "gone" not in files(relay.folder)
 
 
-async def test_what_is_selected_no_longer_is_published_as_deleted(
+async def test_resources_that_are_no_longer_selected_are_published_as_deleted(
     source: SmallSource, start: Start
 ) -> None:
     relay = await start(source.url, selection=Selection(types=("text/turtle",)))
@@ -285,7 +284,12 @@ async def test_a_relay_does_not_follow_itself(source: SmallSource, tmp_path: Pat
         await itself.run()
 
 
-async def test_a_slip_in_a_selection_does_not_empty_the_copy(tmp_path: Path) -> None:
+async def test_a_typo_in_a_selection_does_not_empty_the_copy(tmp_path: Path) -> None:
     slip = Selection(types=("turtle",))
     with pytest.raises(ConfigurationError, match="'turtle' is no media type"):
-        Relay("http://s.example/", tmp_path / "copy", "http://r.example/", selection=slip)
+        Relay(
+            "http://s.example/",
+            tmp_path / "copy",
+            "http://r.example/",
+            follow=FollowOptions(selection=slip),
+        )

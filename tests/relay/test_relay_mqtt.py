@@ -1,4 +1,4 @@
-"""A relay that hears of changes through a broker which lets in nobody without a password."""
+"""A relay that follows through an MQTT broker which requires a password."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from watchfiles import awatch
 
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.runtime.processes import Process
 from tests.mosquitto import Mosquitto
-from tests.relay.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.subscriber.source import SmallSource, status
 
 XML = "application/xml"
@@ -40,7 +40,7 @@ async def publish(broker: Mosquitto, channel: str, fragment: bytes) -> None:
         await (await connection.publish(topic, fragment, content_type=XML, channel=channel))
 
 
-async def test_a_relay_hears_through_a_broker_that_wants_a_password(
+async def test_a_relay_follows_through_a_broker_that_requires_a_password(
     source: SmallSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RSNOTIFY_RELAY_MQTT_PASSWORD", PASSWORDS["relay"])

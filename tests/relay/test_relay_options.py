@@ -1,4 +1,4 @@
-"""A relay follows as `rsnotify follow` does, and takes the same options for it."""
+"""A relay follows as `rsnotify follow` does, with the same options."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.application import application
 from rsnotify_relay import Relay
 from rsnotify_relay.command import relay
-from rsnotify_subscriber import Via
-from rsnotify_subscriber.command import follow
-from rsnotify_subscriber.command_how import How
+from rsnotify_subscriber import FollowOptions, Via
+from rsnotify_subscriber.commands.follow import follow
+from rsnotify_subscriber.commands.follow_options import FollowArguments
 
 SOURCE = "https://source.example/"
 
 
-def test_it_has_every_option_that_says_how_one_follows() -> None:
+def test_a_relay_has_every_option_of_following() -> None:
     ours, theirs = (inspect.signature(command).parameters for command in (relay, follow))
-    how = {one.name for one in fields(How)}
+    how = {one.name for one in fields(FollowArguments)}
     assert {"hubs", "spread", "rate", "callback_lease", "mqtt_session"} <= how
     assert {name: ours[name] for name in how} == {name: theirs[name] for name in how}
 
@@ -35,7 +35,7 @@ def test_it_has_every_option_that_says_how_one_follows() -> None:
         (("--type", "turtle"), "turtle"),
     ],
 )
-def test_what_they_say_reaches_the_subscriber(
+def test_the_options_reach_the_subscriber(
     tmp_path: Path, options: tuple[str, ...], said: str
 ) -> None:
     arguments = ["relay", SOURCE, str(tmp_path / "copy"), "--port", "0", *options]
@@ -44,12 +44,14 @@ def test_what_they_say_reaches_the_subscriber(
     assert said in str(ended.exception)
 
 
-def test_a_number_of_ways_reaches_the_subscriber(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="0 hubs at once"):
-        Relay(SOURCE, tmp_path, "https://relay.example/", via=Via.AUTO, most_ways=0)
+def test_the_number_of_hubs_reaches_the_subscriber(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="hubs is 0"):
+        Relay(
+            SOURCE, tmp_path, "https://relay.example/", follow=FollowOptions(via=Via.AUTO, hubs=0)
+        )
 
 
-def test_a_value_that_cannot_be_is_refused_by_its_option(tmp_path: Path) -> None:
+def test_an_impossible_value_is_refused_by_its_option(tmp_path: Path) -> None:
     arguments = ["relay", SOURCE, str(tmp_path / "copy"), "--rate", "0"]
     ended = CliRunner().invoke(application(), arguments)
     assert ended.exit_code == 2

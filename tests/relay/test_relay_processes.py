@@ -16,7 +16,7 @@ from rsnotify.runtime.processes import Process, free_port
 from tests.end_to_end import history
 from tests.interop.clients import ResyncClient, contents
 from tests.publisher.helpers import eventually
-from tests.relay.conftest import files
+from tests.relay.running import files
 
 PATIENCE = 120
 
@@ -39,7 +39,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
 
 async def until_audited(start: Start, url: str, folder: Path, *options: object) -> None:
-    """Wait until `rsnotify audit` says that a folder is in step."""
+    """Wait until `rsnotify audit` finds a folder in step."""
     async with asyncio.timeout(PATIENCE):
         while await (await start("audit", url, folder, *options)).wait() != 0:
             pass
@@ -56,13 +56,13 @@ def read(uri: str) -> Document:
 
 
 def newest_by_uri(url: str) -> dict[str, Resource]:
-    """Return how each resource is told of last, in all that the Source tells of changes."""
+    """Return the last change of each resource in the documents of the Source."""
     closed = [entry.uri for entry in read(url + "changelist-archive.xml").resources]
     lists = [read(uri) for uri in (*closed, url + "changelist.xml")]
     return {entry.uri: entry for one in lists for entry in one.resources}
 
 
-async def test_all_end_equal_though_the_relay_is_killed_while_changes_go_on(
+async def test_all_copies_end_equal_though_the_relay_is_killed_during_changes(
     start: Start, tmp_path: Path
 ) -> None:
     source_folder, copy, destination = (tmp_path / name for name in ("source", "copy", "mirror"))

@@ -1,4 +1,4 @@
-"""A relay that hears of changes by WebSub, at the place where it serves itself."""
+"""A relay that follows by WebSub, with callbacks at its own server."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_subscriber import PushState, Via
-from tests.relay.conftest import PACE, Running
+from tests.relay.running import Running
+from tests.subscriber.destination import PACE
 from tests.subscriber.source import SmallSource, status
 from tests.subscriber.websub.desk import open_desk
 

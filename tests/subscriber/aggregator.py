@@ -1,8 +1,8 @@
-"""A program that counts each change in its own PostgreSQL, where doubles would show.
+"""A program that counts each change in its own PostgreSQL, where repeated changes would show.
 
     python aggregator.py SOURCE-URL CONNINFO [DIES-AFTER]
 
-With a number it dies, as by kill -9, in the handler of so many batches, after its effect.
+With a number it dies, as by kill -9, in the handler of that batch, after its effect.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import psycopg
 
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 
 PACE = Pace(poll=0.05, retry=Retry(first=0.01, most=0.2))
 TABLES = """
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS copy (uri text PRIMARY KEY, content bytea)
 
 
 class Aggregator:
-    """Keeps a copy, and a line for each effect that it had."""
+    """Keeps a copy, and a row for each effect."""
 
     def __init__(self, dies_after: int | None = None) -> None:
         self._left = dies_after
@@ -55,7 +55,9 @@ def prepare(conninfo: str) -> None:
 
 async def main(url: str, conninfo: str, dies_after: int | None) -> None:
     state = PostgreSQLState(conninfo)
-    await Subscriber(url, Aggregator(dies_after), state=state, pace=PACE).run()
+    await Subscriber(
+        url, Aggregator(dies_after), state=state, options=FollowOptions(pace=PACE)
+    ).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A small hub that speaks docs/protocol.md, forwards what it is told, and can go away."""
+"""A small hub that speaks docs/protocol.md, forwards fragments, and can be stopped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SmallHub:
         """Keep a fragment and send it to all."""
         self.log.append((from_, until, fragment.decode()))
         for socket in list(self.sockets):
-            with suppress(ConnectionResetError):  # it has gone this moment
+            with suppress(ConnectionResetError):  # it was just closed
                 await socket.send_str(fragment.decode())
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""A small Source that has dumps and archives too, and offers what a test wants it to."""
+"""A small Source that also has dumps and archives, and offers the documents a test chooses."""
 
 from __future__ import annotations
 

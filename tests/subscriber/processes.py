@@ -48,7 +48,7 @@ async def until_reported(
     condition: Callable[[dict[str, object]], bool] = lambda _: True,
     **facts: object,
 ) -> None:
-    """Read the statuses of `follow --json` until one says so, and the condition holds."""
+    """Read the statuses of `follow --json` until one has these values, and the condition holds."""
     assert process.stdout is not None
     async with asyncio.timeout(SECONDS):
         while line := await process.stdout.readline():

@@ -126,7 +126,7 @@ class SmallSource:
         self.begins = until
 
     def hold(self, path: str) -> asyncio.Event:
-        """Let who asks for this wait until the event is set."""
+        """Hold requests for a path until the event is set."""
         gate = asyncio.Event()
         self.answers[path] = held_back(gate, self.own)
         return gate
@@ -233,7 +233,7 @@ class SmallSource:
         return await answer(request)
 
     async def own(self, request: web.Request) -> web.StreamResponse:
-        """Answer as if nothing else were said."""
+        """Answer as if no other answer were set."""
         path = request.rel_url.raw_path
         if path == "/.well-known/resourcesync":
             listed = Resource(self.url, capability=Capability.CAPABILITY_LIST)

@@ -1,4 +1,4 @@
-"""Changes on their way into the copy, while others of the same resource come."""
+"""Changes that are being applied while others of the same resource arrive."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror
-from rsnotify_subscriber.applier import Applier
-from rsnotify_subscriber.bringing.bringer import Bringer
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.tasks import Tasks
-from tests.subscriber.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.subscriber.source import sha256
 
 BASE = "http://a.example/"
@@ -66,11 +66,11 @@ async def test_an_older_change_does_not_overtake_a_newer_one_that_has_just_been_
 ) -> None:
     older, newer = written(b"1", 1), written(b"2", 2)
     mirror, outcome = FolderMirror(tmp_path / "mirror"), Late(older)
-    with closing(State(tmp_path / "state")) as state, ThreadPoolExecutor(1) as worker:
+    with closing(DestinationState(tmp_path / "state")) as state, ThreadPoolExecutor(1) as worker:
         mirror.prepare(BASE, tmp_path)
         async with Sessions("") as sessions:
             tasks = Tasks(lambda error: None)
-            bringer = Bringer(Fetcher(sessions, state.incoming()))
+            bringer = ContentResolver(Fetcher(sessions, state.make_incoming()))
             applier = Applier(bringer, state, mirror, outcome, worker, tasks, Selection())
             outcome.applier = applier
             tasks.spawn(applier.run())

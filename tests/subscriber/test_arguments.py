@@ -1,4 +1,4 @@
-"""What a constructor is given is checked there, with one sentence, and not an hour later."""
+"""Constructors check their arguments at once, and report a wrong one in one sentence."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     Callbacks,
     FolderMirror,
+    FollowOptions,
     Received,
     Subscriber,
     Via,
     WebSubTerms,
     default_state,
 )
-from rsnotify_subscriber.received import as_handler
+from rsnotify_subscriber.handlers import as_handler
+from tests.subscriber.options import gathered
 
 SOURCE = "http://source.example/"
 
@@ -55,7 +57,7 @@ class AsyncBlocking(Indexer):
 def refused(**given: Any) -> str:
     arguments = {"url": SOURCE, "handler": ignore, "state": "state"} | given
     with pytest.raises(ConfigurationError) as caught:
-        Subscriber(arguments.pop("url"), arguments.pop("handler"), **arguments)
+        Subscriber(arguments.pop("url"), arguments.pop("handler"), **gathered(arguments))
     return str(caught.value)
 
 
@@ -83,11 +85,11 @@ def test_a_handler_that_cannot_work_is_refused(handler: object, said: str) -> No
     "handler",
     [ignore, functools.partial(ignore), Indexer(), Indexer().one, lambda one: ignore(one)],
 )
-def test_a_handler_that_can_be_awaited_is_taken(handler: Any) -> None:
+def test_a_handler_that_can_be_awaited_is_accepted(handler: Any) -> None:
     Subscriber(SOURCE, handler, state="state")
 
 
-async def test_a_callable_with_nothing_to_await_fails_with_the_sentence() -> None:
+async def test_a_callable_that_returns_nothing_to_await_fails_with_a_sentence() -> None:
     change: Any = None
     handler: Any = as_handler(lambda _: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="write it with `async def`"):
@@ -109,7 +111,7 @@ async def test_a_callable_with_nothing_to_await_fails_with_the_sentence() -> Non
         ({"prefer": 5}, "prefer is of type int"),
         ({"patches": [1]}, "patches is of type list"),
         ({"callbacks": "https://me.example/"}, "callbacks is of type str; give Callbacks"),
-        ({"mqtt": "mqtt://broker.example"}, "mqtt is of type str; give a Brokered"),
+        ({"mqtt": "mqtt://broker.example"}, "mqtt is of type str; give MqttOptions"),
         ({"hubs": "2"}, "hubs is of type str; give a number"),
         ({"on_event": 5}, "on_event is of type int; give a function"),
         ({"on_committed": ignore}, "on_committed is an async function, and is not awaited"),
@@ -119,10 +121,10 @@ def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], said: str
     assert said in refused(**given)
 
 
-def test_folders_may_be_texts_and_ways_too(tmp_path: Path) -> None:
+def test_folders_and_transports_may_be_strings(tmp_path: Path) -> None:
     mirror = FolderMirror(str(tmp_path / "copy"))
-    Subscriber(SOURCE, mirror, state=str(tmp_path / "state"), via="poll")  # type: ignore[arg-type]
-    Subscriber(SOURCE, mirror, state=tmp_path / "state", via=Via.POLL)
+    Subscriber(SOURCE, mirror, state=str(tmp_path / "state"), options=FollowOptions(via="poll"))  # type: ignore[arg-type]
+    Subscriber(SOURCE, mirror, state=tmp_path / "state", options=FollowOptions(via=Via.POLL))
     assert default_state(str(tmp_path / "copy")) == tmp_path / "copy.rsnotify"
 
 
@@ -134,11 +136,13 @@ def test_folders_may_be_texts_and_ways_too(tmp_path: Path) -> None:
         ((5,), "url is of type int"),
     ],
 )
-def test_so_are_those_of_callbacks(given: tuple[Any, ...], said: str) -> None:
+def test_an_argument_of_callbacks_of_a_wrong_type_is_refused(
+    given: tuple[Any, ...], said: str
+) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Callbacks(*given)
 
 
-def test_a_folder_that_is_none_is_refused() -> None:
+def test_a_folder_of_a_wrong_type_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="folder is of type int"):
         FolderMirror(5)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import Audit, audit
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, status
 
 

@@ -9,7 +9,7 @@ import pytest
 from rsnotify.errors import NotFound
 from rsnotify.format.vocabulary import Capability
 from rsnotify_subscriber import Audit, audit
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource
 from tests.subscriber.source import body, status
 

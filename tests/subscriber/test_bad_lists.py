@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, DocumentError, RsnotifyError
 from rsnotify.format.model import Resource
 from rsnotify.format.writer import write_document
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, first, status
 
 Spoil = Callable[[bytes], bytes]
@@ -38,7 +38,7 @@ def some_content(source: SmallSource) -> None:
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-async def test_of_an_unusable_resource_list_nothing_is_applied(
+async def test_nothing_of_an_unusable_resource_list_is_applied(
     spoil: Spoil, source: SmallSource, destination: Destination
 ) -> None:
     whole = write_document(source._resource_list())
@@ -66,7 +66,7 @@ async def test_an_unusable_change_list_is_read_again_and_nothing_of_it_is_applie
     assert destination.equals_source()
 
 
-async def test_a_change_list_that_stays_unusable_gives_way_to_the_resource_list(
+async def test_a_change_list_that_stays_unusable_is_replaced_by_the_resource_list(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()

@@ -7,13 +7,13 @@ from aiohttp import web
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.received import Each
-from tests.subscriber.conftest import PACE, Destination
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
+from rsnotify_subscriber.handlers import PerChangeHandler
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, body, held_back, path_of, status
 
 
-async def test_a_baseline_brings_every_resource(
+async def test_a_baseline_copies_every_resource(
     source: SmallSource, destination: Destination
 ) -> None:
     for n in range(200):
@@ -49,7 +49,7 @@ async def test_many_gets_are_in_flight_at_once(
     assert destination.equals_source()
 
 
-async def test_what_is_not_listed_any_more_is_deleted(
+async def test_resources_that_are_no_longer_listed_are_deleted(
     source: SmallSource, destination: Destination
 ) -> None:
     source.archive = False
@@ -64,7 +64,7 @@ async def test_what_is_not_listed_any_more_is_deleted(
     assert not (destination.folder / "b").exists()
 
 
-async def test_a_second_baseline_fetches_only_what_differs(
+async def test_a_second_baseline_fetches_only_differences(
     source: SmallSource, destination: Destination
 ) -> None:
     source.archive = False
@@ -80,7 +80,7 @@ async def test_a_second_baseline_fetches_only_what_differs(
     assert fetched == {"/data/r3"}
 
 
-async def test_an_interrupted_baseline_goes_on_where_it_was(
+async def test_an_interrupted_baseline_continues_where_it_stopped(
     source: SmallSource, destination: Destination
 ) -> None:
     gate = asyncio.Event()
@@ -101,7 +101,7 @@ async def test_an_interrupted_baseline_goes_on_where_it_was(
     assert source.gets[path_of("r0")] == before
 
 
-async def test_one_resource_that_cannot_be_had_does_not_stop_the_rest(
+async def test_a_resource_that_cannot_be_fetched_does_not_stop_the_others(
     source: SmallSource, destination: Destination
 ) -> None:
     for n in range(150):
@@ -115,7 +115,7 @@ async def test_one_resource_that_cannot_be_had_does_not_stop_the_rest(
     assert destination.equals_source()
 
 
-async def test_a_list_older_than_the_resources_is_put_right_by_the_change_list(
+async def test_the_change_list_corrects_a_list_that_is_older_than_the_resources(
     source: SmallSource, destination: Destination
 ) -> None:
     """More resources than may be in flight no longer have the hash that is listed."""
@@ -129,7 +129,7 @@ async def test_a_list_older_than_the_resources_is_put_right_by_the_change_list(
     assert destination.equals_source()
 
 
-async def test_a_part_of_the_past_that_no_list_tells_of_is_said_and_made_up_for_later(
+async def test_an_interval_without_a_list_is_reported_and_made_up_for_later(
     source: SmallSource, destination: Destination
 ) -> None:
     source.archive = False
@@ -150,7 +150,7 @@ async def test_a_part_of_the_past_that_no_list_tells_of_is_said_and_made_up_for_
     assert destination.equals_source()
 
 
-async def test_a_handler_of_ones_own_gets_each_resource_with_its_content(
+async def test_a_custom_handler_receives_each_resource_with_its_content(
     source: SmallSource, destination: Destination
 ) -> None:
     source.put("a", b"content of a")
@@ -160,8 +160,10 @@ async def test_a_handler_of_ones_own_gets_each_resource_with_its_content(
         seen[received.uri] = received.content.read_bytes() if received.content else None
 
     state = destination.folder / "state"
-    await Subscriber(source.url, take, state=state, pace=PACE).catch_up()
+    await Subscriber(source.url, take, state=state, options=FollowOptions(pace=PACE)).catch_up()
     source.delete("a")
-    await Subscriber(source.url, Each(take), state=state, pace=PACE).catch_up()
+    await Subscriber(
+        source.url, PerChangeHandler(take), state=state, options=FollowOptions(pace=PACE)
+    ).catch_up()
     assert seen == {source.base + "a": None}
     assert list((state / "incoming").iterdir()) == []

@@ -1,4 +1,4 @@
-"""How content is brought and handed over; each way to it has tests of its own."""
+"""Fetching content and handing it over; each kind of source has tests of its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.bringing.bringer import Bringer
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, sha256
 
 
@@ -53,8 +53,8 @@ async def test_what_a_package_does_not_have_is_fetched(
     change = Change(entry.uri, ChangeType.UPDATED, datetime.now(UTC), entry, "http://p/dump.zip")
     caplog.set_level(logging.INFO, "rsnotify.subscriber")
     async with Sessions(source.url) as sessions:
-        bringer = Bringer(Fetcher(sessions, tmp_path), packages=Empty())
-        content = await bringer.bring(bringer.wanted(change), None)
+        bringer = ContentResolver(Fetcher(sessions, tmp_path), packages=Empty())
+        content = await bringer.resolve(bringer.wanted(change), None)
     assert content is not None
     assert content.data == b"content"
     assert "http://p/dump.zip has no /a" in caplog.text
@@ -87,7 +87,9 @@ async def test_a_handler_that_blocks_is_called_in_another_thread(
     for name in ("good", "bad"):
         source.put(name, name.encode())
     handler = Blocked()
-    await Subscriber(source.url, handler, state=tmp_path / "state", pace=PACE).catch_up()
+    await Subscriber(
+        source.url, handler, state=tmp_path / "state", options=FollowOptions(pace=PACE)
+    ).catch_up()
     assert handler.applied == {source.base + name: name.encode() for name in ("good", "bad")}
     assert handler.failures == 0
     assert threading.get_ident() not in handler.threads

@@ -1,4 +1,4 @@
-"""How it is decided whether a change still has to be applied, as its `check` asks for."""
+"""Deciding whether a change still has to be applied, by the method of its `check`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber.applier import Applier
-from rsnotify_subscriber.bringing.bringer import Bringer
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.tasks import Tasks
-from tests.subscriber.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.wild.documents import sha256
 from tests.wild.running import Recorder
 from tests.wild.source import WildSource
@@ -38,13 +38,15 @@ CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.D
 class Copy:
     """A copy to which one change after the other is applied; an `Outcome`."""
 
-    def __init__(self, source: WildSource, state: State, fetcher: Fetcher, worker: Any) -> None:
+    def __init__(
+        self, source: WildSource, state: DestinationState, fetcher: Fetcher, worker: Any
+    ) -> None:
         self.source = source
         self.state = state
         self.handler = Recorder(source.base, Path())
         self.tasks = Tasks(self._ended)
         self._worker = worker
-        self._bringer = Bringer(fetcher)
+        self._bringer = ContentResolver(fetcher)
         self._answer: asyncio.Future[RsnotifyError | None]
         self.select(Selection())
 
@@ -84,7 +86,7 @@ class Copy:
         assert await self.apply(change(self.source, kind, at, **told, **fields)) is None
         self.handler.calls.clear()
 
-    def held(self) -> Held:
+    def held(self) -> ResourceState:
         held = self.state.find(self.source.uri("a"))
         assert held is not None
         return held
@@ -112,9 +114,9 @@ def change(
 
 @pytest.fixture
 async def copy(source: WildSource, tmp_path: Path) -> AsyncIterator[Copy]:
-    with closing(State(tmp_path / "state")) as state, ThreadPoolExecutor(1) as worker:
+    with closing(DestinationState(tmp_path / "state")) as state, ThreadPoolExecutor(1) as worker:
         async with Sessions(source.url) as sessions:
-            copy = Copy(source, state, Fetcher(sessions, state.incoming()), worker)
+            copy = Copy(source, state, Fetcher(sessions, state.make_incoming()), worker)
             yield copy
             await copy.tasks.cancel()
 
@@ -147,7 +149,7 @@ async def test_a_later_change_is_applied_as_announced(copy: Copy, source: WildSo
         (None, {"kind": DELETED}),
     ],
 )
-async def test_what_agrees_with_what_is_held_is_left_alone(
+async def test_an_entry_that_agrees_with_the_copy_has_no_effect(
     copy: Copy, source: WildSource, held: bytes | None, entry: dict[str, Any]
 ) -> None:
     await copy.have(held)
@@ -158,7 +160,9 @@ async def test_what_agrees_with_what_is_held_is_left_alone(
     assert copy.at == source.t(100)
 
 
-async def test_a_deletion_of_what_was_never_held_is_nothing(copy: Copy, source: WildSource) -> None:
+async def test_a_deletion_of_an_unknown_resource_has_no_effect(
+    copy: Copy, source: WildSource
+) -> None:
     assert await copy.apply(change(source, DELETED, 50, CheckMethod.COMPARE)) is None
     assert copy.handler.calls == []
 
@@ -179,7 +183,7 @@ async def test_a_deletion_of_what_was_never_held_is_nothing(copy: Copy, source: 
         ({"kind": DELETED}, {}, True),
     ],
 )
-async def test_what_contradicts_what_is_held_as_later_is_fetched(
+async def test_an_older_entry_that_contradicts_the_copy_is_verified_by_a_get(
     copy: Copy, source: WildSource, entry: dict[str, Any], known: dict[str, Any], fetched: bool
 ) -> None:
     def in_microseconds(offset: float) -> int:
@@ -188,7 +192,7 @@ async def test_what_contradicts_what_is_held_as_later_is_fetched(
     known = {name: in_microseconds(offset) for name, offset in known.items()}
     hash = sha256(b"1")
     at = in_microseconds(100)
-    copy.state.commit([Held(source.uri("a"), at, UPDATED, hash, 1, **known)], None)
+    copy.state.commit([ResourceState(source.uri("a"), at, UPDATED, hash, 1, **known)], None)
     if "lastmod" in entry:
         entry = {**entry, "lastmod": source.t(entry["lastmod"])}
     kind = entry.pop("kind", UPDATED)
@@ -203,7 +207,7 @@ async def test_what_contradicts_what_is_held_as_later_is_fetched(
 # Fetch
 
 
-async def test_what_the_source_has_is_kept_whatever_the_dates_say(
+async def test_the_version_of_the_source_wins_whatever_the_dates(
     copy: Copy, source: WildSource
 ) -> None:
     await copy.have(b"invented", at=3600)
@@ -219,7 +223,7 @@ async def test_what_the_source_has_is_kept_whatever_the_dates_say(
     assert not request.conditional
 
 
-async def test_neither_mirrors_nor_what_came_with_the_document_are_asked(
+async def test_a_verification_uses_neither_mirrors_nor_inline_content(
     copy: Copy, source: WildSource
 ) -> None:
     source.file("a", b"genuine")
@@ -229,18 +233,18 @@ async def test_neither_mirrors_nor_what_came_with_the_document_are_asked(
     assert copy.handler.held == {"a": b"genuine"}
 
 
-async def test_what_is_still_held_is_only_noted(copy: Copy, source: WildSource) -> None:
+async def test_an_unchanged_resource_is_only_recorded(copy: Copy, source: WildSource) -> None:
     await copy.have(b"1")
     source.file("a", b"1")
     for kind in (UPDATED, DELETED):
         assert await copy.apply(change(source, kind, 50, CheckMethod.FETCH)) is None
         assert copy.handler.calls == []
-        assert copy.held().is_there
+        assert copy.held().exists
         assert copy.at == source.t(50)
         assert copy.held().fetched_at
 
 
-async def test_what_is_neither_held_nor_announced_is_tried_again(
+async def test_content_that_is_neither_held_nor_announced_is_tried_again(
     copy: Copy, source: WildSource
 ) -> None:
     await copy.have(b"1")
@@ -251,21 +255,21 @@ async def test_what_is_neither_held_nor_announced_is_tried_again(
 
 
 @pytest.mark.parametrize("status", [404, 410])
-async def test_a_deletion_is_applied_where_the_resource_is_not_there(
+async def test_a_deletion_is_applied_if_the_source_answers_404(
     copy: Copy, source: WildSource, status: int
 ) -> None:
     await copy.have(b"1", at=3600)
     source.put("a", b"", status=status)
     assert await copy.apply(change(source, DELETED, 50, CheckMethod.FETCH)) is None
     assert copy.handler.calls == [("deleted", "a")]
-    assert not copy.held().is_there
+    assert not copy.held().exists
     assert copy.at == source.t(50)
     assert await copy.apply(change(source, DELETED, 40, CheckMethod.FETCH)) is None
     assert copy.handler.calls == []
 
 
 @pytest.mark.parametrize(("held", "called"), [(None, "created"), (b"1", "updated")])
-async def test_a_deletion_of_what_is_there_brings_it(
+async def test_a_deletion_of_a_resource_that_exists_fetches_it(
     copy: Copy, source: WildSource, held: bytes | None, called: str
 ) -> None:
     await copy.have(held)
@@ -275,13 +279,15 @@ async def test_a_deletion_of_what_is_there_brings_it(
     assert copy.handler.held == {"a": b"2"}
 
 
-async def test_an_update_of_what_is_not_there_fails(copy: Copy, source: WildSource) -> None:
+async def test_an_update_of_a_missing_resource_fails(copy: Copy, source: WildSource) -> None:
     await copy.have(b"1")
     assert isinstance(await copy.apply(change(source, UPDATED, 50, CheckMethod.FETCH)), NotFound)
     assert copy.handler.held == {"a": b"1"}
 
 
-async def test_what_is_not_selected_is_not_fetched(copy: Copy, source: WildSource) -> None:
+async def test_resources_that_are_not_selected_are_not_fetched(
+    copy: Copy, source: WildSource
+) -> None:
     await copy.have(b"1")
     copy.select(Selection(excluded=("*/a",)))
     source.file("a", b"2")
@@ -341,7 +347,7 @@ async def test_content_that_a_list_confirms_without_a_hash_is_verified_once(
     assert source.log == []
 
 
-async def test_the_answers_of_a_server_without_a_clock_are_taken(
+async def test_answers_of_a_server_without_a_clock_are_accepted(
     copy: Copy, source: WildSource
 ) -> None:
     source.put("a", b"1", headers={"Date": None})

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import Rel
-from tests.subscriber.conftest import ANEW, Destination
+from tests.subscriber.destination import ANEW, Destination
 from tests.subscriber.source import SmallSource, path_of
 
 

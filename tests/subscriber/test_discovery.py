@@ -12,10 +12,11 @@ from rsnotify.errors import ConfigurationError, DocumentError, NotFound, Several
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber.descriptions import Descriptions, Memory
-from rsnotify_subscriber.discovery import Offers, base_of, discover
+from rsnotify_subscriber.discovery.descriptions import DescriptionReader
+from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of, discover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.storage.description_memory import DescriptionMemory
 from tests.subscriber.source import Answer, SmallSource, body, status
 
 
@@ -262,7 +263,7 @@ async def test_it_is_found_from_a_capability_list_too(
     source.answers["/.well-known/resourcesync"] = body(
         write_document(framework(source, entry=False))
     )
-    offers = Offers(Descriptions(fetcher), source.url)
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     found = await offers.find()
     assert found.framework == source.base + "framework.xml"
     assert await offers.revalidate(found) == found
@@ -273,7 +274,7 @@ async def test_a_source_description_that_never_listed_the_set_may_be_missing(
     answer: Answer, source: SmallSource, fetcher: Fetcher
 ) -> None:
     source.answers["/.well-known/resourcesync"] = answer
-    offers = Offers(Descriptions(fetcher), source.url)
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = replace(await offers.find(), framework="http://a/framework.xml")
     assert await offers.revalidate(known) == known
 
@@ -282,7 +283,7 @@ async def test_a_source_description_that_never_listed_the_set_may_be_missing(
 async def test_a_source_description_that_listed_the_set_and_cannot_be_read_leaves_the_offer_open(
     answer: Answer, source: SmallSource, fetcher: Fetcher
 ) -> None:
-    offers = Offers(Descriptions(fetcher), source.url)
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = await offers.find()
     assert known.listed
     source.answers["/.well-known/resourcesync"] = answer
@@ -305,7 +306,7 @@ def elsewhere(source: SmallSource) -> str:
 async def test_a_set_that_its_source_description_lists_elsewhere_is_followed_there(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
-    offers = Offers(Descriptions(fetcher), source.site)
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.site)
     known = await offers.find()
     second = elsewhere(source)
     source.answers["/.well-known/resourcesync"] = described(second)
@@ -315,7 +316,7 @@ async def test_a_set_that_its_source_description_lists_elsewhere_is_followed_the
 async def test_of_several_other_sets_the_user_has_to_name_one(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
-    offers = Offers(Descriptions(fetcher), source.site)
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.site)
     known = await offers.find()
     second = elsewhere(source)
     source.answers["/.well-known/resourcesync"] = described(source.url, second)
@@ -329,7 +330,7 @@ async def test_a_set_that_was_never_listed_is_not_taken_for_the_one_that_is(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
     source.answers["/.well-known/resourcesync"] = described(elsewhere(source))
-    offers = Offers(Descriptions(fetcher), source.url)
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = await offers.find()
     assert known.capability_list == source.url
     assert await offers.revalidate(known) == known
@@ -343,7 +344,7 @@ async def test_the_list_that_the_user_named_stays_offered(
     source.answers["/data/capabilitylist.xml"] = body(
         write_document(replace(listed, resources=without))
     )
-    offers = Offers(Descriptions(fetcher), source.base + "resourcelist.xml")
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.base + "resourcelist.xml")
     known = await offers.find()
     assert (await offers.revalidate(known)).resource_list == source.base + "resourcelist.xml"
 
@@ -366,7 +367,7 @@ def redirected(code: int, uri: str) -> Answer:
 async def test_a_capability_list_that_moved_for_good_is_read_where_it_is_then(
     code: int, moves: bool, source: SmallSource, fetcher: Fetcher
 ) -> None:
-    offers = Offers(Descriptions(fetcher), source.url)
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = await offers.find()
     second = elsewhere(source)
     source.answers["/data/capabilitylist.xml"] = redirected(code, second)
@@ -385,22 +386,24 @@ async def test_a_url_and_a_source_description_that_moved_for_good_are_not_needed
     source: SmallSource, fetcher: Fetcher
 ) -> None:
     source.answers["/old/description"] = redirected(301, source.site + ".well-known/resourcesync")
-    descriptions = Descriptions(fetcher)
-    offers = Offers(descriptions, source.site + "old/description")
+    descriptions = DescriptionReader(fetcher)
+    offers = OfferDiscovery(descriptions, source.site + "old/description")
     known = await offers.find()
     source.answers["/old/description"] = status(410)
     assert await offers.revalidate(known) == known
     source.answers["/data/capabilitylist.xml"] = status(404)
     second = elsewhere(source)
     source.answers["/.well-known/resourcesync"] = described(second)
-    later = Offers(Descriptions(fetcher, descriptions.memory), source.site + "old/description")
+    later = OfferDiscovery(
+        DescriptionReader(fetcher, descriptions.memory), source.site + "old/description"
+    )
     assert (await later.revalidate(known)).capability_list == second
 
 
 async def test_a_permanent_redirect_to_a_page_is_no_move(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
-    offers = Offers(Descriptions(fetcher), source.url)
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = await offers.find()
     source.answers["/login"] = page("<html>log in</html>")
     source.answers["/data/capabilitylist.xml"] = redirected(301, source.site + "login")
@@ -442,12 +445,12 @@ async def test_an_unchanged_offer_costs_two_conditional_requests_in_a_later_run(
     source.answers["/data/capabilitylist.xml"] = tagged(source.own)
     source.answers["/.well-known/resourcesync"] = tagged(source.own)
     async with Sessions(source.url) as sessions:
-        first = Offers(Descriptions(Fetcher(sessions, tmp_path)), source.site)
+        first = OfferDiscovery(DescriptionReader(Fetcher(sessions, tmp_path)), source.site)
         known = await first.find()
         source.gets.clear()
         asked.clear()
-        memory = msgspec.json.decode(msgspec.json.encode(first.memory), type=Memory)
-        later = Offers(Descriptions(Fetcher(sessions, tmp_path), memory), source.site)
+        memory = msgspec.json.decode(msgspec.json.encode(first.memory), type=DescriptionMemory)
+        later = OfferDiscovery(DescriptionReader(Fetcher(sessions, tmp_path), memory), source.site)
         assert await later.revalidate(known) == known
     assert asked == ['"1"', '"1"']
     assert source.gets.total() == 2
@@ -456,7 +459,7 @@ async def test_an_unchanged_offer_costs_two_conditional_requests_in_a_later_run(
 async def test_a_copy_in_a_cache_that_is_older_than_what_was_seen_is_refused(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
-    offers = Offers(Descriptions(fetcher), source.url)
+    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = await offers.find()
     old = replace(source._capability_list(), resources=())
     headers = {"Age": "4000", "Date": "Mon, 05 Jan 2026 00:00:00 GMT"}

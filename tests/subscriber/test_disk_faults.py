@@ -1,4 +1,4 @@
-"""A disk that is full or fails for a while ends nothing: it is waited for."""
+"""A subscriber waits for a disk that is full or fails for a while."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.storing.sqlite import SQLiteDatabase, SQLiteFolder
-from tests.subscriber.conftest import PACE, PATIENCE
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
+from rsnotify_subscriber.storage.sqlite import SQLiteDatabase, SQLiteFolder
+from tests.subscriber.destination import PACE, PATIENCE
 from tests.subscriber.source import SmallSource
 
 
@@ -56,7 +56,7 @@ def follow(source: SmallSource, place: FailingFolder, held: dict[str, bytes]) ->
         assert received.content is not None
         held[received.uri.removeprefix(source.base)] = received.content.read_bytes()
 
-    return Subscriber(source.url, hold, state=place, pace=PACE)
+    return Subscriber(source.url, hold, state=place, options=FollowOptions(pace=PACE))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def follow(source: SmallSource, place: FailingFolder, held: dict[str, bytes]) ->
     ],
     ids=str,
 )
-async def test_following_goes_on_once_the_disk_can_be_written_again(
+async def test_following_continues_once_the_disk_can_be_written_again(
     error: Exception,
     source: SmallSource,
     held: dict[str, bytes],
@@ -96,7 +96,7 @@ async def test_following_ends_in_order_while_it_waits_for_the_disk(
         assert not subscriber.status.level
 
 
-async def test_a_damaged_state_ends_it_at_once(
+async def test_a_damaged_state_ends_the_run_at_once(
     source: SmallSource, held: dict[str, bytes], tmp_path: Path
 ) -> None:
     place = FailingFolder(tmp_path, of_sqlite(sqlite3.SQLITE_CORRUPT), failures=1)
@@ -105,7 +105,7 @@ async def test_a_damaged_state_ends_it_at_once(
             await follow(source, place, held).run()
 
 
-async def test_a_run_that_only_catches_up_tells_of_a_full_disk(
+async def test_catching_up_reports_a_full_disk(
     source: SmallSource, held: dict[str, bytes], tmp_path: Path
 ) -> None:
     place = FailingFolder(tmp_path, OSError(errno.ENOSPC, "No space left"), failures=1)

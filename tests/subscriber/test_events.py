@@ -1,4 +1,4 @@
-"""What an application is told of a follower, on a clock of the test's own."""
+"""The events of a follower, with a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Apply, Progress
 from rsnotify.sync.follower import Follower
-from rsnotify_subscriber.events import LATE, Announcer, Behind, Event, GapSeen, Level, Watch
+from rsnotify_subscriber.events import (
+    LATE,
+    Announcer,
+    Behind,
+    Event,
+    EventWatch,
+    GapSeen,
+    LevelReached,
+)
 from tests.core.test_follower_broken import EPOCH
 from tests.core.wire import Wire
 
@@ -19,7 +27,7 @@ STEP = timedelta(milliseconds=5)
 
 
 class Watched:
-    """A follower that is level at first, and what is told of it."""
+    """A follower that is level at first, and its events."""
 
     def __init__(self, **pace: float) -> None:
         wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), **pace)
@@ -27,12 +35,12 @@ class Watched:
         self.follower: Follower = wire.follower
         self.now = 0.0
         self.events: list[Event] = []
-        self.watch = Watch(Announcer(self.events.append))
+        self.watch = EventWatch(Announcer(self.events.append))
         self.look()
 
     def look(self, after: float = 0.0) -> None:
         self.now += after
-        self.watch.look(self.follower, self.now)
+        self.watch.check(self.follower, self.now)
 
     def push(self, number: int, *, from_: int | None = None) -> Change | None:
         """Push the change of a number, as what follows the number before it or another one.
@@ -62,9 +70,9 @@ class Watched:
         self.look()
 
 
-def test_changes_that_are_applied_soon_are_no_change_of_state() -> None:
+def test_changes_that_are_applied_soon_cause_no_event() -> None:
     watched = Watched(in_flight=64)
-    assert watched.events == [Level(EPOCH)]
+    assert watched.events == [LevelReached(EPOCH)]
     late: list[Change] = []
     for number in range(1, 1001):  # always something is on its way, none of it for long
         work = watched.push(number)
@@ -74,24 +82,24 @@ def test_changes_that_are_applied_soon_are_no_change_of_state() -> None:
         if len(late) > 10:
             watched.applied(late.pop(0))
     assert not watched.follower.level
-    assert watched.events == [Level(EPOCH)]
+    assert watched.events == [LevelReached(EPOCH)]
 
 
-def test_what_stays_owed_is_told_once_and_when_it_is_not_any_more() -> None:
+def test_being_behind_is_announced_once_and_so_is_its_end() -> None:
     watched = Watched()
     work = watched.push(1)
     assert work is not None
     watched.look(after=LATE - 0.1)
-    assert watched.events == [Level(EPOCH)]
+    assert watched.events == [LevelReached(EPOCH)]
     watched.look(after=0.2)
     watched.look(after=10)
     reason = "1 resource has changes that are not applied yet"
-    assert watched.events == [Level(EPOCH), Behind(1, (reason,))]
+    assert watched.events == [LevelReached(EPOCH), Behind(1, (reason,))]
     watched.applied(work)
-    assert watched.events == [Level(EPOCH), Behind(1, (reason,)), Level(EPOCH + STEP)]
+    assert watched.events == [LevelReached(EPOCH), Behind(1, (reason,)), LevelReached(EPOCH + STEP)]
 
 
-def test_what_fails_is_owed_though_the_rest_goes_on() -> None:
+def test_a_failing_change_leaves_the_copy_behind_though_others_are_applied() -> None:
     watched = Watched()
     bad = watched.push(1)
     assert bad is not None
@@ -104,19 +112,19 @@ def test_what_fails_is_owed_though_the_rest_goes_on() -> None:
     assert Behind in [type(one) for one in watched.events]
 
 
-def test_a_gap_is_told_at_once_and_being_behind_when_it_stays() -> None:
+def test_a_gap_is_announced_at_once_and_being_behind_if_it_stays() -> None:
     watched = Watched()
     assert watched.push(9, from_=8) is None
-    assert watched.events == [Level(EPOCH), GapSeen()]
+    assert watched.events == [LevelReached(EPOCH), GapSeen()]
     watched.look(after=LATE)
     reason = "changes were pushed that the Source's lists do not reach yet"
-    assert watched.events == [Level(EPOCH), GapSeen(), Behind(0, (reason,))]
+    assert watched.events == [LevelReached(EPOCH), GapSeen(), Behind(0, (reason,))]
 
 
-def test_what_is_put_off_on_purpose_is_not_behind() -> None:
+def test_a_change_that_is_postponed_on_purpose_does_not_count_as_behind() -> None:
     watched = Watched(spread=20.0)
     watched.follower.audience(1_000_000)
     assert watched.push(1) is None
     for _ in range(10):
         watched.look(after=LATE)
-    assert watched.events == [Level(EPOCH)]
+    assert watched.events == [LevelReached(EPOCH)]

@@ -1,4 +1,4 @@
-"""T in the aggregator's own PostgreSQL: each change has its effect once, whatever dies when."""
+"""T in the aggregator's own PostgreSQL: each change has its effect once, whatever crashes when."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.postgresql import PostgreSQL
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
@@ -57,7 +57,7 @@ def database(postgresql: str) -> Database:
 def subscriber(source: SmallSource, database: Database, handler: object = None) -> Subscriber:
     handler = handler or Aggregator()
     state = PostgreSQLState(database.conninfo)
-    return Subscriber(source.url, handler, state=state, pace=PACE)  # type: ignore[arg-type]
+    return Subscriber(source.url, handler, state=state, options=FollowOptions(pace=PACE))  # type: ignore[arg-type]
 
 
 async def catch_up(source: SmallSource, database: Database, handler: object = None) -> None:
@@ -85,7 +85,7 @@ async def test_the_effect_and_t_are_committed_together(
     assert database.had_no_double()
 
 
-async def test_a_backup_brings_t_back_too(
+async def test_a_restored_backup_restores_t_too(
     source: SmallSource, database: Database, postgresql_server: PostgreSQL
 ) -> None:
     source.put("a", b"1")
@@ -98,7 +98,7 @@ async def test_a_backup_brings_t_back_too(
     assert backup.copy(source) == source.contents
 
 
-async def test_what_the_handler_refuses_leaves_no_trace_and_holds_up_nothing_else(
+async def test_a_refused_change_leaves_no_trace_and_stops_no_other(
     source: SmallSource, database: Database
 ) -> None:
     class Strict(Aggregator):
@@ -179,7 +179,7 @@ async def test_an_effect_without_its_t_is_undone(source: SmallSource, database: 
     assert database.had_no_double()
 
 
-async def test_after_a_crash_of_the_database_one_goes_on_from_what_it_had(
+async def test_following_continues_from_the_last_commit_after_a_crash_of_the_database(
     source: SmallSource, database: Database, postgresql_server: PostgreSQL
 ) -> None:
     source.put("a", b"1")
@@ -201,7 +201,7 @@ async def test_after_a_crash_of_the_database_one_goes_on_from_what_it_had(
     assert database.had_no_double()
 
 
-async def test_an_async_handler_may_keep_its_state_there_too(
+async def test_an_async_handler_may_have_its_state_in_the_database_too(
     source: SmallSource, database: Database
 ) -> None:
     seen = []
@@ -215,7 +215,7 @@ async def test_an_async_handler_may_keep_its_state_there_too(
     assert database.through() >= source.last
 
 
-async def test_a_schema_is_of_one_source(source: SmallSource, database: Database) -> None:
+async def test_a_schema_belongs_to_one_source(source: SmallSource, database: Database) -> None:
     source.put("a", b"1")
     await catch_up(source, database)
     other = SmallSource()
@@ -228,6 +228,6 @@ async def test_a_schema_is_of_one_source(source: SmallSource, database: Database
 
 
 @pytest.mark.parametrize("schema", ["", "a.b", 'a"b', "a b", "x" * 64])
-def test_a_name_that_can_be_no_schema_is_refused(schema: str) -> None:
+def test_an_invalid_name_of_a_schema_is_refused(schema: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be the schema"):
         PostgreSQLState(schema=schema)

@@ -19,7 +19,7 @@ from rsnotify_subscriber.fetching import responses
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.source import Answer, SmallSource, body, path_of, sha256, status
 
 TEXT = b"some content that compresses, compresses, compresses" * 20

@@ -15,7 +15,7 @@ from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, body, first, path_of, status
 
@@ -123,7 +123,7 @@ async def test_a_lost_fragment_is_made_up_for_from_the_archive(
         assert source.gets["/data/changelist-archive.xml"] >= 1
 
 
-async def test_a_hole_is_filled_from_a_change_list_index(
+async def test_a_gap_is_filled_from_a_change_list_index(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
@@ -141,7 +141,7 @@ async def test_a_hole_is_filled_from_a_change_list_index(
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_while_the_hub_is_away_the_lists_are_polled(
+async def test_the_lists_are_polled_while_the_hub_is_down(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     async with following(destination) as subscriber:
@@ -158,7 +158,7 @@ async def test_while_the_hub_is_away_the_lists_are_polled(
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_a_hub_that_was_joined_anew_replays_what_was_missed(
+async def test_a_hub_replays_missed_changes_after_a_reconnection(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     async with following(destination):
@@ -174,7 +174,7 @@ async def test_a_hub_that_was_joined_anew_replays_what_was_missed(
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_a_hub_that_lies_about_from_is_put_right_by_the_next_poll(
+async def test_the_next_poll_corrects_a_wrong_from_of_a_hub(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     async with following(destination):
@@ -188,7 +188,7 @@ async def test_a_hub_that_lies_about_from_is_put_right_by_the_next_poll(
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_a_hub_that_lies_about_content_is_put_right_by_the_next_poll(
+async def test_the_next_poll_corrects_wrong_content_of_a_hub(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     async with following(destination):
@@ -230,7 +230,7 @@ async def test_a_fragment_that_cannot_be_read_leads_to_the_change_list(
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_a_heartbeat_moves_the_instant_synced_through_and_it_is_kept(
+async def test_a_heartbeat_moves_t_and_t_is_stored(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     async with following(destination) as subscriber:
@@ -244,7 +244,9 @@ async def test_a_heartbeat_moves_the_instant_synced_through_and_it_is_kept(
         assert subscriber.status.through == until
 
 
-async def test_polling_alone_follows(source: SmallSource, destination: Destination) -> None:
+async def test_a_subscriber_can_follow_by_polling_alone(
+    source: SmallSource, destination: Destination
+) -> None:
     async with following(destination, via=Via.POLL):
         source.put("r0", b"updated")
         source.delete("r1")
@@ -253,7 +255,7 @@ async def test_polling_alone_follows(source: SmallSource, destination: Destinati
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_polling_alone_does_not_speak_to_the_hub(
+async def test_a_subscriber_that_polls_does_not_connect_to_the_hub(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     async with following(destination, via=Via.POLL):
@@ -262,7 +264,7 @@ async def test_polling_alone_does_not_speak_to_the_hub(
     assert hub.subscriptions == []
 
 
-async def test_one_get_brings_a_resource_however_often_it_changed(
+async def test_a_resource_that_changed_often_is_fetched_once(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
@@ -274,7 +276,7 @@ async def test_one_get_brings_a_resource_however_often_it_changed(
     assert source.gets[path_of("r0")] == 1
 
 
-async def test_a_failing_get_does_not_stop_the_rest_and_is_not_passed(
+async def test_a_failing_get_stops_t_and_no_other_resource(
     source: SmallSource, destination: Destination
 ) -> None:
     async with following(destination) as subscriber:
@@ -293,7 +295,7 @@ async def test_a_failing_get_does_not_stop_the_rest_and_is_not_passed(
         await destination.until_equal()
 
 
-async def test_content_that_does_not_verify_is_asked_for_again(
+async def test_content_that_does_not_verify_is_requested_again(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
@@ -305,7 +307,7 @@ async def test_content_that_does_not_verify_is_asked_for_again(
     assert source.gets[path] == 3
 
 
-async def test_a_resource_gone_between_notice_and_get_is_named_until_a_list_says_that_it_is_deleted(
+async def test_a_resource_that_is_gone_at_the_get_is_reported_until_a_list_deletes_it(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
@@ -321,7 +323,7 @@ async def test_a_resource_gone_between_notice_and_get_is_named_until_a_list_says
     assert destination.equals_source()
 
 
-async def test_a_truncated_body_is_asked_for_again(
+async def test_a_truncated_body_is_requested_again(
     source: SmallSource, destination: Destination
 ) -> None:
     async def broken(request: web.Request) -> web.StreamResponse:
@@ -359,7 +361,7 @@ async def test_the_state_is_not_used_for_another_source(
     assert destination.equals_source()
 
 
-async def test_a_source_that_is_not_up_yet_is_waited_for(
+async def test_a_subscriber_waits_for_a_source_that_is_not_up_yet(
     source: SmallSource, destination: Destination
 ) -> None:
     await source.server.stop()
@@ -369,7 +371,7 @@ async def test_a_source_that_is_not_up_yet_is_waited_for(
         await destination.until_equal()
 
 
-async def test_who_only_catches_up_goes_on_to_the_successor_of_a_closed_list(
+async def test_catching_up_continues_with_the_successor_of_a_closed_list(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
@@ -391,7 +393,7 @@ async def test_who_only_catches_up_goes_on_to_the_successor_of_a_closed_list(
 
 
 @pytest.mark.parametrize("name", ["state", "state/incoming"])
-async def test_a_state_that_cannot_be_kept_is_told_in_a_sentence(
+async def test_a_state_that_cannot_be_stored_is_reported_in_one_sentence(
     name: str, destination: Destination, tmp_path: Path
 ) -> None:
     obstacle = tmp_path / name
@@ -401,7 +403,7 @@ async def test_a_state_that_cannot_be_kept_is_told_in_a_sentence(
         await destination.catch_up(state=tmp_path / "state")
 
 
-async def test_a_source_that_does_not_answer_is_told_plainly(
+async def test_a_source_that_does_not_answer_is_reported_plainly(
     source: SmallSource, destination: Destination
 ) -> None:
     await source.server.stop()

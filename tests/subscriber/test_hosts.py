@@ -12,7 +12,7 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from tests.subscriber.conftest import PATIENCE, Destination
+from tests.subscriber.destination import PATIENCE, Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, status
 
 

@@ -1,4 +1,4 @@
-"""What is held against what the Source says of its set, by push and with a real state."""
+"""Comparing the copy with the count and digest of the set, by push and with a real state."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
 from rsnotify.selection.selection import Selection
 from rsnotify_subscriber import Status, Subscriber
-from rsnotify_subscriber.command_report import sentence
+from rsnotify_subscriber.commands.report import sentence
 from rsnotify_subscriber.events import Audited, Event
-from tests.subscriber.conftest import PACE, PATIENCE, Destination
+from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, path_of, sha256
 
@@ -51,7 +51,7 @@ class Pushing:
         await self._send(self._source.changes[-count:], self._source.last)
 
     async def heartbeat(self) -> Instant:
-        """Say that nothing happened since what was pushed last, and what the set is."""
+        """Send a heartbeat with the count and digest of the set."""
         until = max(datetime.now(UTC), self._source.last)
         await self._send([], until)
         return until
@@ -99,7 +99,7 @@ async def test_a_heartbeat_proves_that_the_copy_is_in_step(
     assert audits(events) == [True]
 
 
-async def test_a_change_that_a_hub_withheld_and_hid_is_told_by_the_next_heartbeat_and_made_up_for(
+async def test_the_next_heartbeat_reveals_a_change_that_a_hub_hid(
     source: SmallSource, destination: Destination, pushing: Pushing
 ) -> None:
     events: list[Event] = []
@@ -120,7 +120,7 @@ async def test_a_change_that_a_hub_withheld_and_hid_is_told_by_the_next_heartbea
     assert "the Source has 7 resources, and 6 are held" in told.reason
 
 
-async def test_deletions_and_what_changed_twice_in_a_fragment_leave_the_copy_in_step(
+async def test_deletions_and_repeated_changes_in_a_fragment_leave_the_copy_in_step(
     source: SmallSource, destination: Destination, pushing: Pushing
 ) -> None:
     events: list[Event] = []
@@ -179,7 +179,7 @@ async def test_content_that_is_newer_than_what_was_announced_raises_no_alarm(
     assert audits(events) == [True]
 
 
-async def test_a_restarted_destination_is_compared_anew(
+async def test_a_restarted_destination_is_compared_again(
     source: SmallSource, destination: Destination, pushing: Pushing
 ) -> None:
     for _ in range(2):
@@ -224,14 +224,14 @@ def reached(until: Instant, status: Status) -> bool:
 
 
 async def beats_until_in_step(subscriber: Subscriber, pushing: Pushing) -> None:
-    """Send a heartbeat whenever the last one was taken in."""
+    """Send a heartbeat whenever the last one was received."""
     async with asyncio.timeout(PATIENCE):
         while subscriber.status.in_step is not True:
             until = await pushing.heartbeat()
             assert await subscriber.until(partial(reached, until))
 
 
-async def test_a_sum_that_went_wrong_is_summed_up_anew_and_nothing_is_fetched(
+async def test_a_wrong_sum_is_computed_again_and_nothing_is_fetched(
     source: SmallSource, destination: Destination, pushing: Pushing
 ) -> None:
     await destination.catch_up()
@@ -251,7 +251,7 @@ async def test_a_sum_that_went_wrong_is_summed_up_anew_and_nothing_is_fetched(
         ({"prefer": "text/turtle"}, "alternates are held in place of resources"),
     ],
 )
-async def test_what_is_not_the_whole_set_is_not_compared_and_says_so_once(
+async def test_a_part_of_the_set_is_not_compared_and_this_is_reported_once(
     destination: Destination,
     pushing: Pushing,
     caplog: pytest.LogCaptureFixture,
@@ -273,7 +273,7 @@ async def test_what_is_not_the_whole_set_is_not_compared_and_says_so_once(
     assert record.levelno == logging.INFO  # it is what the user asked for
 
 
-def test_the_line_that_follow_writes_says_how_the_last_comparison_went() -> None:
+def test_the_status_line_has_the_result_of_the_last_comparison() -> None:
     said = {
         verdict: sentence(Status(level=True, in_step=verdict)) for verdict in (None, True, False)
     }

@@ -13,9 +13,9 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.format.writer import write_document
+from rsnotify_subscriber.commands.inspect import age, plain_lines
 from rsnotify_subscriber.inspection import walk
-from rsnotify_subscriber.inspection.command import age, plain_lines
-from rsnotify_subscriber.inspection.findings import Finding, Granularity, granularity_of
+from rsnotify_subscriber.inspection.findings import Granularity, InspectionFinding, granularity_of
 from rsnotify_subscriber.inspection.walk import inspect
 from tests.subscriber.processes import SECONDS, outcome, running
 from tests.subscriber.source import SmallSource, body, status
@@ -23,18 +23,18 @@ from tests.subscriber.source import SmallSource, body, status
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def below(found: Finding) -> list[Finding]:
+def below(found: InspectionFinding) -> list[InspectionFinding]:
     """Return every document of a tree, the topmost first."""
     return [found, *(one for part in found.parts for one in below(part))]
 
 
-def of(found: Finding, capability: str | None) -> Finding:
+def of(found: InspectionFinding, capability: str | None) -> InspectionFinding:
     """Return the one document of this capability."""
     (one,) = [one for one in below(found) if one.capability == capability]
     return one
 
 
-def text_of(found: Finding, now: datetime = NOW) -> str:
+def text_of(found: InspectionFinding, now: datetime = NOW) -> str:
     return "\n".join(plain_lines(found, now))
 
 
@@ -137,7 +137,7 @@ async def test_a_capability_list_that_the_description_forgets_is_shown(source: S
 async def test_an_index_is_read_up_to_a_bound_and_says_so(
     source: SmallSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "PARTS", 2)
+    monkeypatch.setattr(walk, "MOST_PARTS", 2)
     source.per_list = 3
     for n in range(15):
         source.put(f"r{n}", b"1")
@@ -153,7 +153,7 @@ async def test_an_index_is_read_up_to_a_bound_and_says_so(
 async def test_no_more_than_a_number_of_documents_is_read(
     source: SmallSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "DOCUMENTS", 3)
+    monkeypatch.setattr(walk, "MOST_DOCUMENTS", 3)
     found = await inspect(source.url)
     assert len(below(found)) == 3
     assert of(found, Capability.CAPABILITY_LIST).unread == 2

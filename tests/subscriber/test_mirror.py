@@ -13,14 +13,14 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import FolderMirror, Received
-from rsnotify_subscriber.mirror import Tree
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.mirror import MirrorTree
+from rsnotify_subscriber.storage.state import DestinationState
 
 BASE = "http://example.com/data/"
 
 
 class Mirrored:
-    """A mirror, told of one change after the other."""
+    """A mirror that receives one change after another."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "mirror"
@@ -54,7 +54,7 @@ class Mirrored:
         }
 
     def content(self, name: str) -> bytes:
-        return Tree(self.root, BASE).find(BASE + name).read_bytes()
+        return MirrorTree(self.root, BASE).find(BASE + name).read_bytes()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_files_come_and_go_with_their_folders(mirrored: Mirrored) -> None:
     assert list(mirrored.root.iterdir()) == []
 
 
-async def test_to_delete_what_is_not_there_is_no_error(mirrored: Mirrored) -> None:
+async def test_deleting_a_missing_file_is_no_error(mirrored: Mirrored) -> None:
     await mirrored.delete("a/b", "c")
     assert mirrored.files() == set()
 
@@ -92,7 +92,7 @@ async def test_a_resource_may_be_the_folder_of_another(
 
 
 @pytest.mark.parametrize("order", [("a", "a/b"), ("a/b", "a")])
-async def test_what_was_in_the_way_of_another_comes_home_when_that_is_gone(
+async def test_a_resource_moves_to_its_natural_path_once_that_is_free(
     order: tuple[str, str], mirrored: Mirrored
 ) -> None:
     for name in order:
@@ -104,7 +104,7 @@ async def test_what_was_in_the_way_of_another_comes_home_when_that_is_gone(
     assert list(mirrored.root.iterdir()) == []
 
 
-async def test_a_symbolic_link_does_not_lead_out(mirrored: Mirrored, tmp_path: Path) -> None:
+async def test_a_symbolic_link_does_not_lead_outside(mirrored: Mirrored, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (mirrored.root / "a").symlink_to(outside)
@@ -139,11 +139,11 @@ def test_the_entries_of_the_mirror_and_of_its_state_are_flushed(
     FolderMirror(tmp_path / "new" / "mirror").prepare(BASE, tmp_path)
     assert flushed >= {str(tmp_path), str(tmp_path / "new")}
     flushed.clear()
-    State(tmp_path / "states" / "state").close()
+    DestinationState(tmp_path / "states" / "state").close()
     assert flushed >= {str(tmp_path), str(tmp_path / "states")}
 
 
-async def test_no_uri_leads_out(mirrored: Mirrored, tmp_path: Path) -> None:
+async def test_no_uri_leads_outside(mirrored: Mirrored, tmp_path: Path) -> None:
     before = set(tmp_path.iterdir())
     await mirrored.put("../x", "%2e%2e/x", "..%2Fx", "a%00b", "/etc/passwd", "", "a//b")
     assert set(tmp_path.iterdir()) == before
@@ -157,19 +157,19 @@ def test_the_state_may_not_lie_inside_the_mirror(tmp_path: Path) -> None:
         FolderMirror(tmp_path / "mirror").prepare(BASE, inside)
 
 
-def test_a_mirror_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_mirror_that_cannot_be_made_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=r"file/mirror cannot be made: Not a directory"):
         FolderMirror(tmp_path / "file/mirror").prepare(BASE, tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere root may write everywhere")
-def test_a_mirror_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_mirror_that_cannot_be_written_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"/proc cannot be written: "):
         FolderMirror(Path("/proc")).prepare(BASE, tmp_path)
 
 
-def test_to_prepare_a_mirror_leaves_nothing_in_it(tmp_path: Path) -> None:
+def test_preparing_a_mirror_leaves_no_file_in_it(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     FolderMirror(tmp_path / "mirror").prepare(BASE, tmp_path / "state")
     assert list((tmp_path / "mirror").iterdir()) == []
@@ -191,10 +191,10 @@ def test_a_file_system_that_ignores_case_may_be_mounted_at_the_mirror(tmp_path: 
     """As far as can be seen: a name and the same in capitals are one file."""
     root = tmp_path / "mirror"
     root.mkdir()
-    assert Tree(root, BASE).find(BASE + "README") == root / "README"
+    assert MirrorTree(root, BASE).find(BASE + "README") == root / "README"
     (root / "abc").touch()
     (root / "ABC").hardlink_to(root / "abc")
-    place = Tree(root, BASE).find(BASE + "README")
+    place = MirrorTree(root, BASE).find(BASE + "README")
     assert place.name == place.name.lower()
-    assert place != Tree(root, BASE).find(BASE + "readme")
+    assert place != MirrorTree(root, BASE).find(BASE + "readme")
     assert sorted(path.name for path in root.iterdir()) == ["ABC", "abc"]

@@ -1,4 +1,4 @@
-"""Mirrors of a resource (core §14.2): which are asked, and what holds nothing up."""
+"""Mirrors of a resource (core §14.2): which are used, and that none delays the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rsnotify.errors import Unavailable
 from rsnotify.format.model import Link
 from rsnotify.format.vocabulary import Rel
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, path_of, status
 
 ONE_AT_A_TIME = replace(PACE, in_flight=1)
@@ -40,7 +40,7 @@ async def test_a_mirror_with_a_priority_spares_the_source(
     assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == (0, 1)
 
 
-async def test_a_mirror_that_has_something_else_is_passed_over(
+async def test_a_mirror_with_other_content_is_skipped(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(allow_private_addresses=True)
@@ -53,7 +53,7 @@ async def test_a_mirror_that_has_something_else_is_passed_over(
     assert (source.gets[path_of("a")], source.gets[path_of("b")]) == (0, 1)
 
 
-async def test_a_mirror_that_is_away_holds_nothing_up(
+async def test_a_mirror_that_does_not_answer_delays_nothing(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(allow_private_addresses=True)
@@ -65,7 +65,7 @@ async def test_a_mirror_that_is_away_holds_nothing_up(
     assert sum(mirror.gets.values()) == 1
 
 
-async def test_a_mirror_that_is_down_is_passed_over(
+async def test_a_mirror_that_is_down_is_skipped(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(allow_private_addresses=True)
@@ -75,7 +75,7 @@ async def test_a_mirror_that_is_down_is_passed_over(
     assert destination.equals_source()
 
 
-async def test_the_last_mirrors_are_asked_when_the_source_fails(
+async def test_mirrors_of_low_priority_are_used_when_the_source_fails(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(allow_private_addresses=True)

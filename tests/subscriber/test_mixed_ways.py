@@ -1,4 +1,4 @@
-"""The same stream by three ways, into a real state: each change has its effect once."""
+"""The same stream by three transports, into a real state: each change has its effect once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Action, BeginBaseline, Compare, FindUnlisted
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
 from tests.core.mixed import HISTORIES, NUMBERS, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
 
@@ -35,17 +35,17 @@ class Keeper(Destination):
 
     def __init__(self, source: Source, random: Random, folder: Path) -> None:
         self._folder = folder
-        self._state: State | None = None
+        self._state: DestinationState | None = None
         super().__init__(source, random, pace=PATIENT)
 
     @property
-    def state(self) -> State:
+    def state(self) -> DestinationState:
         assert self._state is not None
         return self._state
 
     def restart(self) -> None:
         self.close()
-        self._state = State(self._folder)
+        self._state = DestinationState(self._folder)
         with sqlite3.connect(self._folder / "state.sqlite") as database:
             database.executescript(TABLES)
             self.content = dict(database.execute("SELECT uri, content FROM copy"))
@@ -65,10 +65,10 @@ class Keeper(Destination):
     def _do(self, action: Action) -> None:
         match action:
             case Compare(resources=resources, at=at):
-                differing = self.state.compare(resources, at)
+                differing = self.state.baseline.compare(resources, at)
                 self._begin(self.follower.differing(differing, self.now))
             case FindUnlisted(at=at):
-                self._begin(self.follower.unlisted(self.state.sweep(at), self.now))
+                self._begin(self.follower.unlisted(self.state.baseline.unlisted(at), self.now))
             case _:
                 super()._do(action)
 
@@ -102,7 +102,7 @@ class Keeper(Destination):
             if content is not None:
                 database.execute("INSERT INTO copy VALUES (?, ?)", (change.uri, content))
 
-        self.state.apply_within(write)
+        self.state.transactions.apply_within(write)
         if self.random.random() < self.broken / 2:
             self.restart()
             return
@@ -111,9 +111,9 @@ class Keeper(Destination):
             self.content[change.uri] = content
         self._commit(change, change)
         kind = change.change.value
-        self._keep([Held(change.uri, to_microseconds(change.at), kind, content)])
+        self._keep([ResourceState(change.uri, to_microseconds(change.at), kind, content)])
 
-    def _keep(self, held: list[Held]) -> None:
+    def _keep(self, held: list[ResourceState]) -> None:
         self.state.commit(held, self.progress)
 
     def effects(self) -> Iterator[tuple[str, str, str, str]]:
@@ -130,7 +130,7 @@ class Keeper(Destination):
     broken=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**16),
 )
-def test_by_three_ways_and_through_crashes_each_change_has_its_effect_once(
+def test_three_transports_and_crashes_give_each_change_its_effect_once(
     source: Source, steps: list[tuple], order: list[int], broken: float, seed: int
 ) -> None:
     with TemporaryDirectory() as folder:

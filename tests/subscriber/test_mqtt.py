@@ -15,12 +15,12 @@ import pytest
 from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress, Unavailable
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import parse_broker
-from rsnotify_subscriber import PushState, Subscriber, Via
+from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
 from rsnotify_subscriber.push import mqtt
-from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
+from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.hub import anywhere, nowhere
 from tests.subscriber.source import SmallSource, path_of, status
 
@@ -61,14 +61,14 @@ async def following(destination: Destination, **options: Any) -> AsyncIterator[S
 async def test_a_certificate_that_is_just_being_replaced_is_no_end(tmp_path: Path) -> None:
     login = BrokerLogin(ca=str(tmp_path / "ca.pem"))
     broker = parse_broker("mqtts://127.0.0.1")
-    transport = MqttTransport(broker, "topic", Brokered(login=login), trusts=anywhere)
+    transport = MqttTransport(broker, "topic", MqttOptions(login=login), trusts=anywhere)
     with pytest.raises(Unavailable, match="cannot use the certificates"):
         await transport.receive(None, Heard())
 
 
-@pytest.mark.parametrize("options", [Brokered(), Brokered(version="3.1.1")])
+@pytest.mark.parametrize("options", [MqttOptions(), MqttOptions(version="3.1.1")])
 async def test_a_change_is_applied_without_a_poll(
-    offered: SmallSource, mosquitto: Mosquitto, destination: Destination, options: Brokered
+    offered: SmallSource, mosquitto: Mosquitto, destination: Destination, options: MqttOptions
 ) -> None:
     async with following(destination, mqtt=options) as subscriber:
         offered.answers["/data/changelist.xml"] = status(503)
@@ -144,7 +144,7 @@ class Heard:
 
 
 @asynccontextmanager
-async def receiving(broker: Mosquitto, options: Brokered = BROKERED) -> AsyncIterator[Heard]:
+async def receiving(broker: Mosquitto, options: MqttOptions = DEFAULT_MQTT) -> AsyncIterator[Heard]:
     transport = MqttTransport(
         parse_broker(broker.url), "http://a.example/c", options, trusts=anywhere
     )
@@ -180,13 +180,13 @@ async def test_what_is_retained_shows_at_once_where_the_stream_stands(
 async def test_where_nothing_is_retained_the_lists_have_to_tell(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     async with receiving(mosquitto) as heard:
         await heard.until("up", "gap")
 
 
 async def test_a_session_keeps_what_comes_while_one_is_away(mosquitto: Mosquitto) -> None:
-    options = Brokered(session="mine")
+    options = MqttOptions(session="mine")
     async with receiving(mosquitto, options) as heard:
         await heard.until("up")
     for number in range(3):
@@ -216,14 +216,14 @@ async def test_a_broker_at_a_private_address_is_not_dialled_for_a_source(
 ) -> None:
     elsewhere = mosquitto.url.replace("127.0.0.1", "localhost")
     transport = MqttTransport(
-        parse_broker(elsewhere), "http://a.example/c", BROKERED, trusts=nowhere
+        parse_broker(elsewhere), "http://a.example/c", DEFAULT_MQTT, trusts=nowhere
     )
     with pytest.raises(RefusedAddress, match="not public"):
         await transport.receive(None, Heard())
     assert mosquitto.count("New connection") == 0
     # The user may name any.
     offered.hubs = ["mqtt://nowhere.invalid"]
-    async with following(destination, mqtt=Brokered(url=elsewhere)):
+    async with following(destination, mqtt=MqttOptions(url=elsewhere)):
         offered.put("new", b"pushed")
         await publish(mosquitto, offered)
         await destination.until_equal()
@@ -235,10 +235,10 @@ async def test_a_user_and_password_are_shown_to_the_named_broker(
     acl = "user reader\ntopic read rsnotify/#\n"
     async with Mosquitto(tmp_path / "strict", users={"reader": "secret"}, acl=acl) as broker:
         login = BrokerLogin(user="reader", password="secret")
-        async with following(destination, mqtt=Brokered(url=broker.url, login=login)):
+        async with following(destination, mqtt=MqttOptions(url=broker.url, login=login)):
             pass
         transport = MqttTransport(
-            parse_broker(broker.url), "http://a.example/c", BROKERED, trusts=anywhere
+            parse_broker(broker.url), "http://a.example/c", DEFAULT_MQTT, trusts=anywhere
         )
         with pytest.raises(FetchError, match="it refuses the login"):
             await transport.receive(None, Heard())
@@ -254,7 +254,7 @@ async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_aw
     strict = Mosquitto(tmp_path / "strict", users={"reader": "secret"})
     login = BrokerLogin(user="reader", password="wrong")
     async with destination.subscriber(
-        via=Via.MQTT, mqtt=Brokered(url=strict.url, login=login)
+        via=Via.MQTT, mqtt=MqttOptions(url=strict.url, login=login)
     ) as subscriber:
         await destination.until(lambda: "cannot connect" in str(subscriber.status.error))
         async with strict:
@@ -269,18 +269,20 @@ async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_aw
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (Brokered(login=BrokerLogin(user="me", password="canary")), "name the MQTT broker"),
-        (Brokered(login=BrokerLogin(certificate="me.pem")), "name the MQTT broker"),
-        (Brokered(url="http://broker"), "no broker"),
-        (Brokered(version="4"), "no version"),
-        (Brokered(login=BrokerLogin(ca="not-there.pem")), "not-there.pem"),
+        (MqttOptions(login=BrokerLogin(user="me", password="canary")), "name the MQTT broker"),
+        (MqttOptions(login=BrokerLogin(certificate="me.pem")), "name the MQTT broker"),
+        (MqttOptions(url="http://broker"), "no broker"),
+        (MqttOptions(version="4"), "no version"),
+        (MqttOptions(login=BrokerLogin(ca="not-there.pem")), "not-there.pem"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(
-    tmp_path: Path, options: Brokered, reason: str
+    tmp_path: Path, options: MqttOptions, reason: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=reason) as error:
-        Subscriber("http://a.example/", lambda _: None, state=tmp_path, mqtt=options)  # type: ignore[arg-type,return-value]
+        Subscriber(
+            "http://a.example/", lambda _: None, state=tmp_path, options=FollowOptions(mqtt=options)
+        )  # type: ignore[arg-type,return-value]
     assert "canary" not in str(error.value) + repr(options)
 
 

@@ -12,11 +12,11 @@ from rsnotify.errors import FetchError
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name, parse_broker
 from rsnotify.runtime.mqtt.selection_requests import read_selection_request
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, parse_broker, request_prefix
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_subscriber.push import mqtt
-from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
+from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.hub import anywhere
 from tests.subscriber.test_mqtt import Heard
@@ -24,7 +24,7 @@ from tests.subscriber.test_mqtt import Heard
 TOPIC = "http://a.example/c"
 MAPS = PushSelection(prefixes=("http://a.example/maps/",))
 OTHER = PushSelection(prefixes=("http://a.example/other/",))
-WHOLE, PART = channel_name(TOPIC), PREFIX + MAPS.digest(TOPIC)
+WHOLE, PART = channel_topic(TOPIC), DEFAULT_PREFIX + MAPS.digest(TOPIC)
 
 
 class Hub:
@@ -39,9 +39,9 @@ class Hub:
         async with asyncio.timeout(PATIENCE):
             message = await self._asked.get()
         ask = read_selection_request(message.payload)
-        assert message.topic == channel_name(ask.topic, asking(PREFIX))
+        assert message.topic == channel_topic(ask.topic, request_prefix(DEFAULT_PREFIX))
         assert not message.retained
-        return PREFIX + ask.select.digest(ask.topic)
+        return DEFAULT_PREFIX + ask.select.digest(ask.topic)
 
     async def say(self, name: str, body: bytes, *, retain: bool = True) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -56,14 +56,14 @@ class Hub:
 async def hub(mosquitto: Mosquitto) -> AsyncIterator[Hub]:
     asked: asyncio.Queue[MqttMessage] = asyncio.Queue()
     async with connect(parse_broker(mosquitto.url), take=asked.put_nowait) as connection:
-        await connection.subscribe(asking(PREFIX) + "+")
+        await connection.subscribe(request_prefix(DEFAULT_PREFIX) + "+")
         yield Hub(connection, asked)
 
 
 @asynccontextmanager
 async def receiving(
     broker: Mosquitto,
-    options: Brokered = BROKERED,
+    options: MqttOptions = DEFAULT_MQTT,
     select: PushSelection = MAPS,
     unasked: set[str] | None = None,
 ) -> AsyncIterator[Heard]:
@@ -73,7 +73,7 @@ async def receiving(
         options,
         trusts=anywhere,
         select=select,
-        unasked=unasked,
+        without_selections=unasked,
     )
     heard = Heard()
     task = asyncio.create_task(transport.receive(None, heard))
@@ -87,7 +87,7 @@ async def receiving(
 async def test_who_is_answered_hears_the_part_and_not_the_whole(
     mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", PATIENCE)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", PATIENCE)
     await hub.say(WHOLE, b"<whole/>")
     async with receiving(mosquitto) as heard:
         assert await hub.asked() == PART
@@ -102,7 +102,7 @@ async def test_who_is_answered_hears_the_part_and_not_the_whole(
 async def test_what_is_retained_of_the_part_shows_where_the_stream_stands(
     mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", PATIENCE)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", PATIENCE)
     await hub.say(PART, b"<part/>")
     async with receiving(mosquitto) as heard:
         await heard.until("up", b"<part/>")
@@ -112,7 +112,7 @@ async def test_what_is_retained_of_the_part_shows_where_the_stream_stands(
 async def test_who_is_not_answered_hears_the_whole(
     mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     async with receiving(mosquitto) as heard:
         await heard.until("up", "gap")
         await hub.say(WHOLE, b"<whole/>")
@@ -122,7 +122,7 @@ async def test_who_is_not_answered_hears_the_whole(
 async def test_who_is_answered_late_does_without_the_whole_from_then_on(
     mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     await hub.say(WHOLE, b"<whole/>")
     async with receiving(mosquitto) as heard:
         await heard.until("up", b"<whole/>")
@@ -140,7 +140,7 @@ async def test_who_is_answered_late_does_without_the_whole_from_then_on(
 async def test_when_the_part_ends_it_is_asked_for_again_and_the_whole_is_heard_meanwhile(
     mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     async with receiving(mosquitto) as heard:
         assert await hub.asked() == PART
         await hub.say(PART, b"<part/>")
@@ -168,12 +168,12 @@ async def test_it_is_asked_for_again_before_the_lease_ends(
 async def test_a_session_of_before_brings_nothing_that_was_asked_for_then(
     mosquitto: Mosquitto, hub: Hub
 ) -> None:
-    options = Brokered(session="mine")
+    options = MqttOptions(session="mine")
     async with receiving(mosquitto, options, OTHER) as heard:
         await hub.asked()
-        await hub.say(PREFIX + OTHER.digest(TOPIC), b"<other/>")
+        await hub.say(DEFAULT_PREFIX + OTHER.digest(TOPIC), b"<other/>")
         await heard.until(b"<other/>")
-    await hub.say(PREFIX + OTHER.digest(TOPIC), b"<more/>")
+    await hub.say(DEFAULT_PREFIX + OTHER.digest(TOPIC), b"<more/>")
     async with receiving(mosquitto, options) as heard:
         await hub.asked()
         await hub.say(PART, b"<part/>")
@@ -184,16 +184,16 @@ async def test_a_session_of_before_brings_nothing_that_was_asked_for_then(
 async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
     mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", PATIENCE)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", PATIENCE)
     unasked: set[str] = set()
     await hub.say(WHOLE, b"<whole/>")
     transport = MqttTransport(
         parse_broker(mosquitto.url),
         TOPIC,
-        BROKERED,
+        DEFAULT_MQTT,
         trusts=anywhere,
         select=MAPS,
-        unasked=unasked,
+        without_selections=unasked,
     )
     receive = asyncio.create_task(transport.receive(None, Heard()))
     await hub.asked()
@@ -214,7 +214,7 @@ async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
 async def test_a_broker_that_lets_nobody_ask_gives_the_whole(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     folder = tmp_path_factory.mktemp("strict")
     async with (
         Mosquitto(folder, acl="topic read rsnotify/#\n") as broker,

@@ -17,7 +17,7 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.inspection.walk import inspect
 from rsnotify_subscriber.validation.walk import validate
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, path_of, status
 
 NO_URIS = [

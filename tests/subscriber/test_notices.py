@@ -17,9 +17,9 @@ from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.events import Event, OfferChanged, PushUp
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
-from rsnotify_subscriber.push.ways import Ways
-from tests.subscriber.conftest import PACE, Destination
+from rsnotify_subscriber.push.endpoints import Transports
+from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, body
 
@@ -219,12 +219,12 @@ OFFER = Offer(
 )
 
 
-def ways(mqtt: Brokered = BROKERED, via: Via = Via.AUTO) -> Ways:
-    return Ways(via, Sessions("http://a/"), None, mqtt)
+def ways(mqtt: MqttOptions = DEFAULT_MQTT, via: Via = Via.AUTO) -> Transports:
+    return Transports(via, Sessions("http://a/"), None, mqtt)
 
 
 async def test_documents_are_heard_of_by_the_ways_of_changes() -> None:
-    found = ways().to_notices(OFFER)
+    found = ways().notice_endpoints(OFFER)
     assert [(way.kind, way.hub) for way in found] == [
         (Via.WEBSOCKET, "wss://hub.example/ws"),
         (Via.MQTT, "mqtt://broker.example/rsnotify/two"),
@@ -234,19 +234,21 @@ async def test_documents_are_heard_of_by_the_ways_of_changes() -> None:
 
 async def test_the_same_offer_gives_the_same_ways_so_that_none_is_opened_anew() -> None:
     usable = ways()
-    assert usable.to_notices(OFFER) == usable.to_notices(replace(OFFER, change_list="http://a/x"))
+    assert usable.notice_endpoints(OFFER) == usable.notice_endpoints(
+        replace(OFFER, change_list="http://a/x")
+    )
 
 
 async def test_a_broker_with_one_name_for_all_tells_of_changes_alone() -> None:
-    one = Brokered(url="mqtt://broker.example/any/name")
-    assert ways(one, Via.MQTT).to_notices(OFFER) == []
-    many = Brokered(url="mqtt://broker.example/any/")
-    assert len(ways(many, Via.MQTT).to_notices(OFFER)) == 1
+    one = MqttOptions(url="mqtt://broker.example/any/name")
+    assert ways(one, Via.MQTT).notice_endpoints(OFFER) == []
+    many = MqttOptions(url="mqtt://broker.example/any/")
+    assert len(ways(many, Via.MQTT).notice_endpoints(OFFER)) == 1
 
 
 async def test_a_session_that_a_broker_keeps_stays_with_the_changes() -> None:
-    usable = ways(Brokered(url="mqtt://broker.example/", session="mine"), Via.MQTT)
-    (way,) = usable.to_notices(OFFER)
+    usable = ways(MqttOptions(url="mqtt://broker.example/", session="mine"), Via.MQTT)
+    (way,) = usable.notice_endpoints(OFFER)
     transport = way.transport()
     assert isinstance(transport, MqttTransport)
     assert transport._options.session == ""

@@ -15,12 +15,12 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.bringing.bringer import Bringer
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.held import Held
-from tests.subscriber.conftest import Destination
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, path_of, sha256
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -216,7 +216,7 @@ class Packed:
     async def member(self, package: str, entry: Resource) -> Content:
         path, member = self._member
         assert entry.path == path
-        return self._fetcher.at_hand(member, entry.hash)
+        return self._fetcher.store(member, entry.hash)
 
     def held_content(self, uri: str) -> Path | None:
         return self._held
@@ -229,12 +229,12 @@ async def test_a_patch_may_be_in_the_package_of_a_change_dump(
     link = Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH, path="/changes/patch")
     entry = Resource(source.base + "a", hash=sha256(AFTER), links=(link,))
     change = Change(entry.uri, ChangeType.UPDATED, datetime.now(UTC), entry, "http://p/dump.zip")
-    held = Held(entry.uri, 0, "created", sha256(BEFORE), len(BEFORE))
+    held = ResourceState(entry.uri, 0, "created", sha256(BEFORE), len(BEFORE))
     async with Sessions(source.url) as sessions:
         fetcher = Fetcher(sessions, tmp_path)
         packed = Packed(fetcher, "/changes/patch", PATCH, tmp_path / "held")
-        bringer = Bringer(fetcher, packages=packed, holding=packed)
-        content = await bringer.bring(bringer.wanted(change), held)
+        bringer = ContentResolver(fetcher, packages=packed, holding=packed)
+        content = await bringer.resolve(bringer.wanted(change), held)
     assert content is not None
     assert content.data == AFTER
     assert not source.gets

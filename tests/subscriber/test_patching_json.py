@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rsnotify_subscriber.patching import STANDARD_PATCHES, PatchError
 from rsnotify_subscriber.patching import json as json_patches
-from rsnotify_subscriber.patching.errors import Budget
+from rsnotify_subscriber.patching.errors import PatchBudget
 
 apply_patch = STANDARD_PATCHES["application/json-patch+json"]
 merge_patch = STANDARD_PATCHES["application/merge-patch+json"]
@@ -120,7 +120,7 @@ def test_a_test_that_fails_refuses_the_patch() -> None:
 
 
 def test_copies_of_copies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_patches, "Budget", partial(Budget, 20_000))
+    monkeypatch.setattr(json_patches, "PatchBudget", partial(PatchBudget, 20_000))
     double = [{"op": "copy", "from": "/a", "path": "/a/-"}]
     with pytest.raises(PatchError, match="more work"):
         apply_patch(b'{"a": ["xxxxxxxxxxxxxxxx"]}', encoded(double * 60))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from rsnotify_subscriber.patching import STANDARD_PATCHES, PatchError, xml
-from rsnotify_subscriber.patching.errors import Budget
+from rsnotify_subscriber.patching.errors import PatchBudget
 
 xml_patch = STANDARD_PATCHES["application/xml-patch+xml"]
 
@@ -266,7 +266,7 @@ def test_what_is_not_well_formed_is_refused() -> None:
 
 
 def test_a_patch_cannot_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xml, "Budget", partial(Budget, 20_000))
+    monkeypatch.setattr(xml, "PatchBudget", partial(PatchBudget, 20_000))
     before = f"<doc>{'<a/>' * 1_000}</doc>"
     with pytest.raises(PatchError, match="more work"):
         patched(before, '<replace sel="doc/a[999]"><a/></replace>' * 25)
@@ -327,7 +327,7 @@ def tidy(tree: Tree) -> Tree:
     return [tree[0], tree[1], children]
 
 
-def shown(tree: Tree | str) -> str:
+def without_credentials(tree: Tree | str) -> str:
     if isinstance(tree, str):
         return escape(tree)
     name, attributes, children = tree
@@ -359,7 +359,7 @@ def test_any_operation_does_to_a_tree_what_it_does_to_the_model(
     tree: Tree, content: list[Any], data: st.DataObject
 ) -> None:
     tree = tidy(tree)
-    before = shown(tree)
+    before = without_credentials(tree)
     kind = data.draw(st.sampled_from(["append", "prepend", "before", "after", "remove", "replace"]))
     inner = "".join(map(shown, content))
     if kind in ("append", "prepend") or len(places(tree, "/*")) == 0:
@@ -375,9 +375,9 @@ def test_any_operation_does_to_a_tree_what_it_does_to_the_model(
         elif kind == "replace":
             new = "new" if isinstance(parent[2][index], str) else ["new", {}, content]
             parent[2][index] = new
-            operation = f'<replace sel="{selector}">{shown(new)}</replace>'
+            operation = f'<replace sel="{selector}">{without_credentials(new)}</replace>'
         else:
             at = index + (kind == "after")
             parent[2][at:at] = content
             operation = f'<add sel="{selector}" pos="{kind}">{inner}</add>'
-    assert canonical(patched(before, operation)) == canonical(shown(tidy(tree)))
+    assert canonical(patched(before, operation)) == canonical(without_credentials(tidy(tree)))

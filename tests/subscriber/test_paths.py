@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rsnotify_subscriber.mirror.paths import Layout
+from rsnotify_subscriber.mirror.paths import MirrorLayout
 
 BASE = "http://example.com/data/"
 PCHAR = "!$&'()*+,;=:@"
@@ -25,20 +25,20 @@ uris = st.one_of(
     st.builds("{}://{}/{}".format, st.sampled_from(["http", "https"]), st.text(max_size=6), paths),
     st.text(max_size=20),
 )
-layouts = st.builds(Layout, st.just(BASE), st.booleans())
+layouts = st.builds(MirrorLayout, st.just(BASE), st.booleans())
 
 
 def folded(name: str) -> str:
     return unicodedata.normalize("NFC", name.casefold())
 
 
-def all_paths(layout: Layout, uri: str) -> list[tuple[str, ...]]:
+def all_paths(layout: MirrorLayout, uri: str) -> list[tuple[str, ...]]:
     natural = layout.natural(uri)
     return [layout.fallback(uri), *([natural] if natural else [])]
 
 
 @given(layouts, uris)
-def test_every_path_is_inside_the_root(layout: Layout, uri: str) -> None:
+def test_every_path_is_inside_the_root(layout: MirrorLayout, uri: str) -> None:
     for names in all_paths(layout, uri):
         assert names
         for name in names:
@@ -50,18 +50,18 @@ def test_every_path_is_inside_the_root(layout: Layout, uri: str) -> None:
 
 @settings(max_examples=500)
 @given(layouts, uris, uris)
-@example(Layout(BASE), BASE + "a b", BASE + "a%20b")
-@example(Layout(BASE), BASE + "%41", BASE + "A")
-@example(Layout(BASE), BASE + "a%2Fb", BASE + "a/b")
-@example(Layout(BASE), BASE + "a%252Fb", BASE + "a%2Fb")
-@example(Layout(BASE), BASE + "@@http/x/y", "http://x/y")
-@example(Layout(BASE), BASE + "%C3%A9", BASE + "%c3%a9")
-@example(Layout(BASE), BASE + "a", BASE + "a/")
-@example(Layout(BASE, portable=True), BASE + "README", BASE + "readme")
-@example(Layout(BASE, portable=True), BASE + "a.", BASE + "a")
-@example(Layout(BASE, portable=True), BASE + "%C3%A9", BASE + "e%CC%81")
-@example(Layout(BASE, portable=True), "http://X/y", "http://x/y")
-def test_two_uris_never_share_a_path(layout: Layout, one: str, other: str) -> None:
+@example(MirrorLayout(BASE), BASE + "a b", BASE + "a%20b")
+@example(MirrorLayout(BASE), BASE + "%41", BASE + "A")
+@example(MirrorLayout(BASE), BASE + "a%2Fb", BASE + "a/b")
+@example(MirrorLayout(BASE), BASE + "a%252Fb", BASE + "a%2Fb")
+@example(MirrorLayout(BASE), BASE + "@@http/x/y", "http://x/y")
+@example(MirrorLayout(BASE), BASE + "%C3%A9", BASE + "%c3%a9")
+@example(MirrorLayout(BASE), BASE + "a", BASE + "a/")
+@example(MirrorLayout(BASE, portable=True), BASE + "README", BASE + "readme")
+@example(MirrorLayout(BASE, portable=True), BASE + "a.", BASE + "a")
+@example(MirrorLayout(BASE, portable=True), BASE + "%C3%A9", BASE + "e%CC%81")
+@example(MirrorLayout(BASE, portable=True), "http://X/y", "http://x/y")
+def test_two_uris_never_share_a_path(layout: MirrorLayout, one: str, other: str) -> None:
     if one == other:
         return
     ours, theirs = all_paths(layout, one), all_paths(layout, other)
@@ -73,13 +73,15 @@ def test_two_uris_never_share_a_path(layout: Layout, one: str, other: str) -> No
 
 @given(uris)
 def test_a_natural_path_never_leads_through_the_folder_of_fallbacks(uri: str) -> None:
-    layout = Layout(BASE)
+    layout = MirrorLayout(BASE)
     natural = layout.natural(uri)
     assert natural is None or natural[0] != layout.fallback(uri)[0]
 
 
 @given(layouts, uris)
-def test_a_fallback_tells_its_uri_or_says_that_it_does_not(layout: Layout, uri: str) -> None:
+def test_a_fallback_path_is_mapped_back_to_its_uri_unless_it_is_a_digest(
+    layout: MirrorLayout, uri: str
+) -> None:
     try:
         uri.encode()
     except UnicodeEncodeError:
@@ -95,7 +97,7 @@ names = st.text(
 @given(st.lists(names, min_size=1, max_size=3))
 def test_a_file_that_was_published_is_mirrored_under_its_own_name(path: list[str]) -> None:
     uri = BASE + "/".join(quote(name, safe=PCHAR) for name in path)
-    assert Layout(BASE).natural(uri) == tuple(path)
+    assert MirrorLayout(BASE).natural(uri) == tuple(path)
 
 
 @pytest.mark.parametrize(
@@ -118,16 +120,16 @@ def test_a_file_that_was_published_is_mirrored_under_its_own_name(path: list[str
     ],
 )
 def test_the_path_of_a_uri(uri: str, path: str) -> None:
-    assert PurePosixPath(*(Layout(BASE).natural(uri) or ())) == PurePosixPath(path)
+    assert PurePosixPath(*(MirrorLayout(BASE).natural(uri) or ())) == PurePosixPath(path)
 
 
 @pytest.mark.parametrize("uri", [BASE + "x" * 300, BASE + "d/" * 500 + "x", "urn:isbn:1", "data:,"])
 def test_a_uri_without_a_natural_path_has_a_fallback(uri: str) -> None:
-    assert Layout(BASE).natural(uri) is None
-    assert len(Layout(BASE).fallback(uri)[1]) <= 255
+    assert MirrorLayout(BASE).natural(uri) is None
+    assert len(MirrorLayout(BASE).fallback(uri)[1]) <= 255
 
 
 @pytest.mark.parametrize("name", ["README", "con", "aux.txt", "a.", "a ", "é", "a:b", "lpt1 .x"])
 def test_a_name_that_is_not_portable_is_escaped(name: str) -> None:
-    (path,) = Layout(BASE, portable=True).natural(BASE + quote(name, safe=PCHAR)) or ()
+    (path,) = MirrorLayout(BASE, portable=True).natural(BASE + quote(name, safe=PCHAR)) or ()
     assert path.startswith("@@")

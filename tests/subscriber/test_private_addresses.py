@@ -14,7 +14,7 @@ from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import Answer, SmallSource, body, path_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from rsnotify.format.model import Link
 from rsnotify.format.vocabulary import Rel
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported
 from tests.subscriber.source import SmallSource, body, first, held_back, path_of, sha256, status
@@ -32,7 +32,7 @@ async def test_follow_once_catches_up_and_audit_says_in_step(
     assert audited == (0, "in step: 30 resources at the Source\n", "")
 
 
-async def test_follow_once_ends_with_how_it_is(
+async def test_follow_once_ends_with_the_status(
     source: SmallSource, destination: Destination
 ) -> None:
     arguments = ("follow", source.site, destination.folder, "--once", "--json")
@@ -49,7 +49,7 @@ async def test_follow_once_ends_with_how_it_is(
     assert (final["level"], final["resources"], final["pending"]) == (False, 30, 1)
 
 
-async def test_follow_brings_the_preferred_type_and_the_exact_version(
+async def test_follow_fetches_the_preferred_type_and_the_exact_version(
     source: SmallSource, destination: Destination
 ) -> None:
     follow = ("follow", source.url, destination.folder, "--once")
@@ -70,7 +70,7 @@ async def test_follow_brings_the_preferred_type_and_the_exact_version(
     assert refused == (2, "", "rsnotify: 'text/*' is no media type; write it as text/turtle\n")
 
 
-async def test_follow_once_says_what_could_not_be_had(
+async def test_follow_once_reports_what_could_not_be_fetched(
     source: SmallSource, destination: Destination
 ) -> None:
     source.answers[path_of("folder/r3.ttl")] = status(403)
@@ -92,7 +92,7 @@ async def test_a_url_that_leads_nowhere_gets_one_sentence(
     assert errors.startswith(f"rsnotify: {source.site} leads to nothing that can be followed")
 
 
-async def test_audit_tells_what_differs(source: SmallSource, destination: Destination) -> None:
+async def test_audit_reports_differences(source: SmallSource, destination: Destination) -> None:
     await destination.catch_up()
     (destination.folder / "folder/r1.ttl").unlink()
     (destination.folder / "folder/r2.ttl").write_bytes(b"changed by hand")
@@ -108,7 +108,9 @@ async def test_audit_tells_what_differs(source: SmallSource, destination: Destin
     assert found["deleted"] == ["stranger"]
 
 
-async def test_audit_could_not_tell(source: SmallSource, destination: Destination) -> None:
+async def test_audit_reports_that_it_could_not_decide(
+    source: SmallSource, destination: Destination
+) -> None:
     await destination.catch_up()
     source.answers["/data/resourcelist.xml"] = status(500)
     code, _, errors = await outcome(await rsnotify("audit", source.url, destination.folder))
@@ -128,7 +130,7 @@ async def test_sigterm_ends_in_order_with_exit_0(
     assert destination.equals_source()
 
 
-async def test_once_and_stopped_before_it_is_level_is_no_success(
+async def test_follow_once_fails_if_it_is_stopped_before_it_is_level(
     source: SmallSource, destination: Destination
 ) -> None:
     source.answers[path_of("folder/r1.ttl")] = held_back(asyncio.Event(), status(500))
@@ -141,7 +143,7 @@ async def test_once_and_stopped_before_it_is_level_is_no_success(
     assert errors.startswith("rsnotify: it was stopped before the copy was level: 1 resource has")
 
 
-async def test_via_poll_follows(source: SmallSource, destination: Destination) -> None:
+async def test_follow_via_poll(source: SmallSource, destination: Destination) -> None:
     arguments = ("follow", source.url, destination.folder, "--json", "--via", "poll", "--poll", 0.2)
     async with running(*arguments) as process:
         await until_reported(process, level=True)
@@ -151,14 +153,16 @@ async def test_via_poll_follows(source: SmallSource, destination: Destination) -
     assert destination.equals_source()
 
 
-async def test_via_websocket_needs_a_hub(source: SmallSource, destination: Destination) -> None:
+async def test_follow_via_websocket_needs_a_hub(
+    source: SmallSource, destination: Destination
+) -> None:
     arguments = ("follow", source.url, destination.folder, "--via", "websocket")
     code, _, errors = await outcome(await rsnotify(*arguments))
     assert code == 2
     assert "offers no hub that speaks WebSocket" in errors
 
 
-async def test_after_kill_9_in_the_middle_the_next_run_ends_equal(
+async def test_the_next_run_after_kill_9_ends_equal(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     source.hubs = [hub.url]
@@ -190,7 +194,7 @@ async def test_after_kill_9_in_the_middle_the_next_run_ends_equal(
     assert (await outcome(await rsnotify("audit", source.url, destination.folder)))[0] == 0
 
 
-async def test_follow_says_that_a_pattern_matches_nothing(
+async def test_follow_reports_that_a_pattern_matches_nothing(
     source: SmallSource, destination: Destination
 ) -> None:
     arguments = ("follow", source.url, destination.folder, "--once", "--only", "*.tll")
@@ -199,7 +203,7 @@ async def test_follow_says_that_a_pattern_matches_nothing(
     assert "no resource that the Source lists is selected by only *.tll" in errors
 
 
-async def test_audit_does_not_compare_with_a_folder_that_is_not_there(
+async def test_audit_does_not_compare_with_a_missing_folder(
     source: SmallSource, destination: Destination
 ) -> None:
     code, output, errors = await outcome(await rsnotify("audit", source.url, destination.folder))

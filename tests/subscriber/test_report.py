@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_subscriber import PushState, Status
-from rsnotify_subscriber.command_how import How
-from rsnotify_subscriber.command_report import LineReport, outcome, sentence
+from rsnotify_subscriber.commands.follow_options import FollowArguments
+from rsnotify_subscriber.commands.report import LineFollowReport, SubscriberView, outcome, sentence
 from rsnotify_subscriber.fleet.parsing import parse
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.processes import outcome as outcome_of
 from tests.subscriber.processes import rsnotify
 from tests.subscriber.source import SmallSource, status
@@ -31,8 +31,8 @@ def test_only_a_copy_without_doubts_is_in_step() -> None:
 
 
 def test_how_often_everything_is_compared_is_an_option_and_a_setting(tmp_path: Path) -> None:
-    assert How().settings()["pace"].compare == 86_400
-    assert How(compare=60).settings()["pace"].compare == 60
+    assert FollowArguments().options(None).pace.compare == 86_400
+    assert FollowArguments(compare=60).options(None).pace.compare == 60
     source = {"url": "http://source.example/", "dest": "copy"}
     given = {"compare": 30}  # on the command line
     found = parse(str(tmp_path / "fleet.toml"), "", {"source": [source]}, given)
@@ -45,7 +45,7 @@ def test_how_often_everything_is_compared_is_an_option_and_a_setting(tmp_path: P
 def test_a_line_is_written_when_something_changes_and_else_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report = LineReport()
+    report = LineFollowReport(SubscriberView())
     level = Status(resources=5_000, applied=5_000, level=True, push=PushState.UP)
     for _ in range(100):
         report.show(level)

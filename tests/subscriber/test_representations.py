@@ -1,4 +1,4 @@
-"""Which representation is brought: an alternate (core §14.3), or a certain version (§14.6)."""
+"""Choosing a representation: an alternate (core §14.3), or a certain version (core §14.6)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import Rel
-from rsnotify_subscriber import Received, Subscriber
-from tests.subscriber.conftest import ANEW, Destination
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
+from tests.subscriber.destination import ANEW, Destination
 from tests.subscriber.source import SmallSource, body, path_of, sha256
 
 
@@ -36,7 +36,7 @@ async def test_a_preferred_alternate_is_held_instead_of_the_resource(
     assert source.gets[path_of("a")] == 0
 
 
-async def test_the_handler_hears_which_alternate_it_gets_and_all_links(
+async def test_the_handler_receives_the_alternate_and_all_links(
     source: SmallSource, tmp_path: Path
 ) -> None:
     received: list[Received] = []
@@ -50,7 +50,9 @@ async def test_the_handler_hears_which_alternate_it_gets_and_all_links(
     for prefer in (["text/turtle"], ["text/html", "text/turtle"]):
         state = tmp_path / prefer[0].replace("/", "-")
         source.list_only(entry)
-        await Subscriber(source.url, handle, state=state, prefer=prefer).catch_up()
+        await Subscriber(
+            source.url, handle, state=state, options=FollowOptions(prefer=prefer)
+        ).catch_up()
     assert [one.alternate for one in received] == [entry.links[0], None]
     assert all(one.resource.links == entry.links for one in received)
 
@@ -66,7 +68,7 @@ async def test_an_alternate_that_is_held_is_not_fetched_again(
     assert source.gets["/data/a.ttl"] == 1
 
 
-async def test_another_preference_is_applied_to_what_is_held(
+async def test_another_preference_is_applied_to_the_copy(
     source: SmallSource, destination: Destination
 ) -> None:
     source.list_only(with_turtle(source))
@@ -99,7 +101,7 @@ async def test_the_exact_version_is_fetched_though_the_resource_has_changed_agai
     assert source.gets[path_of("a")] == 0
 
 
-async def test_a_timegate_is_asked_for_the_version_of_that_time(
+async def test_a_timegate_is_requested_for_the_version_of_that_time(
     source: SmallSource, destination: Destination
 ) -> None:
     asked = []
@@ -120,7 +122,7 @@ async def test_a_timegate_is_asked_for_the_version_of_that_time(
     assert asked == ["Wed, 04 Mar 2026 05:06:07 GMT"]
 
 
-async def test_a_timegate_that_is_none_is_not_believed(
+async def test_an_answer_that_is_not_from_a_timegate_is_not_used(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(exact=True)

@@ -13,8 +13,8 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.cli.application import application
 from rsnotify.selection.selection import Selection
 from rsnotify_subscriber import audit
-from rsnotify_subscriber.state import State
-from tests.subscriber.conftest import Destination
+from rsnotify_subscriber.storage.state import DestinationState
+from tests.subscriber.destination import Destination
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import SmallSource, path_of, status
 
@@ -32,7 +32,7 @@ def member_of(*collections: str) -> tuple[Link, ...]:
     return tuple(Link("collection", uri) for uri in collections)
 
 
-async def test_only_what_is_selected_is_fetched_and_t_is_that_of_the_whole(
+async def test_only_selected_resources_are_fetched_and_t_covers_the_whole_set(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(selection=Selection(only=("maps/",), excluded=("*.html",)))
@@ -42,14 +42,14 @@ async def test_only_what_is_selected_is_fetched_and_t_is_that_of_the_whole(
     source.put("maps/b.html", b"b2", type="text/html")
     await destination.catch_up(selection=Selection(only=("maps/",), excluded=("*.html",)))
     assert set(destination.files()) == {"maps/a.ttl"}
-    state = State(destination.folder.with_name("mirror.rsnotify"))
+    state = DestinationState(destination.folder.with_name("mirror.rsnotify"))
     progress = state.progress()
     state.close()
     assert progress is not None
     assert progress.through == source.last
 
 
-async def test_what_is_pushed_and_not_selected_is_passed_over(
+async def test_pushed_changes_that_are_not_selected_are_skipped(
     source: SmallSource, destination: Destination
 ) -> None:
     subscriber = destination.subscriber(selection=TURTLE)
@@ -63,7 +63,7 @@ async def test_what_is_pushed_and_not_selected_is_passed_over(
     assert not source.gets[path_of("d.png")]
 
 
-async def test_what_changes_its_type_leaves_and_comes_back(
+async def test_a_resource_whose_type_changes_leaves_and_returns(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(selection=TURTLE)
@@ -75,7 +75,7 @@ async def test_what_changes_its_type_leaves_and_comes_back(
     assert destination.files()["c"] == b"<a> <b> <c> ."
 
 
-async def test_a_deletion_that_tells_no_type_deletes_what_is_held(
+async def test_a_deletion_without_a_type_deletes_a_held_resource(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(selection=TURTLE)
@@ -98,7 +98,7 @@ async def test_members_of_a_collection_come_and_go_with_their_links(
     assert set(destination.files()) == {"maps/b.html"}
 
 
-async def test_without_deletions_the_copy_keeps_what_is_gone_from_lists_too(
+async def test_without_deletions_the_copy_keeps_resources_that_lists_lack(
     source: SmallSource, destination: Destination
 ) -> None:
     keeping = Selection(changes=(ChangeType.CREATED, ChangeType.UPDATED))
@@ -114,7 +114,7 @@ async def test_without_deletions_the_copy_keeps_what_is_gone_from_lists_too(
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["with Resource List", "without"])
-async def test_another_selection_makes_the_copy_right(
+async def test_another_selection_corrects_the_copy(
     source: SmallSource, destination: Destination, listed: bool
 ) -> None:
     url = source.url if listed else source.base + "changelist.xml"
@@ -136,7 +136,7 @@ async def test_the_same_selection_needs_no_baseline(
     assert source.gets[path_of("resourcelist.xml")] == 1
 
 
-async def test_the_audit_knows_what_is_followed(
+async def test_the_audit_compares_only_the_selection(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(selection=TURTLE)
@@ -181,7 +181,7 @@ async def test_the_options_of_the_command_select(
     [("--type", "html"), ("--collection", "maps"), ("--only", ""), ("--except", "")],
     ids=" ".join,
 )
-async def test_a_slip_in_a_selection_does_not_empty_the_copy(
+async def test_a_typo_in_a_selection_does_not_empty_the_copy(
     source: SmallSource, destination: Destination, slip: tuple[str, str]
 ) -> None:
     await destination.catch_up()
@@ -192,7 +192,7 @@ async def test_a_slip_in_a_selection_does_not_empty_the_copy(
     assert destination.equals_source()
 
 
-def test_no_type_of_change_that_there_is_not_is_selected(
+def test_an_unknown_type_of_change_is_refused(
     source: SmallSource, destination: Destination
 ) -> None:
     assert follow(source, destination, "--change", "renamed").exit_code == 2
@@ -204,7 +204,7 @@ def follow(source: SmallSource, destination: Destination, *options: str) -> Any:
     return CliRunner().invoke(application(), arguments)
 
 
-async def test_a_selection_that_nothing_matches_is_told(
+async def test_a_selection_that_matches_nothing_is_logged(
     source: SmallSource, destination: Destination, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.put("a.txt", b"1")

@@ -1,4 +1,4 @@
-"""Asking a hub for no more than is followed, and a Source not all at once."""
+"""Requesting only the selection from a hub, and not everything at once from a Source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.selection import Selection
 from rsnotify.sync import pace
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, status
 from tests.subscriber.test_following import following, push
@@ -23,7 +23,7 @@ def offered(source: SmallSource, hub: SmallHub) -> None:
     source.put("b", b"no map")
 
 
-async def test_a_hub_is_asked_for_what_is_followed(
+async def test_a_hub_is_asked_for_the_selection(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     selection = Selection(
@@ -44,7 +44,7 @@ async def test_a_hub_is_asked_for_everything_where_it_could_not_choose(
         assert "select" not in hub.subscriptions[0]
 
 
-async def test_what_a_hub_left_out_wrongly_is_made_up_for_by_the_next_poll(
+async def test_the_next_poll_supplies_changes_that_a_hub_left_out_wrongly(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     async with following(destination, selection=Selection(types=("text/turtle",))) as subscriber:
@@ -64,7 +64,7 @@ async def test_what_a_hub_left_out_wrongly_is_made_up_for_by_the_next_poll(
 @pytest.mark.parametrize(
     "frame", ["{", '{"type":7}', '{"type":"subscribed","audience":"all"}', '{"type":"news"}']
 )
-async def test_what_a_hub_says_and_nobody_understands_ends_no_following(
+async def test_an_unknown_frame_of_a_hub_does_not_end_following(
     source: SmallSource, hub: SmallHub, destination: Destination, frame: str
 ) -> None:
     async with following(destination) as subscriber:
@@ -75,7 +75,7 @@ async def test_what_a_hub_says_and_nobody_understands_ends_no_following(
         await destination.until(lambda: subscriber.status.resources == 3)
 
 
-async def test_many_who_listen_do_not_all_ask_at_once(
+async def test_many_destinations_spread_their_requests(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     hub.audience = 200  # within a second
@@ -89,7 +89,7 @@ async def test_many_who_listen_do_not_all_ask_at_once(
         assert asyncio.get_running_loop().time() - began > 0.5
 
 
-async def test_few_who_listen_ask_at_once(
+async def test_few_destinations_request_at_once(
     source: SmallSource,
     hub: SmallHub,
     destination: Destination,
@@ -105,7 +105,7 @@ async def test_few_who_listen_ask_at_once(
         await destination.until(lambda: subscriber.status.applied == 3)
 
 
-async def test_no_more_is_fetched_in_a_second_than_a_source_is_to_bear(
+async def test_the_rate_of_requests_is_limited(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
     for number in range(20):

@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 
 from rsnotify.format.reader import read_document
-from tests.subscriber.conftest import files_of
+from tests.subscriber.destination import files_of
 from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported
 
 CHANGES = 150

@@ -15,10 +15,10 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.state import State
-from rsnotify_subscriber.storing import postgresql
-from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+from rsnotify_subscriber.storage import postgresql
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 PRECISE = SECOND + timedelta(microseconds=7)
@@ -34,16 +34,16 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | PostgreSQLSt
 
 
 @pytest.fixture
-def state(place: Path | PostgreSQLState) -> Iterator[State]:
-    state = State(place)
+def state(place: Path | PostgreSQLState) -> Iterator[DestinationState]:
+    state = DestinationState(place)
     yield state
     state.close()
 
 
 def held(
     uri: str, at: Instant, change: ChangeType = ChangeType.UPDATED, hash: str | None = None
-) -> Held:
-    return Held(uri, to_microseconds(at), change.value, hash)
+) -> ResourceState:
+    return ResourceState(uri, to_microseconds(at), change.value, hash)
 
 
 def change(at: Instant, kind: ChangeType = ChangeType.UPDATED, hash: str | None = None) -> Change:
@@ -66,7 +66,9 @@ def change(at: Instant, kind: ChangeType = ChangeType.UPDATED, hash: str | None 
         (held("u", PRECISE), Change("u", ChangeType.UPDATED, SECOND, Resource("u")), True),
     ],
 )
-def test_which_changes_need_not_be_applied_again(have: Held, new: Change, covered: bool) -> None:
+def test_which_changes_need_not_be_applied_again(
+    have: ResourceState, new: Change, covered: bool
+) -> None:
     assert have.covers(new) is covered
 
 
@@ -74,16 +76,18 @@ def test_which_changes_need_not_be_applied_again(have: Held, new: Change, covere
     ("hash", "lastmod", "covered"),
     [(A, SECOND, False), (B, SECOND, True), (None, SECOND, False), (None, PRECISE, True)],
 )
-def test_a_deletion_of_the_very_version_held_is_later_whatever_its_datetime(
+def test_a_deletion_of_the_held_version_is_later_whatever_its_datetime(
     hash: str | None, lastmod: Instant, covered: bool
 ) -> None:
     later = to_microseconds(SECOND + timedelta(minutes=1))
-    have = Held("u", later, ChangeType.UPDATED.value, A, 1, to_microseconds(SECOND))
+    have = ResourceState("u", later, ChangeType.UPDATED.value, A, 1, to_microseconds(SECOND))
     entry = Resource("u", change=ChangeType.DELETED, hash=hash, lastmod=lastmod)
     assert have.covers(Change("u", ChangeType.DELETED, lastmod, entry)) is covered
 
 
-def test_compare_returns_what_is_not_held_as_listed(state: State) -> None:
+def test_a_comparison_returns_the_entries_that_differ_from_the_copy(
+    state: DestinationState,
+) -> None:
     later = PRECISE + timedelta(days=1)
     state.commit(
         [
@@ -92,8 +96,8 @@ def test_compare_returns_what_is_not_held_as_listed(state: State) -> None:
             held("deleted", SECOND, ChangeType.DELETED),
             held("later", later, hash=A),
             held("deleted later", later, ChangeType.DELETED),
-            Held("unhashed", 0, "updated", None, 5, to_microseconds(SECOND)),
-            Held("touched", 0, "updated", None, 5, to_microseconds(SECOND)),
+            ResourceState("unhashed", 0, "updated", None, 5, to_microseconds(SECOND)),
+            ResourceState("touched", 0, "updated", None, 5, to_microseconds(SECOND)),
         ],
         None,
     )
@@ -107,23 +111,23 @@ def test_compare_returns_what_is_not_held_as_listed(state: State) -> None:
         Resource("unhashed", lastmod=SECOND, length=5),
         Resource("touched", lastmod=PRECISE, length=5),
     ]
-    differing = {resource.uri for resource in state.compare(listed, PRECISE)}
+    differing = {resource.uri for resource in state.baseline.compare(listed, PRECISE)}
     assert differing == {"other", "deleted", "new", "touched"}
 
 
-def test_sweep_returns_what_no_list_of_this_baseline_had(state: State) -> None:
+def test_resources_that_no_list_of_this_baseline_had_are_returned(state: DestinationState) -> None:
     later = PRECISE + timedelta(days=1)
     old = [held(uri, SECOND) for uri in ("a", "b", "c")]
     state.commit([*old, held("later", later), held("gone", SECOND, ChangeType.DELETED)], None)
     state.begin_baseline()
-    state.compare([Resource("a"), Resource("b")], PRECISE)
-    assert state.sweep(PRECISE) == ["c"]
+    state.baseline.compare([Resource("a"), Resource("b")], PRECISE)
+    assert state.baseline.unlisted(PRECISE) == ["c"]
     state.begin_baseline()
-    state.compare([Resource("c")], PRECISE)
-    assert state.sweep(PRECISE) == ["a", "b"]
+    state.baseline.compare([Resource("c")], PRECISE)
+    assert state.baseline.unlisted(PRECISE) == ["a", "b"]
 
 
-def test_a_tombstone_is_kept_until_it_is_confirmed(state: State) -> None:
+def test_a_tombstone_is_kept_until_it_is_confirmed(state: DestinationState) -> None:
     state.commit([held("u", PRECISE, ChangeType.DELETED)], Progress(PRECISE, SECOND))
     assert state.find("u") is not None
     state.commit([], Progress(PRECISE, PRECISE))
@@ -133,7 +137,7 @@ def test_a_tombstone_is_kept_until_it_is_confirmed(state: State) -> None:
     assert state.find("u") is None
 
 
-def test_resources_are_counted(state: State) -> None:
+def test_resources_are_counted(state: DestinationState) -> None:
     state.commit([held("a", SECOND), held("b", SECOND)], None)
     state.commit([held("a", PRECISE), held("b", PRECISE, ChangeType.DELETED)], None)
     assert state.resources == 1
@@ -141,41 +145,49 @@ def test_resources_are_counted(state: State) -> None:
 
 def test_progress_outlives_the_process(place: Path | PostgreSQLState) -> None:
     progress = Progress(PRECISE, SECOND, (("u", "updated", A),))
-    state = State(place)
+    state = DestinationState(place)
     state.commit([held("u", PRECISE, hash=A)], progress)
     state.close()
-    state = State(place)
+    state = DestinationState(place)
     assert state.progress() == progress
     assert state.find("u") == held("u", PRECISE, hash=A)
     assert state.resources == 1
     state.close()
 
 
-def test_two_do_not_share_a_state(state: State, place: Path | PostgreSQLState) -> None:
-    with pytest.raises(ConfigurationError, match="in use"):
-        State(place)
-
-
-def test_what_a_handler_did_is_committed_with_the_progress_over_it(
-    state: State, place: Path | PostgreSQLState
+def test_a_state_is_used_by_one_process_at_a_time(
+    state: DestinationState, place: Path | PostgreSQLState
 ) -> None:
-    state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
+    with pytest.raises(ConfigurationError, match="in use"):
+        DestinationState(place)
+
+
+def test_the_effect_of_a_handler_is_committed_with_the_progress_over_it(
+    state: DestinationState, place: Path | PostgreSQLState
+) -> None:
+    state.transactions.apply_within(
+        lambda connection: connection.execute("CREATE TABLE effect (n integer)")
+    )
     with pytest.raises(ZeroDivisionError):
-        state.apply_within(_fail)
-    state.apply_within(lambda connection: connection.execute("INSERT INTO effect VALUES (2)"))
-    state.save(Progress(SECOND, SECOND))  # it must not end what the handler began
+        state.transactions.apply_within(_fail)
+    state.transactions.apply_within(
+        lambda connection: connection.execute("INSERT INTO effect VALUES (2)")
+    )
+    state.save_progress(Progress(SECOND, SECOND))  # it must not end what the handler began
     assert state.find("u") is None
     state.close()
-    state = State(place)
+    state = DestinationState(place)
     assert state.progress() is None
     for statement in ("CREATE TABLE effect (n integer)", "INSERT INTO effect VALUES (3)"):
-        state.apply_within(lambda connection, text=statement: connection.execute(text))
+        state.transactions.apply_within(lambda connection, text=statement: connection.execute(text))
     state.commit([held("u", PRECISE)], Progress(PRECISE, PRECISE))
     state.close()
-    state = State(place)
+    state = DestinationState(place)
     assert state.progress() == Progress(PRECISE, PRECISE)
     found: list[object] = []
-    state.apply_within(lambda connection: found.extend(connection.execute("SELECT n FROM effect")))
+    state.transactions.apply_within(
+        lambda connection: found.extend(connection.execute("SELECT n FROM effect"))
+    )
     assert found == [(3,)]
     state.close()
 
@@ -185,23 +197,25 @@ def _fail(connection: Any) -> None:
     raise ZeroDivisionError
 
 
-def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgresql, "_ENTRY", 2)
+def test_connecting_to_a_server_that_never_answers_times_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(postgresql, "_CONNECT_TIMEOUT", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = PostgreSQLState(f"host=127.0.0.1 port={silent.getsockname()[1]}")
         with pytest.raises(StorageError, match="timeout"):
-            State(place)
+            DestinationState(place)
 
 
 @pytest.mark.parametrize("conninfo", ["canary", "host='canary", "postgresql://me:canary%zz@a/"])
-def test_how_to_connect_is_shown_to_nobody(conninfo: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be understood") as error:
+def test_the_connection_string_is_never_shown(conninfo: str) -> None:
+    with pytest.raises(ConfigurationError, match="connection string") as error:
         PostgreSQLState(conninfo)
     assert "canary" not in str(error.value)
 
 
-def test_after_a_failed_commit_none_is_made(state: State) -> None:
-    broken = Held("u", 1, None)  # type: ignore[arg-type]
+def test_no_commit_follows_a_failed_commit(state: DestinationState) -> None:
+    broken = ResourceState("u", 1, None)  # type: ignore[arg-type]
     with pytest.raises(StorageError):
         state.commit([held("before", SECOND), broken], Progress(PRECISE, PRECISE))
     assert state.find("before") is None
@@ -210,10 +224,10 @@ def test_after_a_failed_commit_none_is_made(state: State) -> None:
     assert state.progress() is None
 
 
-def test_a_damaged_state_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_state_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "state.sqlite").write_bytes(b"this is no database" * 100)
     with pytest.raises(StorageError, match=r"state\.sqlite|not a database"):
-        State(tmp_path)
+        DestinationState(tmp_path)
 
 
 def sha(number: int) -> str:
@@ -226,8 +240,8 @@ def summed_up(*held: tuple[str, int]) -> str:
     return str(total)
 
 
-def test_the_sum_is_that_of_what_is_held_after_every_commit(
-    place: Path | PostgreSQLState, state: State
+def test_the_sum_agrees_with_the_copy_after_every_commit(
+    place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     assert str(state.sum) == summed_up()
     state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
@@ -236,128 +250,138 @@ def test_the_sum_is_that_of_what_is_held_after_every_commit(
     gone = [held("b", PRECISE, ChangeType.DELETED), held("never", PRECISE, ChangeType.DELETED)]
     state.commit([*twice, *gone], Progress(PRECISE, SECOND))
     assert str(state.sum) == summed_up(("a", 4))
-    state.save(Progress(PRECISE, PRECISE))
+    state.save_progress(Progress(PRECISE, PRECISE))
     assert state.latest == PRECISE
     state.close()
-    again = State(place)
+    again = DestinationState(place)
     assert str(again.sum) == summed_up(("a", 4))
     assert again.latest == PRECISE
     again.close()
 
 
 @pytest.mark.parametrize("kept", [None, "7 0 00", "1 0", "seven"])
-def test_a_state_of_a_version_that_knew_no_sums_is_summed_up_once(
-    place: Path | PostgreSQLState, state: State, kept: str | None
+def test_a_state_of_a_version_without_sums_is_summed_up_once(
+    place: Path | PostgreSQLState, state: DestinationState, kept: str | None
 ) -> None:
     state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
     if kept is None:
         state._database.execute("DELETE FROM {facts} WHERE name = 'sum'")
     else:
-        state._transact(lambda: state._keep(sum=kept))
+        state.transactions.run(lambda: state.transactions.write_facts(sum=kept))
     state.close()
-    again = State(place)
+    again = DestinationState(place)
     assert str(again.sum) == summed_up(("a", 1), ("b", 2))
     again.commit([held("b", PRECISE, ChangeType.DELETED)], None)
     assert str(again.sum) == summed_up(("a", 1))
     again.close()
 
 
-def test_a_baseline_sums_up_anew(state: State) -> None:
+def test_a_baseline_computes_the_sum_again(state: DestinationState) -> None:
     state.commit([held("a", SECOND, hash=sha(1))], None)
     state.sum = SetSum(1, 0, 12345)
     state.begin_baseline()
     assert str(state.sum) == summed_up(("a", 1))
 
 
-def test_of_what_is_distrusted_nothing_can_be_said(state: State) -> None:
+def test_an_invalidated_state_has_no_comparable_sum(state: DestinationState) -> None:
     state.commit([held("a", SECOND, hash=sha(1))], None)
-    state.distrust()
+    state.invalidate()
     assert state.resources == 1
     assert state.sum.digest() is None
 
 
-def test_the_sum_goes_with_the_transaction_of_the_handler(
-    state: State, place: Path | PostgreSQLState
+def test_the_sum_is_committed_with_the_transaction_of_the_handler(
+    state: DestinationState, place: Path | PostgreSQLState
 ) -> None:
-    state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
+    state.transactions.apply_within(
+        lambda connection: connection.execute("CREATE TABLE effect (n integer)")
+    )
     state.close()  # as if it died before the commit
-    state = State(place)
+    state = DestinationState(place)
     assert str(state.sum) == summed_up()
-    state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
+    state.transactions.apply_within(
+        lambda connection: connection.execute("CREATE TABLE effect (n integer)")
+    )
     state.commit([held("a", SECOND, hash=sha(1))], Progress(SECOND, SECOND))
     state.close()
-    state = State(place)
+    state = DestinationState(place)
     assert str(state.sum) == summed_up(("a", 1))
     state.close()
 
 
-def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(state: State) -> None:
+def test_datetimes_that_are_later_than_possible_are_forgotten(
+    state: DestinationState,
+) -> None:
     later = SECOND + timedelta(days=30_000)
     state.commit([held("a", SECOND, hash=A), held("b", later, hash=B)], Progress(later, later))
-    state.undate(later)
+    state.forget_datetimes(later)
     assert state.latest == later
-    state.undate(SECOND)
+    state.forget_datetimes(SECOND)
     assert state.latest == SECOND
     assert state.progress() == Progress(later, later)
     listed = [Resource("a", hash=A), Resource("b", hash=A)]
-    assert [one.uri for one in state.compare(listed, SECOND)] == ["b"]
-    state.undate(SECOND, entirely=True)
+    assert [one.uri for one in state.baseline.compare(listed, SECOND)] == ["b"]
+    state.forget_datetimes(SECOND, entirely=True)
     assert state.progress() is None
     assert state.resources == 2
 
 
-def test_what_was_about_to_be_applied_at_a_crash_counts_as_held_with_unknown_content(
-    place: Path | PostgreSQLState, state: State
+def test_changes_that_were_being_applied_at_a_crash_are_held_with_unknown_content(
+    place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
-    state.intend(["a", "b"], ())
+    state.store_intent(["a", "b"], ())
     state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
-    state.intend(["b", "c"], ())
+    state.store_intent(["b", "c"], ())
     state.close()  # before the commit
-    again = State(place)
-    assert again.unknown() == ["b", "c"]
+    again = DestinationState(place)
+    assert again.unknown_uris() == ["b", "c"]
     assert again.resources == 3
     assert again.sum.digest() is None
     assert again.find("b") == held("b", datetime(1970, 1, 1, tzinfo=UTC))
-    # Whatever is told of them is news.
+    # Every change of these is new.
     listed = [Resource("a", hash=sha(1)), Resource("b", hash=sha(2))]
     again.begin_baseline()
-    assert [one.uri for one in again.compare(listed, SECOND)] == ["b"]
-    assert again.sweep(SECOND) == ["c"]
+    assert [one.uri for one in again.baseline.compare(listed, SECOND)] == ["b"]
+    assert again.baseline.unlisted(SECOND) == ["c"]
     again.commit([held("b", SECOND, hash=sha(2)), held("c", SECOND, ChangeType.DELETED)], None)
-    assert again.unknown() == []
+    assert again.unknown_uris() == []
     assert str(again.sum) == summed_up(("a", 1), ("b", 2))
     again.close()
-    last = State(place)
-    assert last.unknown() == []
+    last = DestinationState(place)
+    assert last.unknown_uris() == []
     last.close()
 
 
-def test_what_a_handler_refused_stays_in_doubt(place: Path | PostgreSQLState, state: State) -> None:
-    state.intend(["a", "bad"], ())
-    state.intend(["a", "bad"], {"bad"})
+def test_changes_that_a_handler_refused_stay_in_doubt(
+    place: Path | PostgreSQLState, state: DestinationState
+) -> None:
+    state.store_intent(["a", "bad"], ())
+    state.store_intent(["a", "bad"], {"bad"})
     state.commit([held("a", SECOND, hash=sha(1))], None)
-    state.intend(["b"], {"bad"})
+    state.store_intent(["b"], {"bad"})
     state.commit([held("b", SECOND, hash=sha(2))], None)
     state.close()
-    again = State(place)
-    assert again.unknown() == ["bad"]
+    again = DestinationState(place)
+    assert again.unknown_uris() == ["bad"]
     again.close()
 
 
-def test_a_record_that_was_being_written_at_a_crash_says_nothing(tmp_path: Path) -> None:
-    state = State(tmp_path)
-    state.intend(["a" * 100, "b"], ())
+def test_an_intent_that_was_being_written_at_a_crash_is_ignored(tmp_path: Path) -> None:
+    state = DestinationState(tmp_path)
+    state.store_intent(["a" * 100, "b"], ())
     state.close()
     path = tmp_path / "applying"
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        State(tmp_path).close()
+        DestinationState(tmp_path).close()
         path.write_bytes(whole[:length] + b"\0" * 100)
-        State(tmp_path).close()
+        DestinationState(tmp_path).close()
 
 
-def test_a_state_of_an_earlier_version_goes_on(place: Path | PostgreSQLState, state: State) -> None:
+def test_a_state_of_an_earlier_version_is_used_on(
+    place: Path | PostgreSQLState, state: DestinationState
+) -> None:
     for column in ("fetched_at", "validator"):
         if isinstance(place, PostgreSQLState) and column == "validator":
             break  # there was none without it
@@ -366,20 +390,20 @@ def test_a_state_of_an_earlier_version_goes_on(place: Path | PostgreSQLState, st
     marks = "?, ?, ?, ?, ?, ?" + (", NULL" if isinstance(place, PostgreSQLState) else "")
     state._database.execute(f"INSERT INTO {{resources}} VALUES ({marks})", values)
     state.close()
-    again = State(place)
-    assert again.find("u") == Held("u", 1, "updated", A, 5)
-    again.commit([Held("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)], None)
-    assert again.find("u") == Held("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)
+    again = DestinationState(place)
+    assert again.find("u") == ResourceState("u", 1, "updated", A, 5)
+    again.commit([ResourceState("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)], None)
+    assert again.find("u") == ResourceState("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)
     again.close()
 
 
-def test_a_resource_is_found_by_another_spelling_of_its_uri(state: State) -> None:
+def test_a_resource_is_found_by_another_spelling_of_its_uri(state: DestinationState) -> None:
     tilde, encoded = "http://a.example/~b", "http://a.example/%7eb"
     state.commit([held(tilde, SECOND, hash=A)], None)
     assert state.find("HTTP://A.example/%7Eb") == held(tilde, SECOND, hash=A)
     state.begin_baseline()
-    assert state.compare([Resource(encoded, hash=A)], SECOND) == []
-    assert state.sweep(SECOND) == []
+    assert state.baseline.compare([Resource(encoded, hash=A)], SECOND) == []
+    assert state.baseline.unlisted(SECOND) == []
     state.commit([held(encoded, PRECISE, ChangeType.DELETED)], None)
     found = state.find(encoded)
     assert found is not None
@@ -389,31 +413,31 @@ def test_a_resource_is_found_by_another_spelling_of_its_uri(state: State) -> Non
 @pytest.mark.parametrize(
     ("fetched", "differs"), [(0, True), (999_999, True), (1_000_000, False), (None, False)]
 )
-def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(
-    place: Path | PostgreSQLState, state: State, fetched: int | None, differs: bool
+def test_an_entry_without_a_hash_is_settled_once_its_second_is_over(
+    place: Path | PostgreSQLState, state: DestinationState, fetched: int | None, differs: bool
 ) -> None:
     second = SECOND + timedelta(hours=3)
     lastmod = to_microseconds(second)
     fetched_at = None if fetched is None else lastmod + fetched
-    state.commit([Held("u", 0, "updated", A, 5, lastmod, None, fetched_at)], None)
+    state.commit([ResourceState("u", 0, "updated", A, 5, lastmod, None, fetched_at)], None)
     for listed in (Resource("u", lastmod=second), Resource("u", lastmod=second, hash=A)):
         # One that was fetched by this very process is not fetched again at each comparison.
-        assert state.compare([listed], PRECISE + DAY) == []
+        assert state.baseline.compare([listed], PRECISE + DAY) == []
     state.close()
-    again = State(place)
+    again = DestinationState(place)
     listed = Resource("u", lastmod=second)
-    assert bool(again.compare([listed], PRECISE + DAY)) is differs
-    assert again.compare([Resource("u", lastmod=second, hash=A)], PRECISE + DAY) == []
+    assert bool(again.baseline.compare([listed], PRECISE + DAY)) is differs
+    assert again.baseline.compare([Resource("u", lastmod=second, hash=A)], PRECISE + DAY) == []
     again.close()
 
 
-def test_doubts_are_kept_until_what_they_are_about_is_settled(
-    place: Path | PostgreSQLState, state: State
+def test_doubts_are_stored_until_their_resources_are_settled(
+    place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     state.commit([held("a", SECOND), held("b", SECOND)], None, {"a": "old", "b": "old"})
     state.commit([held("a", PRECISE)], None)
     state.close()
-    again = State(place)
+    again = DestinationState(place)
     assert again.doubts == {"b": "old"}
     many = [str(number) for number in range(1000)]
     again.commit([held(one, SECOND) for one in many], None, dict.fromkeys(many, "old"))

@@ -1,4 +1,4 @@
-"""A follower that is suspended in its handler, and resumed after another one tried to go on."""
+"""A follower that is suspended in its handler, and resumed after another one tried to follow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber import FolderMirror, Subscriber
-from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
 from tests.subscriber.source import SmallSource
@@ -21,8 +21,8 @@ PATIENCE = 90
 INTO_POSTGRESQL = """
 import asyncio
 from rsnotify.errors import StorageError
-from rsnotify_subscriber import Subscriber
-from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+from rsnotify_subscriber import FollowOptions, Subscriber
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber.aggregator import PACE, Aggregator
 
 class Suspending(Aggregator):
@@ -32,14 +32,15 @@ class Suspending(Aggregator):
 
 state = PostgreSQLState(sys.argv[2] + "?application_name=suspended")
 try:
-    asyncio.run(Subscriber(sys.argv[1], Suspending(), state=state, pace=PACE).catch_up())
+    options = FollowOptions(pace=PACE)
+    asyncio.run(Subscriber(sys.argv[1], Suspending(), state=state, options=options).catch_up())
 except StorageError:
     sys.exit(3)
 """
 INTO_A_FOLDER = """
 import asyncio
 from pathlib import Path
-from rsnotify_subscriber import FolderMirror, Subscriber
+from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
 from tests.subscriber.aggregator import PACE
 
 class Suspending(FolderMirror):
@@ -48,7 +49,8 @@ class Suspending(FolderMirror):
         super().apply_blocking(changes)
 
 handler, state = Suspending(Path(sys.argv[2])), Path(sys.argv[3])
-asyncio.run(Subscriber(sys.argv[1], handler, state=state, pace=PACE).catch_up())
+options = FollowOptions(pace=PACE)
+asyncio.run(Subscriber(sys.argv[1], handler, state=state, options=options).catch_up())
 """
 
 
@@ -61,7 +63,7 @@ async def resume(process: Suspended) -> int:
     return await asyncio.to_thread(process.resume)
 
 
-async def test_one_whose_database_session_ended_commits_nothing(
+async def test_a_follower_whose_database_session_ended_commits_nothing(
     source: SmallSource, postgresql: str
 ) -> None:
     aggregator.prepare(postgresql)
@@ -74,7 +76,12 @@ async def test_one_whose_database_session_ended_commits_nothing(
                 " WHERE application_name = 'suspended'"
             )
         source.put("a", b"new")
-        other = Subscriber(source.url, Aggregator(), state=PostgreSQLState(postgresql), pace=PACE)
+        other = Subscriber(
+            source.url,
+            Aggregator(),
+            state=PostgreSQLState(postgresql),
+            options=FollowOptions(pace=PACE),
+        )
         async with asyncio.timeout(PATIENCE):
             await other.catch_up()
         assert await resume(first) == 3
@@ -83,7 +90,7 @@ async def test_one_whose_database_session_ended_commits_nothing(
         assert connection.execute("SELECT content FROM effects").fetchall() == [(b"new",)]
 
 
-async def test_one_that_keeps_its_state_in_a_folder_keeps_others_out(
+async def test_a_suspended_follower_still_locks_its_folder(
     source: SmallSource, tmp_path: Path
 ) -> None:
     source.put("a", b"old")
@@ -91,12 +98,16 @@ async def test_one_that_keeps_its_state_in_a_folder_keeps_others_out(
         copy, state = tmp_path / "copy", tmp_path / "state"
         first = await start(stack, INTO_A_FOLDER, source.url, copy, state)
         source.put("a", b"new")
-        other = Subscriber(source.url, FolderMirror(copy), state=state, pace=PACE)
+        other = Subscriber(
+            source.url, FolderMirror(copy), state=state, options=FollowOptions(pace=PACE)
+        )
         with pytest.raises(ConfigurationError, match="in use by another follower"):
             await other.catch_up()
         assert await resume(first) == 0
     async with asyncio.timeout(PATIENCE):
-        await Subscriber(source.url, FolderMirror(copy), state=state, pace=PACE).catch_up()
+        await Subscriber(
+            source.url, FolderMirror(copy), state=state, options=FollowOptions(pace=PACE)
+        ).catch_up()
     assert (copy / "a").read_bytes() == b"new"
 
 

@@ -15,7 +15,7 @@ from rsnotify.errors import NotFound
 from rsnotify.runtime.cli.application import application
 from rsnotify.validation import RULES, Severity
 from rsnotify_subscriber.validation import walk
-from rsnotify_subscriber.validation.verdicts import Validation
+from rsnotify_subscriber.validation.result import ValidationResult
 from rsnotify_subscriber.validation.walk import validate
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import Server
@@ -53,7 +53,7 @@ async def found_in(tree: Tree, name: str = DESCRIPTION) -> list[tuple[str, str]]
     return found(await validate(tree.base + name, deep=True), tree.base)
 
 
-def found(result: Validation, base: str = "") -> list[tuple[str, str]]:
+def found(result: ValidationResult, base: str = "") -> list[tuple[str, str]]:
     return [
         (document.name.removeprefix(base), finding.rule)
         for document in result.documents

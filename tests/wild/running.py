@@ -16,7 +16,8 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FolderMirror, Received, Status, Subscriber, default_state
-from tests.subscriber.conftest import PACE, PATIENCE, files_of
+from tests.subscriber.destination import PACE, PATIENCE, files_of
+from tests.subscriber.options import gathered
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
 from tests.wild.source import WildSource
@@ -98,7 +99,7 @@ def subscriber(source: WildSource | str, copy: Copy | Path, **options: Any) -> S
     url = source if isinstance(source, str) else source.url
     copy = Folder(copy) if isinstance(copy, Path) else copy
     options = {"pace": PACE, "state": copy.state, **options}
-    return Subscriber(url, copy.handler, **options)
+    return Subscriber(url, copy.handler, **gathered(options))
 
 
 #: A list that lags behind what was pushed or said before counts as an old copy for half a second.

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_subscriber.fetching import receiving
+from rsnotify_subscriber.fetching import downloading
 from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from tests.subscriber.conftest import PATIENCE, files_of
+from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import ended, rsnotify
 from tests.wild.documents import urlset
 from tests.wild.source import Answer, WildSource
@@ -99,7 +99,7 @@ async def test_the_others_are_followed_as_before(
 async def test_only_some_large_documents_are_read_at_a_time(
     source: WildSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiving, "LARGE", 100_000)
+    monkeypatch.setattr(downloading, "LARGE_BYTES", 100_000)
     reading = asyncio.Semaphore(0)
     release = asyncio.Event()
     body = HEAD.encode() + b" " * 20_000_000

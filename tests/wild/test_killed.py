@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from rsnotify_subscriber import Received, default_state
-from rsnotify_subscriber.mirror import Tree
-from rsnotify_subscriber.state import State
-from rsnotify_subscriber.storing.postgresql import PostgreSQLState
-from tests.subscriber.conftest import PATIENCE, files_of
+from rsnotify_subscriber.mirror import MirrorTree
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
+from rsnotify_subscriber.storage.state import DestinationState
+from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import running
 from tests.wild.documents import change_list, entry, resource_list
 from tests.wild.running import Recorder, assert_honest, command_follow_once, follow_once, subscriber
@@ -71,7 +71,7 @@ class Story:
 def unknown_to_the_state(story: Story, folder: Path) -> set[str]:
     """Return what the copy has and its state does not."""
     path = default_state(folder) / "state.sqlite"
-    tree = Tree(folder, story.source.base)
+    tree = MirrorTree(folder, story.source.base)
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         known = {uri for (uri,) in database.execute("SELECT uri FROM resources")}
     return {
@@ -114,7 +114,7 @@ async def test_what_a_killed_process_left_goes_with_the_source(
         story.tell()
         outcome = await command_follow_once(source, folder)
         assert outcome.claims
-        tree = Tree(folder, source.base)
+        tree = MirrorTree(folder, source.base)
         places = {str(tree.find(source.uri(name))): name for name in source.resources}
         found = {str(path): path.read_bytes() for path in tree.files()}
         assert found == {place: source.resources[name] for place, name in places.items()}
@@ -183,8 +183,8 @@ async def test_what_no_list_tells_of_what_was_applied_is_found_out(
     copy = Recorder(source.base, tmp_path)
     assert (await follow_once(source, copy)).claims
     changed = "a" if there else "c"
-    state = State(tmp_path)
-    state.intend([source.uri(changed)], ())
+    state = DestinationState(tmp_path)
+    state.store_intent([source.uri(changed)], ())
     state.close()
     copy.held[changed] = b"invented"
     outcome = await follow_once(source, copy)

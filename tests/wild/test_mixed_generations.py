@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from tests.subscriber.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.wild.documents import change_list, entry, index, member, resource_list
 from tests.wild.running import Copy, assert_honest, follow_once, following, pace, until
 from tests.wild.source import Answer, Request, WildSource

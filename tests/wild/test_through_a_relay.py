@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.relay.conftest import Running
+from tests.relay.running import Running
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import HURRIED, Folder, following, until, until_right
 from tests.wild.source import WildSource

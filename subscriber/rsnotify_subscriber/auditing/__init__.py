@@ -1,1 +1,1 @@
-"""Comparing a copy with what the Source lists, and `rsnotify audit`."""
+"""Comparing a copy with the resources that the Source lists."""

@@ -1,4 +1,4 @@
-"""Auditing a mirror: is every resource here, as the Source has it, and nothing else?"""
+"""Auditing a mirror: whether it has every resource of the Source, unchanged, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import ConfigurationError, FetchError, NotFound, shown
+from rsnotify.errors import ConfigurationError, FetchError, NotFound, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.representations import described, wanted
-from rsnotify_subscriber.auditing.expected import Expectation, Expected
-from rsnotify_subscriber.descriptions import Descriptions
-from rsnotify_subscriber.discovery import Offers, base_of, discover
+from rsnotify.selection.representations import describe_representation, wanted_representation
+from rsnotify_subscriber.auditing.expectation import ExpectationReader, ExpectedResources
+from rsnotify_subscriber.discovery.descriptions import DescriptionReader
+from rsnotify_subscriber.discovery.identification import same_set
+from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of, discover
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
@@ -30,30 +31,30 @@ from rsnotify_subscriber.fetching.credentials import (
 from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.identifying import same_set
-from rsnotify_subscriber.mirror import Tree, default_state
-from rsnotify_subscriber.state import Identity, read_identity
+from rsnotify_subscriber.mirror import MirrorTree, default_state
+from rsnotify_subscriber.storage.identity import Identity, read_identity
 
-#: How often what differs is looked at: the Source may be changing, the mirror a moment behind.
-_LOOKS = 5
+#: How often differences are compared: the Source may be changing, the mirror a moment behind.
+_ATTEMPTS = 5
 #: Files are compared in parts of this size, by so many workers.
 _PART = 64
 _WORKERS = 4
-#: For so many files that are missing the Source is asked whether it has them itself.
-_ASKED = 100
+#: The most missing files for which a request checks whether the Source itself has the resource.
+_MOST_CHECKS = 100
 
 
 class Audit(Struct, frozen=True):
-    """What an audit found.
+    """The result of an audit.
 
     Args:
         resources: How many resources the Source has.
-        created: URIs that the Source has and the mirror has not.
+        created: URIs that the Source has and the mirror does not.
         updated: URIs whose content differs.
-        deleted: Files, relative to the mirror, that the Source has nothing for.
-        absent: URIs that the Source lists, and neither its server (404, 410) nor the mirror has.
-        unknown: URIs of which it could not be told, and with doubts, files that no list names.
-        doubts: Why the Source's lists may not tell all.
+        deleted: Files, relative to the mirror, without a resource of the Source.
+        absent: URIs that the Source lists, and that neither its server (404, 410) nor the mirror
+            has.
+        unknown: URIs that could not be compared; with doubts, also files that no list names.
+        doubts: Why the Source's lists may be incomplete.
     """
 
     resources: int
@@ -66,7 +67,7 @@ class Audit(Struct, frozen=True):
 
     @property
     def in_step(self) -> bool | None:
-        """Whether Source and mirror are equal; None if it could not be told."""
+        """Whether Source and mirror are equal; None if that is unknown."""
         if self.doubts:
             return None
         if self.created or self.updated or self.deleted:
@@ -88,10 +89,10 @@ async def audit(
     Args:
         url: The Source, as it is followed.
         folder: The mirror.
-        state: Where its state is kept; None for the place where `rsnotify follow` keeps it.
-        pause: Seconds until what differs is looked at again.
+        state: The folder of its state; by default the one that `rsnotify follow` uses.
+        pause: The seconds until differences are compared again.
         allow_private_addresses: Whether documents may name hosts at private addresses.
-        credentials: What is sent to the origin of `url`, as by a `Subscriber`.
+        credentials: The credentials for the origin of `url`, as of a `Subscriber`.
 
     Raises:
         ConfigurationError: There is no such folder.
@@ -108,12 +109,12 @@ async def audit(
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
             offer, identity = await _identified(fetcher, url, folder, identity)
-            expectation = Expectation(fetcher, offer, identity.selection)
-            looks = _Looks(fetcher, Tree(folder, identity.base), identity)
-            for number in range(_LOOKS):
-                if number:
+            expectation = ExpectationReader(fetcher, offer, identity.selection)
+            comparison = _MirrorComparison(fetcher, MirrorTree(folder, identity.base), identity)
+            for attempt in range(_ATTEMPTS):
+                if attempt:
                     await asyncio.sleep(pause)
-                found = await looks.look(await expectation.read())
+                found = await comparison.compare(await expectation.read())
                 if found.in_step:
                     break
             return found
@@ -127,80 +128,81 @@ def _check_there(folder: Path) -> None:
 async def _identified(
     fetcher: Fetcher, url: str, folder: Path, known: Identity | None
 ) -> tuple[Offer, Identity]:
-    """Return what the Source offers now, and what of it is mirrored."""
+    """Return what the Source offers now, and the identity of the mirror."""
     if known is None:
         offer = await discover(fetcher, url)
         return offer, Identity(url, base_of(offer), offer)
-    offers = Offers(Descriptions(fetcher, known.memory), url)
+    offers = OfferDiscovery(DescriptionReader(fetcher, known.memory), url)
     if without_login(known.url) == url:
         return await offers.revalidate(known.offer), known
     now = await same_set(offers, known, await offers.find())
     if now is None:
         raise ConfigurationError(
-            f"{folder} is a copy of {shown(known.url)}, and {shown(url)} is another set of "
-            "resources; name the Source that was followed, or the folder of its copy, or, to "
+            f"{folder} is a copy of {without_credentials(known.url)}, and "
+            f"{without_credentials(url)} is another set of resources; name the Source that "
+            "was followed, or the folder of its copy, or, to "
             "compare the files anyway, an empty folder with --state"
         )
     return now, known
 
 
 class _Difference(NamedTuple):
-    """How a file differs from what is expected in its place; `kind` is a field of `Audit`."""
+    """How a file differs from the expected one; `kind` is a field of `Audit`."""
 
     kind: str
     name: str
 
 
-class _Looks:
-    """Looks at the mirror; each time only at what differed the time before.
+class _MirrorComparison:
+    """Compares the mirror; each time only the files that differed the time before.
 
     Args:
-        fetcher: Fetches what no hash tells of.
+        fetcher: Fetches resources without a hash.
         tree: The mirror.
-        identity: What of the Source is mirrored.
+        identity: The identity of the mirror.
     """
 
-    def __init__(self, fetcher: Fetcher, tree: Tree, identity: Identity) -> None:
+    def __init__(self, fetcher: Fetcher, tree: MirrorTree, identity: Identity) -> None:
         self._fetcher = fetcher
         self._tree = tree
         self._prefer = identity.prefer
-        #: The kinds of difference that matter: a copy may not follow deletions, say.
+        #: The kinds of difference that matter: a copy may ignore deletions, for example.
         self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
         self._suspects: set[str] | None = None
-        self._expected = Expected({})
-        self._asked = 0
+        self._expected = ExpectedResources({})
+        self._checks = 0
 
-    async def look(self, expected: Expected) -> Audit:
+    async def compare(self, expected: ExpectedResources) -> Audit:
         self._expected = expected
-        self._asked = 0
-        places = await asyncio.to_thread(self._places, expected)
-        differing = await self._differing(places)
+        self._checks = 0
+        resources = await asyncio.to_thread(self._resources_by_path, expected)
+        differing = await self._differing(resources)
         self._suspects = set(differing)
         names: dict[str, list[str]] = {}
         for kind, name in sorted(differing.values()):
-            # What no list names may be just what the lists leave out.
-            left_out = kind == "deleted" and bool(expected.doubts)
-            names.setdefault("unknown" if left_out else kind, []).append(name)
+            # With doubts, the lists may be incomplete.
+            is_unknown = kind == "deleted" and bool(expected.doubts)
+            names.setdefault("unknown" if is_unknown else kind, []).append(name)
         return msgspec.structs.replace(
             Audit(len(expected.resources), doubts=expected.doubts),
             **{kind: tuple(found) for kind, found in names.items()},
         )
 
-    def _places(self, expected: Expected) -> dict[str, Resource | None]:
-        """Return what is expected at each path to look at; None: nothing."""
-        places: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
+    def _resources_by_path(self, expected: ExpectedResources) -> dict[str, Resource | None]:
+        """Return the expected resource, if any, at each path to compare."""
+        found: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
         contested = {uri: change.resource for uri, change in expected.contested.items()}
         for uri, resource in (contested | expected.resources).items():
-            places[str(self._tree.find(uri))] = resource
+            found[str(self._tree.find(uri))] = resource
         for uri in expected.ambiguous - expected.resources.keys():
-            places[str(self._tree.find(uri))] = Resource(uri)
+            found[str(self._tree.find(uri))] = Resource(uri)
         if self._suspects is None:
-            return places
-        return {path: places.get(path) for path in self._suspects}
+            return found
+        return {path: found.get(path) for path in self._suspects}
 
-    async def _differing(self, places: dict[str, Resource | None]) -> dict[str, _Difference]:
+    async def _differing(self, resources: dict[str, Resource | None]) -> dict[str, _Difference]:
         differing: dict[str, _Difference] = {}
-        items = iter(places.items())
+        items = iter(resources.items())
 
         async def work() -> None:
             while part := list(islice(items, _PART)):
@@ -224,8 +226,8 @@ class _Looks:
         return [_digest(path, one and self._announced(one)) for path, one in part]
 
     def _announced(self, resource: Resource) -> Resource:
-        """Return what is announced of the representation that is mirrored."""
-        return described(resource, self._prefer)
+        """Return the entry of the representation that is mirrored."""
+        return describe_representation(resource, self._prefer)
 
     def _relative(self, path: str) -> str:
         return os.path.relpath(path, self._tree.root)
@@ -246,21 +248,21 @@ class _Looks:
         return None if same else "updated"
 
     async def _contested(self, local: Digester | None, resource: Resource) -> str | None:
-        """Ask for a resource of which lists contradict each other whether it exists."""
+        """Check by a request whether a resource exists, as the lists contradict each other."""
         try:
             is_there = await self._fetcher.is_there(resource.uri)
         except FetchError:
             return "unknown"
         if is_there != (resource.uri in self._expected.resources):
-            return "unknown"  # what is there now contradicts the Resource List, too
+            return "unknown"  # the answer contradicts the Resource List, too
         if is_there:
             return "created" if local is None else await self._compare_content(local, resource)
         return None if local is None else "deleted"
 
     async def _missing(self, resource: Resource) -> str:
-        """Return whether it is the mirror or the Source itself that lacks a resource."""
-        self._asked += 1
-        if self._asked > _ASKED:
+        """Return "absent" if the Source itself lacks a resource, else "created"."""
+        self._checks += 1
+        if self._checks > _MOST_CHECKS:
             return "created"
         try:
             home = self._home(resource)
@@ -270,10 +272,10 @@ class _Looks:
 
     def _home(self, resource: Resource) -> str:
         change = Change(resource.uri, ChangeType.UPDATED, datetime.now(UTC), resource)
-        return wanted(change, self._prefer).home.uri
+        return wanted_representation(change, self._prefer).home.uri
 
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
-        """Compare with the resource itself, as the Source announces no hash."""
+        """Compare with the resource itself, as the Source announces no usable hash."""
         try:
             content = await self._fetcher.content(Resource(self._home(resource)))
         except NotFound:
@@ -285,7 +287,7 @@ class _Looks:
 
 
 def _digest(path: str, resource: Resource | None) -> Digester | None:
-    """Digest a file; None if there is none."""
+    """Return the digests of a file; None if there is no file."""
     if not os.path.isfile(path) or os.path.islink(path):
         return None
     digester = Digester(resource.hash if resource else None)

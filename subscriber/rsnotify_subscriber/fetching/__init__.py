@@ -1,1 +1,1 @@
-"""Documents and verified content over HTTP, and which hosts are dialled for them."""
+"""Fetching documents and verified content over HTTP, only from allowed addresses."""

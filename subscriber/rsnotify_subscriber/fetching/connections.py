@@ -1,4 +1,4 @@
-"""HTTP connections, of one subscriber or of all in a process, and how many there may be."""
+"""HTTP connections of one subscriber, or of all in a process, within limits."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from weakref import WeakValueDictionary
 import aiohttp
 from yarl import URL
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.addresses import refusal
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 
-#: Connections to one host at a time: enough to hide latency, and no load to speak of.
+#: The most connections to one host: enough to hide latency, at hardly any load.
 PER_HOST = 32
-#: Requests at a time.
-MOST = 100
-#: Large documents that are read at a time, as each is in memory until it has been read.
+#: The most requests at a time.
+MOST_REQUESTS = 100
+#: The most large documents that are read at a time, as each is in memory until its end.
 _LARGE_DOCUMENTS = 3
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
 
 
-class NotPublic(OSError):
+class NotPublic(RsnotifyError, OSError):
     """An address was not dialled because it is not public."""
 
     def __init__(self) -> None:
-        # The same text for each address of a host: aiohttp then hands this very error on.
+        # The same text for each address of a host: only then aiohttp raises this very error.
         super().__init__(
             errno.EACCES,
             "it is at a loopback, private or otherwise not public address, which is dialled only "
@@ -40,10 +41,10 @@ class NotPublic(OSError):
 
 
 def guarded_socket(info: Any) -> socket.socket:
-    """Make a socket for an address as `getaddrinfo` gives it.
+    """Return a socket for an address as `getaddrinfo` returns it.
 
     Raises:
-        NotPublic: The address is not dialled for a stranger.
+        NotPublic: The address is not public.
     """
     family, kind, protocol, _, address = info
     if refusal(address[0]) is not None:
@@ -52,22 +53,26 @@ def guarded_socket(info: Any) -> socket.socket:
 
 
 class Connections:
-    """A pool of connections; an async context manager, entered again once it is left.
+    """A pool of connections; an async context manager that can be entered again after its end.
 
-    There are two kinds, so that whoever may only be dialled at a public address is not reached
-    by a connection that was made for somebody else.
+    There are two pools of aiohttp, so that a host which may only be dialled at public addresses is
+    never reached by a connection that was made for a trusted one.
 
     Args:
-        most: Requests at a time, over all hosts; who asks for more waits for a turn.
-        per_host: Requests to one host at a time.
-        tls: Whose certificates are trusted; those of the system where it is left out.
+        most: The most requests at a time, over all hosts; further ones wait.
+        per_host: The most requests to one host at a time.
+        tls: The trusted certificates; by default those of the system.
 
     Attributes:
-        large: Is held while a large document is read (`receiving.receive`).
+        large: Is acquired while a large document is read (`downloading.stream_document`).
     """
 
     def __init__(
-        self, *, most: int = MOST, per_host: int = PER_HOST, tls: ssl.SSLContext | None = None
+        self,
+        *,
+        most: int = MOST_REQUESTS,
+        per_host: int = PER_HOST,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._most = most
         self._options: dict[str, Any] = {
@@ -75,11 +80,11 @@ class Connections:
             "ssl": tls or True,
         }
         self._per_host = per_host
-        self._rooms: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
-        self._resting: dict[URL, float] = {}
+        self._host_limits: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
+        self._retry_at: dict[URL, float] = {}
 
     async def __aenter__(self) -> Connections:
-        self._room = asyncio.Semaphore(self._most)
+        self._limit = asyncio.Semaphore(self._most)
         self.large = asyncio.Semaphore(_LARGE_DOCUMENTS)
         self._anywhere = self._session()
         self._guarded = self._session(socket_factory=guarded_socket)
@@ -94,7 +99,7 @@ class Connections:
             connector=aiohttp.TCPConnector(**self._options, **options),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=_TIMEOUT,
-            # Inflated by ourselves, in pieces of bounded size.
+            # `inflating` does it in pieces of bounded size.
             auto_decompress=False,
             headers={"User-Agent": f"rsnotify/{version('rsnotify')}"},
         )
@@ -103,41 +108,62 @@ class Connections:
     async def request(
         self, method: str, url: URL, *, anywhere: bool, **options: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Make a request, when it is its turn; redirects are not followed.
+        """Make a request when the limits allow it; redirects are not followed.
 
         Args:
             method: The method.
-            url: What is asked for.
+            url: The URL.
             anywhere: Whether its host may be at any address.
             options: As those of `aiohttp.ClientSession.request`.
 
         Raises:
-            aiohttp.ClientError: There is no answer.
+            aiohttp.ClientError: There is no response.
             TimeoutError: There is none in time.
         """
         session = self._anywhere if anywhere else self._guarded
         async with (
-            # First, so that those who wait for a slow host take no room from the others.
-            self._room_of(url.origin()),
-            self._room,
+            # First, so that requests which wait for a slow host do not count for the others.
+            self._host_limit(url.origin()),
+            self._limit,
             session.request(method, url, allow_redirects=False, **options) as response,
         ):
             yield response
 
-    def _room_of(self, host: URL) -> asyncio.Semaphore:
-        """Return the room for requests to a host, which is there as long as somebody uses it."""
-        room = self._rooms.get(host)
-        if room is None:
-            room = self._rooms[host] = asyncio.Semaphore(self._per_host)
-        return room
+    def _host_limit(self, host: URL) -> asyncio.Semaphore:
+        """Return the limit of a host, which exists as long as a request uses it."""
+        limit = self._host_limits.get(host)
+        if limit is None:
+            limit = self._host_limits[host] = asyncio.Semaphore(self._per_host)
+        return limit
 
-    def rest_of(self, url: URL) -> float:
-        """Return for how many seconds a host wants to be left alone."""
-        end = self._resting.get(url.origin(), 0.0)
+    def retry_after(self, url: URL) -> float:
+        """Return for how many seconds a host must get no requests, as it asked."""
+        end = self._retry_at.get(url.origin(), 0.0)
         return max(0.0, end - asyncio.get_running_loop().time())
 
-    def let_rest(self, url: URL, seconds: float) -> None:
-        """Leave a host alone for a while."""
+    def set_retry_after(self, url: URL, seconds: float) -> None:
+        """Store that a host asked for no requests for some seconds."""
         now = asyncio.get_running_loop().time()
-        self._resting = {host: end for host, end in self._resting.items() if end > now}
-        self._resting[url.origin()] = now + min(seconds, LONGEST_RETRY_AFTER)
+        self._retry_at = {host: end for host, end in self._retry_at.items() if end > now}
+        self._retry_at[url.origin()] = now + min(seconds, LONGEST_RETRY_AFTER)
+
+
+class RequestRate:
+    """Spaces requests evenly.
+
+    Args:
+        most: The most requests in a second; None for any number.
+    """
+
+    def __init__(self, most: float | None) -> None:
+        self._between = 0.0 if most is None else 1 / most
+        self._next = 0.0
+
+    async def wait(self) -> None:
+        """Wait until the next request may be made."""
+        if not self._between:
+            return
+        now = asyncio.get_running_loop().time()
+        at = max(now, self._next)
+        self._next = at + self._between
+        await asyncio.sleep(at - now)

@@ -1,7 +1,7 @@
-"""Content on its way from the Source to the handler.
+"""Content between the Source and the handler.
 
-What is small stays in memory until a worker thread writes it: to create a file can take as
-long as a flush of the disk, and the event loop has better things to do.
+Small content stays in memory until a worker thread writes it: creating a file can take as long as
+a flush of the disk, and must not block the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching.digests import Digester
 
-#: Bytes of one content that are kept in memory.
+#: The most bytes of one content that are kept in memory.
 _IN_MEMORY = 131_072
 
 
@@ -23,15 +23,15 @@ class Content(Struct, frozen=True):
     """Verified content.
 
     Args:
-        path: A file of its own, which holds it after `write`.
+        path: A file of its own, which has the content after `write`.
         hashes: Its digests, as a `hash` attribute: SHA-256 and those that were announced.
-        length: Bytes.
+        length: Its bytes.
         data: The content, unless it is in the file already.
-        validator: A header field that asks for it only if it has changed, if there is one.
+        validator: The header field of a conditional request for it, if there is one.
         fetched_at: When its own server sent it, by the clock of that server, in microseconds
-            since 1970; 0 if it does not say, None if the content came another way.
-        modified: The latest time that it can be of, as the answer shows; None if it does not.
-        doubt: Why it may not be what was announced; empty if nothing contradicts.
+            since 1970; 0 if that is unknown, None if it did not come from its own server.
+        modified: The latest time at which it can have been modified, if the response shows that.
+        doubt: Why it may not be what was announced; empty if nothing contradicts that.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class Content(Struct, frozen=True):
     doubt: str = ""
 
     def write(self) -> None:
-        """See to it that the file holds the content."""
+        """Write the content to the file, unless it is there already."""
         if self.data is not None:
             self.path.write_bytes(self.data)
 
@@ -58,11 +58,11 @@ class Content(Struct, frozen=True):
 
 
 class Unchanged(Struct, frozen=True):
-    """The answer that content is still what it was (304).
+    """The answer that content has not changed (304).
 
     Args:
         fetched_at: When it was sent, as for `Content`.
-        modified: The latest time that the content can be of, as for `Content`.
+        modified: As for `Content`.
         doubt: As for `Content`.
     """
 
@@ -71,7 +71,7 @@ class Unchanged(Struct, frozen=True):
     doubt: str = ""
 
 
-class Collector:
+class ContentCollector:
     """Collects content chunk by chunk; an async context manager.
 
     Args:
@@ -88,21 +88,21 @@ class Collector:
 
     @property
     def length(self) -> int:
-        """Bytes so far."""
+        """The bytes so far."""
         return self._digester.length
 
     async def add(self, chunk: bytes) -> None:
-        """Take the next chunk."""
+        """Add the next chunk."""
         self._digester.update(chunk)
         self._data += chunk
         if len(self._data) > _IN_MEMORY:
             await asyncio.to_thread(self._spill)
 
     async def content(self, resource: Resource | None, *, recoded: bool) -> Content:
-        """Verify what was collected, and return it.
+        """Verify the collected content, and return it.
 
         Args:
-            resource: The entry with its `hash` and `length`; None to return whatever came.
+            resource: The entry with its `hash` and `length`; None to verify nothing.
             recoded: Whether the server sent the content encoded.
 
         Raises:
@@ -122,7 +122,7 @@ class Collector:
         self._data.clear()
         self._in_file = True
 
-    async def __aenter__(self) -> Collector:
+    async def __aenter__(self) -> ContentCollector:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -18,8 +18,8 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
-#: Fields that say how a message is sent or which content is wanted, which is ours to say.
-_OURS = frozenset(
+#: The fields that the HTTP client sets itself: framing, caching and content negotiation.
+_RESERVED = frozenset(
     {"accept-datetime", "accept-encoding", "cache-control", "connection", "content-length"}
     | {"expect", "host", "pragma", "range", "te", "trailer", "transfer-encoding", "upgrade"}
 )
@@ -27,7 +27,7 @@ _AUTHORIZATION = "Authorization"
 
 
 class Credentials(Struct, frozen=True, kw_only=True):
-    """What is sent to the origin of a Source's URL, and to no other, with each request.
+    """Credentials that are sent with each request to the origin of a Source's URL, and no other.
 
     Args:
         login: A user and a password for HTTP Basic authentication, as `user:password`.
@@ -40,7 +40,7 @@ class Credentials(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
-        """Return the names of what is set, without the secrets."""
+        """Return the names of the credentials, without the secrets."""
         names = [name for name in ("login", "bearer") if getattr(self, name) is not None]
         return f"Credentials({', '.join([*names, *self.headers])})"
 
@@ -48,7 +48,7 @@ class Credentials(Struct, frozen=True, kw_only=True):
         """Return the header fields.
 
         Raises:
-            ConfigurationError: Something cannot be sent as it is. The message names no secret.
+            ConfigurationError: A value cannot be sent as it is. The message has no secret in it.
         """
         found: dict[str, str] = {}
         for name, value in self.headers.items():
@@ -72,14 +72,13 @@ class Credentials(Struct, frozen=True, kw_only=True):
         return found
 
 
-#: Nothing is shown.
 NO_CREDENTIALS = Credentials()
 
 
 def _check(name: str, value: str) -> None:
     if not _TOKEN.fullmatch(name):
         raise ConfigurationError(f"{name!r} is no name of a header field; write NAME: VALUE")
-    if name.lower() in _OURS or name.lower().startswith("if-"):
+    if name.lower() in _RESERVED or name.lower().startswith("if-"):
         raise ConfigurationError(f"the header field {name} is set by rsnotify itself; leave it out")
     if not _VALUE.fullmatch(value):
         raise ConfigurationError(f"the value of the header field {name} cannot be sent")
@@ -94,7 +93,7 @@ def parse_header_lines(lines: Iterable[str]) -> dict[str, str]:
     """Read header fields, each written as `NAME: VALUE`.
 
     Raises:
-        ConfigurationError: One is not. The message does not repeat it, as it may be a secret.
+        ConfigurationError: One has no colon. The message does not repeat it: it may be a secret.
     """
     found = {}
     for line in lines:
@@ -106,11 +105,11 @@ def parse_header_lines(lines: Iterable[str]) -> dict[str, str]:
 
 
 def split_login(url: str) -> tuple[str, str | None]:
-    """Split a URL into one without a user and password, and these as `user:password`."""
+    """Return a URL without its user and password, and these as `user:password`."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url, None  # what requests it says what is wrong
+        return url, None  # the request for it reports the error
     login, at, host = parts.netloc.rpartition("@")
     if not at:
         return url, None
@@ -125,10 +124,10 @@ def without_login(url: str) -> str:
 
 
 def from_netrc(host: str) -> str | None:
-    """Return what the user's netrc file has for a host, as `user:password`.
+    """Return the login of a host in the user's netrc file, as `user:password`.
 
     The file is the one that the environment variable NETRC names, or `~/.netrc`. Its `default`
-    is not used: it would be shown to any Source.
+    is not used: it would be sent to any Source.
     """
     path = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")
     try:

@@ -38,14 +38,14 @@ def parse_hashes(text: str | None) -> dict[str, str]:
 
 
 def agree(one: str | None, other: str | None) -> bool | None:
-    """Tell whether two `hash` attributes speak of the same content; None if that is open."""
+    """Return whether two `hash` attributes match; None if they have no algorithm in common."""
     ours, theirs = parse_hashes(one), parse_hashes(other)
     common = ours.keys() & theirs.keys()
     return all(ours[name] == theirs[name] for name in common) if common else None
 
 
 class Digester:
-    """Computes SHA-256, and whatever else was announced, of content as it passes.
+    """Computes SHA-256 and the announced digests of content, piece by piece.
 
     Args:
         announced: The `hash` attribute to be checked, or None.
@@ -57,7 +57,7 @@ class Digester:
         self.length = 0
 
     def update(self, chunk: bytes) -> None:
-        """Take the next piece of the content."""
+        """Add the next piece of the content."""
         self.length += len(chunk)
         for digest in self._digests.values():
             digest.update(chunk)
@@ -68,12 +68,12 @@ class Digester:
         return " ".join(f"{name}:{digest.hexdigest()}" for name, digest in self._digests.items())
 
     def verify(self, resource: Resource, *, recoded: bool = False) -> None:
-        """Compare with what was announced.
+        """Compare with the announced hash and length.
 
         Args:
             resource: The entry with its `hash` and `length`.
-            recoded: Whether the server sent the content encoded. A length announced for the
-                encoded form then says nothing, if the hash agrees.
+            recoded: Whether the server sent the content encoded. The announced length may then
+                be that of the encoded form, if the hash matches.
 
         Raises:
             ContentMismatch: The content is not what was announced.
@@ -90,7 +90,7 @@ class Digester:
 
 
 def verifies(content: bytes, announced: str | None, length: int | None = None) -> bool:
-    """Tell whether content is what was announced, as far as that can be checked.
+    """Return whether content has the announced hash and length, as far as that can be checked.
 
     Args:
         content: The content.

@@ -1,7 +1,7 @@
 """Fetching documents and content over HTTP.
 
-Nothing of a document is handed on before its end, and content is handed on only once its
-hash and length agree with what was announced.
+A document is returned only if it is complete, and content only if it has the announced hash and
+length.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.links import parse_links, resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import SitemapReader, with_resources
-from rsnotify_subscriber.fetching.contents import Collector, Content, Unchanged
+from rsnotify_subscriber.fetching.cache import DocumentCache
+from rsnotify_subscriber.fetching.connections import RequestRate
+from rsnotify_subscriber.fetching.contents import Content, ContentCollector, Unchanged
 from rsnotify_subscriber.fetching.digests import Digester
-from rsnotify_subscriber.fetching.kept import Kept
-from rsnotify_subscriber.fetching.origin import Origin
-from rsnotify_subscriber.fetching.rate import Rate
-from rsnotify_subscriber.fetching.receiving import receive
+from rsnotify_subscriber.fetching.downloading import stream_document
+from rsnotify_subscriber.fetching.origin import ResponseOrigin
 from rsnotify_subscriber.fetching.responses import (
     body,
     check_status,
     content_validator,
-    dated,
     format_http_date,
     is_encoded,
     modified_at,
     sent_at,
     validator,
+    with_http_date,
 )
 from rsnotify_subscriber.fetching.sessions import Sessions
 
-#: Bytes that are taken of content whose length was not announced, unless the user says otherwise.
-LARGEST = 2**30
-#: How much of an HTML page is searched for links, and of a robots.txt, in bytes.
+#: The most bytes of content whose length was not announced, by default.
+MOST_CONTENT_BYTES = 2**30
+#: The most bytes of an HTML page that are searched for links, and of a robots.txt.
 _PAGE_BYTES = 1_000_000
-#: What asks for content past caches (RFC 9111 §5.2.1.4, §5.4).
+#: The header fields of a request past caches (RFC 9111 §5.2.1.4, §5.4).
 _PAST_CACHES = {"Cache-Control": "no-cache", "Pragma": "no-cache"}
 
 
-class Page(Struct, frozen=True):
-    """What is found at a URI of which it is not known what it is.
+class FetchedDocument(Struct, frozen=True):
+    """The response at a URI that may be that of a document or of a page.
 
     Args:
         links: Link headers as (relation, URI).
@@ -67,79 +67,78 @@ class Fetcher:
 
     Args:
         sessions: The HTTP client sessions.
-        folder: Where content is written, under names that are not used twice.
-        largest: Bytes that are taken of content whose length was not announced.
-        kept: Where small documents are kept; several may share it.
-        rate: How many resources are asked for in a second at most; None for any number.
+        folder: The folder for content, under names that are not used twice.
+        largest: The most bytes of content whose length was not announced.
+        cache: Keeps small documents; several may share it.
+        rate: The most resources that are requested in a second; None for any number.
     """
 
     def __init__(
         self,
         sessions: Sessions,
         folder: Path,
-        largest: int = LARGEST,
-        kept: Kept | None = None,
+        largest: int = MOST_CONTENT_BYTES,
+        cache: DocumentCache | None = None,
         rate: float | None = None,
     ) -> None:
         self._sessions = sessions
         self._folder = folder
         self._largest = largest
         self._files = 0
-        #: Small documents, with what to ask for them by.
-        self.kept = Kept() if kept is None else kept
-        self._rate = Rate(rate)
+        self.cache = DocumentCache() if cache is None else cache
+        self._rate = RequestRate(rate)
 
     async def document(self, uri: str) -> Document:
         """GET a document and read it to its end.
 
         Raises:
-            FetchError: It could not be had.
+            FetchError: It could not be fetched.
             DocumentError: It could not be read.
         """
         return (await self.sent_document(uri))[0]
 
-    async def current_document(self, uri: str, origin: Origin) -> Document:
-        """GET a document as it is at its Source now, past caches; `origin` says where that is.
+    async def current_document(self, uri: str, origin: ResponseOrigin) -> Document:
+        """GET a document as it is at its Source now, past caches; `origin` receives its origin.
 
         Raises:
-            FetchError: It could not be had.
+            FetchError: It could not be fetched.
             DocumentError: It could not be read.
         """
         return (await self._document(uri, {"Cache-Control": "no-cache"}, origin))[0]
 
     async def sent_document(self, uri: str) -> tuple[Document, Instant | None]:
-        """GET a document and read it to its end; return also when it was sent, if that is told.
+        """GET a document and read it to its end; return also its `Date`, if it has one.
 
-        A small document is kept in memory with its validator, and asked for with a condition
-        next time: a poll that finds nothing new costs a 304.
+        A small document is kept in memory with its validator, and the next request for it is
+        conditional: a poll that finds nothing new costs a 304.
 
         Raises:
-            FetchError: It could not be had.
+            FetchError: It could not be fetched.
             DocumentError: It could not be read.
         """
         return await self._document(uri, {})
 
     async def _document(
-        self, uri: str, headers: dict[str, str], origin: Origin | None = None
+        self, uri: str, headers: dict[str, str], origin: ResponseOrigin | None = None
     ) -> tuple[Document, Instant | None]:
-        kept = self.kept.get(uri)
+        cached = self.cache.get(uri)
         headers["Accept-Encoding"] = "gzip"
-        if kept is not None:
-            name, value = kept.condition
+        if cached is not None:
+            name, value = cached.condition
             headers[name] = value
         async with self._sessions.get(uri, headers, origin) as response:
-            if kept is not None and response.status == 304:
-                return kept.document, sent_at(response)
+            if cached is not None and response.status == 304:
+                return cached.document, sent_at(response)
             check_status(uri, response)
-            document = dated(await self._read(uri, response), response)
-            self.kept.put(uri, document, validator(response))
+            document = with_http_date(await self._read(uri, response), response)
+            self.cache.put(uri, document, validator(response))
             return document, sent_at(response)
 
-    async def page(self, uri: str, origin: Origin) -> Page:
-        """GET whatever is there, to find out what it is; `origin` says where that is.
+    async def page(self, uri: str, origin: ResponseOrigin) -> FetchedDocument:
+        """GET a page or a document; `origin` receives its origin.
 
         Raises:
-            FetchError: It could not be had.
+            FetchError: It could not be fetched.
         """
         headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
         async with self._sessions.get(uri, headers, origin) as response:
@@ -147,25 +146,25 @@ class Fetcher:
             found = parse_links(response.headers.getall("Link", []))
             links = [(rel, resolve(origin.base, target)) for rel, target in found]
             if response.content_type in ("text/html", "application/xhtml+xml"):
-                return Page(links, text=await _text(uri, response))
+                return FetchedDocument(links, text=await _text(uri, response))
             if response.content_type == "text/plain" and uri.endswith("/robots.txt"):
-                return Page(links, text=await _text(uri, response))
+                return FetchedDocument(links, text=await _text(uri, response))
             try:
-                document = dated(await self._read(uri, response), response)
-                self.kept.put(uri, document, validator(response))
-                return Page(links, document=document)
+                document = with_http_date(await self._read(uri, response), response)
+                self.cache.put(uri, document, validator(response))
+                return FetchedDocument(links, document=document)
             except DocumentError as error:
-                return Page(links, error=error)
+                return FetchedDocument(links, error=error)
 
     async def _read(self, uri: str, response: aiohttp.ClientResponse) -> Document:
         reader = SitemapReader()
         resources: list[Resource] = []
 
-        def take(piece: bytes) -> None:
+        def feed(piece: bytes) -> None:
             resources.extend(reader.feed(piece))
 
         try:
-            await receive(uri, response, self._sessions.large, take)
+            await stream_document(uri, response, self._sessions.large, feed)
             return with_resources(reader.close(), resources)
         except DocumentError as error:
             raise error.at(uri) from None
@@ -174,7 +173,7 @@ class Fetcher:
         """Return whether a server has a resource, without reading its content.
 
         Raises:
-            FetchError: It does not say.
+            FetchError: The answer does not show that.
         """
         headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache"}
         try:
@@ -196,12 +195,12 @@ class Fetcher:
 
         Args:
             resource: The resource, with the hash and length that were announced.
-            most: How many bytes it may have at most; None for what the Fetcher takes.
-            moment: The instant whose version a TimeGate is asked for (core §14.6).
-            fresh: Whether to ask past caches.
+            most: The most bytes that it may have; None for the limit of the Fetcher.
+            moment: The instant whose version is requested of a TimeGate (core §14.6).
+            fresh: Whether to request it past caches.
 
         Raises:
-            FetchError: It could not be had, or is not what was announced.
+            FetchError: It could not be fetched, or is not what was announced.
             OSError: It could not be written.
         """
         headers = dict(_PAST_CACHES) if fresh else {}
@@ -209,31 +208,31 @@ class Fetcher:
             headers["Accept-Datetime"] = format_http_date(moment)
         async with self._answer(resource.uri, headers) as response:
             if moment is not None and "Memento-Datetime" not in response.headers:
-                raise Unavailable(resource.uri, "it gives no version of a certain time")
+                raise Unavailable(resource.uri, "it returns no version of a certain time")
             return await self._receive(resource, response, most)
 
     async def current_content(self, resource: Resource) -> Content:
-        """GET what a resource is now, past caches, whether or not it is what was announced.
+        """GET the present content of a resource, past caches, whatever was announced.
 
         Args:
-            resource: The resource. The algorithms of its hash are computed, and not compared.
+            resource: The resource. The algorithms of its hash are computed, but not compared.
 
         Raises:
-            FetchError: It could not be had.
+            FetchError: It could not be fetched.
             OSError: It could not be written.
         """
         async with self._answer(resource.uri, _PAST_CACHES) as response:
             return await self._receive(resource, response, None, verify=False)
 
     async def changed_content(self, resource: Resource, since: str) -> Content | Unchanged:
-        """GET the content of a resource, unless it is what it was.
+        """GET the content of a resource, unless it has not changed.
 
         Args:
             resource: The resource, with the hash and length that were announced.
-            since: The validator of the content as it was.
+            since: The validator of the content before.
 
         Raises:
-            FetchError: It could not be had, or is not what was announced.
+            FetchError: It could not be fetched, or is not what was announced.
             OSError: It could not be written.
         """
         name, _, value = since.partition(": ")
@@ -246,7 +245,7 @@ class Fetcher:
     async def _answer(
         self, uri: str, headers: dict[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        await self._rate.turn()
+        await self._rate.wait()
         async with self._sessions.get(uri, {"Accept-Encoding": "identity", **headers}) as response:
             yield response
 
@@ -270,7 +269,7 @@ class Fetcher:
         )
         fetched_at = _fetched_at(response)
         if resource.hash is not None and verify:
-            # The hash proves what it is, and will tell whether it has changed.
+            # The hash proves what it is, and will show whether it has changed.
             return msgspec.structs.replace(content, fetched_at=fetched_at)
         return msgspec.structs.replace(
             content,
@@ -288,31 +287,31 @@ class Fetcher:
         most: int | None = None,
         verify: bool = True,
     ) -> Content:
-        """Collect the content of a resource from wherever it comes, and verify it.
+        """Collect the content of a resource from any source, and verify it.
 
         Args:
             resource: The resource, with the hash and length that were announced.
             chunks: The content.
-            recoded: Whether a server sent it encoded, so that its length may be another.
-            most: How many bytes it may have at most.
-            verify: Whether it has to be what was announced.
+            recoded: Whether a server sent it encoded, so that its length may differ.
+            most: The most bytes that it may have.
+            verify: Whether it must be what was announced.
 
         Raises:
             FetchError: It is not what was announced.
             OSError: It could not be written.
         """
         announced = resource.length if verify and not recoded else None
-        async with Collector(self._new_file(), resource.hash) as collector:
+        async with ContentCollector(self._new_file(), resource.hash) as collector:
             async for chunk in chunks:
                 await collector.add(chunk)
                 if announced is not None and collector.length > announced:
-                    break  # how much longer than announced does not matter
+                    break  # its exact length does not matter
                 if most is not None and collector.length > most:
                     raise ContentMismatch(resource.uri, f"it has more than {most} bytes")
             return await collector.content(resource if verify else None, recoded=recoded)
 
-    def at_hand(self, data: bytes, announced: str | None) -> Content:
-        """Take content that came with a document and was verified.
+    def store(self, data: bytes, announced: str | None) -> Content:
+        """Return content that is in memory and verified, with a file to write it to.
 
         Args:
             data: The content.

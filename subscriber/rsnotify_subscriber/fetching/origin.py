@@ -1,4 +1,4 @@
-"""Where the answer to a request came from."""
+"""The origin of a response: its URIs after redirects, and its time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rsnotify_subscriber.fetching.responses import sent_at
 _PERMANENT = frozenset({301, 308})
 
 
-class Origin:
-    """Where the answer to a request came from, and when.
+class ResponseOrigin:
+    """The URIs and the time of a response.
 
     Args:
-        uri: What is requested.
+        uri: The requested URI.
     """
 
     def __init__(self, uri: str) -> None:
-        #: What to request next time: the target of permanent redirects (RFC 9110 §15.4).
+        #: The URI to request next time: the target of permanent redirects (RFC 9110 §15.4).
         self.place = uri
-        #: What relative references in the answer are relative to (RFC 3986 §5.1.3).
+        #: The base URI of relative references in the response (RFC 3986 §5.1.3).
         self.base = uri
-        #: When the answer was generated, by the clock of the server; None if it does not say.
+        #: When the response was generated, by the clock of the server, if it has a `Date`.
         self.sent: Instant | None = None
         #: Whether a cache answered.
         self.cached = False
@@ -36,6 +36,6 @@ class Origin:
             self.place = target.partition("#")[0]
 
     def answered(self, response: aiohttp.ClientResponse) -> None:
-        """Record the answer."""
+        """Record the last response."""
         self.sent = sent_at(response)
         self.cached = response.headers.get("Age", "0").strip() != "0"

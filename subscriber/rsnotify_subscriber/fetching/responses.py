@@ -1,4 +1,4 @@
-"""What an HTTP response says, beside the document or content that it carries."""
+"""The metadata of an HTTP response: status, dates, validators and encodings."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from rsnotify_subscriber.fetching.inflating import inflated
 
 #: RFC 9110 §8.8.2.2: a younger Last-Modified may hide a second change of the same second.
 _SETTLED = 60.0
-#: Many servers make entity tags of Last-Modified and the length (nginx does), so that a tag hides
-#: as much while the second of the modification, by a coarse clock, may still be running.
+#: Many servers make entity tags of Last-Modified and the length (nginx does). Such a tag hides
+#: a change, too, while the second of the modification, by a coarse clock, has not ended.
 _SETTLED_TAG = 2.0
-#: Seconds after which a body has to have come at this many bytes a second.
+#: After this many seconds a body must have come at this many bytes a second.
 _PATIENCE = 60.0
 _SLOWEST = 1_000
 
 
 def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
-    """Go on only with 200.
+    """Check that the status is 200.
 
     Raises:
         NotFound: It is 404, or 410 (`Gone`).
-        Unavailable: It is anything else.
+        Unavailable: It is any other.
     """
     status = response.status
     if status == 200:
@@ -53,7 +53,7 @@ def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
 
 
 def check_transfer(uri: str, response: aiohttp.ClientResponse) -> None:
-    """Refuse a Transfer-Encoding that would be taken for the content (RFC 9112 §6.1).
+    """Refuse a Transfer-Encoding that is not decoded, and so would be content (RFC 9112 §6.1).
 
     Raises:
         Unavailable: The response has another one than `chunked`.
@@ -66,21 +66,20 @@ def check_transfer(uri: str, response: aiohttp.ClientResponse) -> None:
 
 
 def retry_after(response: aiohttp.ClientResponse) -> float | None:
-    """Return how many seconds the server asks to wait, if it does."""
+    """Return the seconds of the field Retry-After, if there is one."""
     return parse_retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
 
 
 def format_http_date(moment: Instant) -> str:
-    """Write an instant as HTTP has it, in whole seconds."""
+    """Format an instant as an HTTP date, in whole seconds."""
     return format_datetime(moment, usegmt=True)
 
 
 def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
-    """Return the header that asks for this document only if it has changed since.
+    """Return the header field of a conditional request for this document, if that is safe.
 
-    None if no later request may rely on what the server says of it: because the answer came so
-    soon after the modification that a second one may get the same validator (RFC 9110 §8.8.2.2),
-    or because it has no date that shows the contrary.
+    None if the response came so soon after the modification that a second modification may get
+    the same validator (RFC 9110 §8.8.2.2), or if it has no date that shows the contrary.
     """
     sent = sent_at(response)
     if sent is None:
@@ -89,48 +88,48 @@ def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
     since = _parsed(modified)
     age = None if since is None else (sent - since).total_seconds()
     etag = response.headers.get("ETag", "")
-    if etag and etag.isascii():  # of other bytes it could not be sent back as it came
+    if etag and etag.isascii():  # other bytes could not be sent back unchanged
         return ("If-None-Match", etag) if age is None or age >= _SETTLED_TAG else None
     return ("If-Modified-Since", modified) if age is not None and age > _SETTLED else None
 
 
 def content_validator(response: aiohttp.ClientResponse) -> str | None:
-    """Return a header field that asks for this content only if one byte of it has changed."""
+    """Return the header field of a conditional request that depends on every byte."""
     condition = validator(response)
-    # RFC 9110 §8.8.1: a weak one may stay the same while bytes change.
+    # RFC 9110 §8.8.1: a weak validator may stay the same while bytes change.
     return None if condition is None or condition[1].startswith("W/") else ": ".join(condition)
 
 
 def modified_at(response: aiohttp.ClientResponse) -> Instant | None:
-    """Return the latest time that this content can be of, by the clock of the server.
+    """Return the latest time at which the content can have been modified, by the server's clock.
 
-    It is the Last-Modified, unless that is the time of the answer, as some servers have it; or the
-    Memento-Datetime; or the time at which a cache got the answer. None if nothing tells.
+    It is the Last-Modified, unless that is the time of the response, as with some servers; or the
+    Memento-Datetime; or the time at which a cache received the response. None if there is none.
     """
     headers = response.headers
     sent = sent_at(response)
-    told = []
+    times = []
     modified = _parsed(headers.get("Last-Modified", ""))
     if modified and sent and (sent - modified).total_seconds() >= _SETTLED_TAG:
-        told.append(modified)
+        times.append(modified)
     if memento := _parsed(headers.get("Memento-Datetime", "")):
-        told.append(memento)
+        times.append(memento)
     if sent and headers.get("Age", "").strip().strip("0"):  # RFC 9111 §5.1
-        told.append(sent)
-    return min(told, default=None)
+        times.append(sent)
+    return min(times, default=None)
 
 
 def is_encoded(response: aiohttp.ClientResponse) -> bool:
-    """Tell whether the body comes in a Content-Encoding."""
+    """Return whether the body has a Content-Encoding."""
     return response.headers.get("Content-Encoding", "identity").strip().lower() != "identity"
 
 
 async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Give the body without its Content-Encoding.
+    """Yield the body without its Content-Encoding.
 
     Raises:
         ContentMismatch: It is damaged.
-        Unavailable: It is in an encoding that was not asked for, or comes too slowly.
+        Unavailable: It has an encoding that was not requested, or comes too slowly.
     """
     chunks = _steady(uri, response.content.iter_any())
     if not is_encoded(response):
@@ -149,7 +148,7 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
 
 
 async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Let nobody hold a connection, and what waits for it, by sending a byte now and then."""
+    """Refuse a body that comes too slowly, since it would block a connection and its waiters."""
     begun = monotonic()
     received = 0
     async for chunk in chunks:
@@ -160,16 +159,16 @@ async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes
 
 
 def sent_at(response: aiohttp.ClientResponse) -> Instant | None:
-    """Return when a server sent its answer, by its own clock (RFC 9110 §6.6.1), if it says so."""
+    """Return the `Date` of a response (RFC 9110 §6.6.1), by the clock of the server, if any."""
     return _parsed(response.headers.get("Date", ""))
 
 
-#: Answers of one second have one Date, and those of one resource one Last-Modified.
+#: Responses within a second have one Date, and those of one resource one Last-Modified.
 _parsed = lru_cache(maxsize=64)(parse_http_date)
 
 
-def dated(document: Document, response: aiohttp.ClientResponse) -> Document:
-    """Give a Resource List that does not say `at` the datetime that HTTP gives it."""
+def with_http_date(document: Document, response: aiohttp.ClientResponse) -> Document:
+    """Return a Resource List with its HTTP datetime as `at`, if it has none itself."""
     lists = (Capability.RESOURCE_LIST, None)
     if document.at is not None or document.index or document.capability not in lists:
         return document

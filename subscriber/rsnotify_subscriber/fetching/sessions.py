@@ -1,10 +1,10 @@
-"""HTTP for one subscriber: what a document names may not lead into a private network.
+"""HTTP for one subscriber: URIs in documents must not lead into a private network.
 
 Only public addresses are dialled, whatever a document names. The exception is the Source's host, if
 it was at a private address when its name was first resolved: then it may be at any address, but
 only at the port of the Source's URL, or as a hub. The address *dialled* is checked, not the name,
-since a name may change its answer and an IP literal is never resolved. Redirects are followed here,
-few, and checked again at each step.
+since a name may change its address and an IP literal is never resolved. Redirects are followed
+here, a few, and checked again at each step.
 
 Credentials are sent to the origin of the Source's URL only, and not after a redirect from another.
 """
@@ -25,7 +25,7 @@ from yarl import URL
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.format.links import resolve
 from rsnotify.runtime.addresses import refusal
-from rsnotify_subscriber.fetching.connections import MOST, PER_HOST, Connections, NotPublic
+from rsnotify_subscriber.fetching.connections import MOST_REQUESTS, PER_HOST, Connections, NotPublic
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
@@ -33,7 +33,7 @@ from rsnotify_subscriber.fetching.credentials import (
     from_netrc,
     split_login,
 )
-from rsnotify_subscriber.fetching.origin import Origin
+from rsnotify_subscriber.fetching.origin import ResponseOrigin
 from rsnotify_subscriber.fetching.responses import check_transfer, retry_after
 
 REDIRECTS = 5
@@ -43,17 +43,17 @@ _MOVED = frozenset({301, 302, 303, 307, 308})
 
 
 class Sessions:
-    """What one subscriber asks for over HTTP; an async context manager.
+    """The HTTP requests of one subscriber; an async context manager.
 
     Args:
         named: The URI that the user gave, or "". It may have a user and a password.
         credentials: What is sent to the origin of that URI. Without any, the netrc file is read.
         allow_private_addresses: Whether documents may name hosts at any address.
         per_host: Connections to one host at a time; with `shared`, requests to all hosts.
-        shared: The connections, if others use them too: somebody else opens and closes them.
+        shared: Connections that others use, too, and that their owner opens and closes.
 
     Raises:
-        FetchError: What the user gave is no http or https URI.
+        FetchError: The user gave no http or https URI.
         ConfigurationError: The credentials cannot be sent.
     """
 
@@ -75,13 +75,13 @@ class Sessions:
                 self._credentials["Authorization"] = basic(login)
         self._was_private: bool | None = None
         self._allow_private_addresses = allow_private_addresses
-        self._most = per_host if shared is not None else MOST
+        self._most = per_host if shared is not None else MOST_REQUESTS
         self._shared = shared
         self._connections = shared or Connections(per_host=per_host)
 
     async def __aenter__(self) -> Sessions:
-        # Whoever shares connections gets no more than a part of them.
-        self._room = asyncio.Semaphore(self._most)
+        # A part of the connections, if they are shared.
+        self._limit = asyncio.Semaphore(self._most)
         if self._shared is None:
             await self._connections.__aenter__()
         return self
@@ -92,7 +92,7 @@ class Sessions:
 
     @property
     def large(self) -> asyncio.Semaphore:
-        """What is held while a large document is read."""
+        """Is acquired while a large document is read."""
         return self._connections.large
 
     async def trusts(self, host: str | None, port: int | None = None) -> bool:
@@ -121,39 +121,40 @@ class Sessions:
 
     @asynccontextmanager
     async def get(
-        self, uri: str, headers: Mapping[str, str], origin: Origin | None = None
+        self, uri: str, headers: Mapping[str, str], origin: ResponseOrigin | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """GET, following redirects; the body is read within the context.
 
         Args:
-            uri: What is requested.
+            uri: The URI.
             headers: Header fields of the request.
-            origin: Receives where the answer came from.
+            origin: Receives the origin of the response.
 
         Raises:
-            RefusedAddress: The URI, or a redirect, leads where we do not go.
-            Unavailable: There was no answer, or it broke off, or the host asked lately to be
-                left alone for a while.
+            RefusedAddress: The URI, or a redirect, leads to an address that is not allowed.
+            Unavailable: There was no response, or it broke off, or the host has asked for no
+                requests for a while.
         """
         answer = self._answer(uri, headers=headers, origin=origin)
-        async with self._told(uri), self._room, answer as response:
+        async with self._translated_errors(uri), self._limit, answer as response:
             yield response
 
     @asynccontextmanager
     async def post(
         self, uri: str, form: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """POST a form, also to where a redirect sends it, but never from https to http.
+        """POST a form, following redirects, but never from https to http.
 
         Raises:
             FetchError: As `get`.
         """
-        async with self._told(uri), self._room, self._answer(uri, form=form) as response:
+        answer = self._answer(uri, form=form)
+        async with self._translated_errors(uri), self._limit, answer as response:
             yield response
 
     @asynccontextmanager
-    async def _told(self, uri: str) -> AsyncIterator[None]:
-        """Tell what goes wrong in our own words."""
+    async def _translated_errors(self, uri: str) -> AsyncIterator[None]:
+        """Raise errors of aiohttp as `FetchError`."""
         try:
             yield
         except aiohttp.ClientConnectorError as error:
@@ -171,26 +172,26 @@ class Sessions:
         uri: str,
         headers: Mapping[str, str] | None = None,
         form: Mapping[str, str] | None = None,
-        origin: Origin | None = None,
+        origin: ResponseOrigin | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         target, status = uri, 0
         method, moved = ("GET", _MOVED) if form is None else ("POST", _MOVED - {303})
-        asked: URL | None = None
+        first: URL | None = None
         has_crossed = False
         for _ in range(REDIRECTS + 1):
             target, login = split_login(target)
             url = _url(uri, target)
-            asked = asked or url.origin()
-            has_crossed = has_crossed or url.origin() != asked
+            first = first or url.origin()
+            has_crossed = has_crossed or url.origin() != first
             fields = {} if has_crossed else self._fields(url, login)
             if form is not None and uri.startswith("https:") and url.scheme == "http":
                 raise RefusedAddress(uri, "it redirects a form from https to http")
-            self._leave_alone(uri, url)
+            self._check_retry_after(uri, url)
             anywhere = await self.trusts(url.host, url.port if form is None else None)
             async with self._connections.request(
                 method, url, anywhere=anywhere, headers={**fields, **(headers or {})}, data=form
             ) as response:
-                self._note_rest(url, response)
+                self._note_retry_after(url, response)
                 location = response.headers.get("Location")
                 if response.status not in moved or location is None:
                     check_transfer(uri, response)
@@ -205,21 +206,21 @@ class Sessions:
         raise Unavailable(uri, f"more than {REDIRECTS} redirects", status=status)
 
     def _fields(self, url: URL, login: str | None) -> Mapping[str, str]:
-        """Return the credentials for a request; a URI may bring its own for another host."""
+        """Return the credentials for a request; a URI may have its own for another host."""
         if url.origin() == self._origin and self._credentials:
             return self._credentials
         return {} if login is None else {"Authorization": basic(login)}
 
-    def _leave_alone(self, asked: str, url: URL) -> None:
-        """Ask no host that asked to be left alone; others are asked meanwhile."""
-        rest = self._connections.rest_of(url)
-        if rest > 0:
-            raise Unavailable(asked, f"{url.host} asked to be left alone for a while", rest)
+    def _check_retry_after(self, uri: str, url: URL) -> None:
+        """Refuse a request to a host that has asked for none; others get requests meanwhile."""
+        seconds = self._connections.retry_after(url)
+        if seconds > 0:
+            raise Unavailable(uri, f"{url.host} asked for no requests for a while", seconds)
 
-    def _note_rest(self, url: URL, response: aiohttp.ClientResponse) -> None:
-        wish = retry_after(response) if response.status in _BUSY_STATUSES else None
-        if wish is not None:
-            self._connections.let_rest(url, wish)
+    def _note_retry_after(self, url: URL, response: aiohttp.ClientResponse) -> None:
+        seconds = retry_after(response) if response.status in _BUSY_STATUSES else None
+        if seconds is not None:
+            self._connections.set_retry_after(url, seconds)
 
 
 def _authorizes(fields: Mapping[str, str]) -> bool:
@@ -241,23 +242,23 @@ def _unreachable(error: aiohttp.ClientConnectorError) -> str:
     reason = error.os_error
     if not reason.errno or not reason.strerror:
         return str(error)
-    # Numbers of the resolver and of TLS are their own; texts of asyncio name addresses.
+    # The resolver and TLS have error numbers of their own; messages of asyncio contain addresses.
     own = isinstance(reason, (socket.gaierror, ssl.SSLError))
     why = reason.strerror if own else os.strerror(reason.errno)
     return f"cannot connect to {error.host} port {error.port}: {why}"
 
 
-def _url(asked: str, target: str) -> URL:
+def _url(uri: str, target: str) -> URL:
     try:
-        # A URI is sent as the Source wrote it; what is no URI is quoted first.
+        # A URI is sent as the Source wrote it; any other text is quoted first.
         url = URL(target, encoded=_AS_WRITTEN.fullmatch(target) is not None)
         is_web = url.scheme in ("http", "https") and bool(url.host) and url.port is not None
-        # As the resolver will do, whose error would be taken for a fault of the program.
+        # The resolver would raise the same error, but not as one of the URI.
         (url.raw_host or "").encode("idna")
     except ValueError as error:
-        what = "it" if target == asked else repr(target)
-        raise RefusedAddress(asked, f"{what} is no URI: {error}") from None
+        what = "it" if target == uri else repr(target)
+        raise RefusedAddress(uri, f"{what} is no URI: {error}") from None
     if not is_web:
-        what = "it" if target == asked else repr(target)
-        raise RefusedAddress(asked, f"{what} is not an absolute http:// or https:// URL")
+        what = "it" if target == uri else repr(target)
+        raise RefusedAddress(uri, f"{what} is not an absolute http:// or https:// URL")
     return url

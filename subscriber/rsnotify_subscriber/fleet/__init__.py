@@ -1,7 +1,7 @@
-"""Following many Sources in one process, within bounds."""
+"""Following many Sources in one process, within limits."""
 
 from rsnotify_subscriber.fleet.fleet import Fleet
-from rsnotify_subscriber.fleet.status import Phase, SourceStatus, Totals, totals
-from rsnotify_subscriber.sharing import Limits
+from rsnotify_subscriber.fleet.status import FleetTotals, FollowedSourceStatus, Phase, totals
+from rsnotify_subscriber.pool import Limits
 
-__all__ = ["Fleet", "Limits", "Phase", "SourceStatus", "Totals", "totals"]
+__all__ = ["Fleet", "FleetTotals", "FollowedSourceStatus", "Limits", "Phase", "totals"]

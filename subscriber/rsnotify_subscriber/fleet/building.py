@@ -1,39 +1,55 @@
-"""From the settings of a Source to the subscriber that follows it."""
+"""The subscriber of a Source, made from its settings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.command_how import brokered, selection
-from rsnotify_subscriber.command_options import credentials_of
-from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
+from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
+from rsnotify_subscriber.fleet.configuration import (
+    FleetConfiguration,
+    FollowedSource,
+    SourceSettings,
+)
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
 from rsnotify_subscriber.mirror import FolderMirror, default_state
+from rsnotify_subscriber.options import FollowOptions
+from rsnotify_subscriber.pool import SubscriberPool
+from rsnotify_subscriber.push.mqtt import MqttOptions
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.push.websub.terms import WebSubTerms
-from rsnotify_subscriber.sharing import Shared
-from rsnotify_subscriber.storing.database import Place
+from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
+
+T = TypeVar("T", bound=str)
 
 #: The schema of a state in PostgreSQL, where the file names none.
 _SCHEMA = "rsnotify"
 
 
 def build(
-    configuration: Configuration, source: Source, shared: Shared, callbacks: Callbacks | None
+    configuration: FleetConfiguration,
+    source: FollowedSource,
+    shared: SubscriberPool,
+    callbacks: Callbacks | None,
 ) -> Subscriber:
-    """Make the subscriber of one Source, which does not follow it yet.
+    """Return the subscriber of one Source, which does not follow it yet.
 
     Args:
         configuration: The settings.
-        source: Those of the Source.
-        shared: What it shares with the others.
+        source: The settings of the Source.
+        shared: The resources that all subscribers of the fleet share.
         callbacks: Where hubs reach this process.
 
     Raises:
-        ConfigurationError: Something cannot work: the handler, a certificate, a pattern, ...
+        ConfigurationError: A setting cannot work: the handler, a certificate, a pattern, ...
     """
     try:
         return _subscriber(source, Path(configuration.path).absolute().parent, shared, callbacks)
@@ -43,54 +59,92 @@ def build(
 
 
 def _subscriber(
-    source: Source, folder: Path, shared: Shared, callbacks: Callbacks | None
+    source: FollowedSource, folder: Path, shared: SubscriberPool, callbacks: Callbacks | None
 ) -> Subscriber:
+    credentials = Credentials(
+        login=source.login, bearer=source.bearer, headers=parse_header_lines(source.header)
+    )
+    options = follow_options(source, credentials, callbacks)
     return Subscriber(
         source.url,
         _handler(source, folder),
-        state=_place(source),
-        via=source.via,
-        hubs=source.hubs,
-        pace=Pace(
-            poll=source.poll,
-            compare=source.compare,
-            spread=source.spread,
-            rate=source.rate,
-            in_flight=source.in_flight,
-            hold=source.hold,
-        ),
-        selection=selection(
-            source.only, source.excluded, source.type, source.change, source.collection
-        ),
-        prefer=source.prefer,
-        exact=source.exact,
-        per_host=shared.limits.per_source,
-        largest=source.largest,
-        allow_private_addresses=source.allow_private_addresses,
-        credentials=credentials_of(source.login, source.bearer, source.header),
-        callbacks=callbacks,
-        mqtt=brokered(
-            source.mqtt_url,
-            source.mqtt_user,
-            source.mqtt_password,
-            source.mqtt_ca,
-            source.mqtt_certificate,
-            source.mqtt_key,
-            source.mqtt_session,
-            source.mqtt_version,
-        ),
+        state=_location(source),
+        options=replace(options, per_host=shared.limits.per_source),
         shared=shared,
     )
 
 
-def _handler(source: Source, folder: Path) -> AnyHandler:
+def follow_options(
+    settings: SourceSettings,
+    credentials: Credentials,
+    callbacks: Callbacks | None,
+    terms: WebSubTerms = DEFAULT_TERMS,
+) -> FollowOptions:
+    """Return the options that settings of a file or a command line describe.
+
+    Args:
+        settings: The settings.
+        credentials: What is sent to the origin of the Source.
+        callbacks: Where hubs reach this process.
+        terms: The terms of WebSub subscriptions, for a relay.
+
+    Raises:
+        ConfigurationError: A value can never work.
+    """
+    login = BrokerLogin(
+        user=settings.mqtt_user,
+        password=settings.mqtt_password,
+        ca=settings.mqtt_ca,
+        certificate=settings.mqtt_certificate,
+        key=settings.mqtt_key,
+    )
+    return FollowOptions(
+        via=settings.via,
+        hubs=settings.hubs,
+        pace=Pace(
+            poll=settings.poll,
+            compare=settings.compare,
+            spread=settings.spread,
+            rate=settings.rate,
+            in_flight=settings.in_flight,
+            hold=settings.hold,
+        ),
+        selection=Selection(
+            only=_distinct(settings.only),
+            excluded=_distinct(settings.excluded),
+            types=_distinct(settings.type),
+            changes=_distinct(settings.change),
+            collections=_distinct(settings.collection),
+        ),
+        prefer=settings.prefer,
+        exact=settings.exact,
+        largest=settings.largest,
+        allow_private_addresses=settings.allow_private_addresses,
+        credentials=credentials,
+        callbacks=callbacks,
+        terms=terms,
+        mqtt=MqttOptions(
+            url=settings.mqtt_url,
+            login=login,
+            session=settings.mqtt_session,
+            version=settings.mqtt_version,
+        ),
+    )
+
+
+def _distinct(values: Iterable[T]) -> tuple[T, ...]:
+    """Return values in a fixed order, each once, so that equal selections compare equal."""
+    return tuple(sorted(set(values)))
+
+
+def _handler(source: FollowedSource, folder: Path) -> AnyHandler:
     if source.handler is not None:
         return find_handler(source.handler, source.options, folder)
     assert source.dest is not None, "it was checked"
     return FolderMirror(Path(source.dest))
 
 
-def _place(source: Source) -> Path | Place:
+def _location(source: FollowedSource) -> Path | StateLocation:
     if source.postgresql is not None:
         return _postgresql(source.postgresql, source.schema or _SCHEMA)
     if source.state is not None:
@@ -99,24 +153,11 @@ def _place(source: Source) -> Path | Place:
     return default_state(Path(source.dest))
 
 
-def _postgresql(conninfo: str, schema: str) -> Place:
+def _postgresql(conninfo: str, schema: str) -> StateLocation:
     try:
-        from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+        from rsnotify_subscriber.storage.postgresql import PostgreSQLState
     except ImportError:
         raise ConfigurationError(
             'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'
         ) from None
     return PostgreSQLState(conninfo, schema=schema)
-
-
-def terms_of(websub: WebSub) -> WebSubTerms:
-    """Return what is asked of hubs, and what is taken from them."""
-    return WebSubTerms(
-        lease=websub.lease,
-        secret=websub.secret,
-        signatures=websub.signature,
-        refuse=websub.refuse,
-        patience=websub.patience,
-        settle=websub.settle,
-        quiet=websub.quiet,
-    )

@@ -1,4 +1,4 @@
-"""What cannot be said of one setting by its type alone."""
+"""Checks of settings that types cannot express, such as settings that exclude each other."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.wrong_setting import WrongSetting
-from rsnotify.runtime.mqtt.names import parse_broker
-from rsnotify_subscriber.fleet.configuration import Source, Terms
+from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify_subscriber.fleet.configuration import FollowedSource, SourceSettings
 from rsnotify_subscriber.mirror import default_state
-from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.via import Via
 
 _EXCLUSIVE = (
     ("dest", "handler"),
@@ -19,23 +19,23 @@ _EXCLUSIVE = (
 )
 
 
-def check_source(number: int, source: Source, *, reachable: bool) -> None:
-    """Check that what is said of one Source goes together.
+def check_source(number: int, source: FollowedSource, *, reachable: bool) -> None:
+    """Check that the settings of one Source fit together.
 
     Args:
-        number: Its place in the file.
-        source: What is said.
+        number: The number of the Source in the file.
+        source: The settings.
         reachable: Whether hubs can reach this process.
 
     Raises:
-        WrongSetting: Something is missing, or too much.
+        WrongSetting: A setting is missing, or contradicts another.
     """
     for key, reason in _faults(source, reachable=reachable):
         raise WrongSetting(("source", number, key), reason)
 
 
-def check_terms(terms: Terms) -> None:
-    """Check what can be checked of settings for all Sources.
+def check_terms(terms: SourceSettings) -> None:
+    """Check the settings for all Sources, as far as possible.
 
     Raises:
         WrongSetting: One of them is wrong.
@@ -44,7 +44,7 @@ def check_terms(terms: Terms) -> None:
         raise WrongSetting(("defaults", key), reason)
 
 
-def _broker_faults(terms: Terms) -> Iterator[tuple[str, str]]:
+def _broker_faults(terms: SourceSettings) -> Iterator[tuple[str, str]]:
     if terms.mqtt_url is not None:
         try:
             parse_broker(terms.mqtt_url)
@@ -52,7 +52,7 @@ def _broker_faults(terms: Terms) -> Iterator[tuple[str, str]]:
             yield "mqtt_url", str(error)
 
 
-def _faults(source: Source, *, reachable: bool) -> Iterator[tuple[str, str]]:
+def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, str]]:
     for one, other in _EXCLUSIVE:
         if getattr(source, one) is not None and getattr(source, other) is not None:
             yield other, f"there is {one} already; only one of the two can be"
@@ -77,14 +77,14 @@ def _is_within(state: str | None, dest: str) -> bool:
     return state is not None and Path(state).is_relative_to(dest)
 
 
-def check_apart(sources: Sequence[Source]) -> None:
-    """Check that no two Sources get in each other's way.
+def check_apart(sources: Sequence[FollowedSource]) -> None:
+    """Check that no two Sources use the same folder, schema or session.
 
     Raises:
         WrongSetting: Two have the same name or place, or the place of one is in that of another.
     """
     titles: set[str] = set()
-    taken = _Taken()
+    owners = _PlaceOwners()
     for number, source in enumerate(sources):
         if source.title in titles:
             reason = f"another Source is called {source.title}, too; give each a name of its own"
@@ -92,16 +92,16 @@ def check_apart(sources: Sequence[Source]) -> None:
         titles.add(source.title)
         places = list(_places(source))
         for key, place in places:
-            other = taken.by(place)
+            other = owners.owner(place)
             if other is not None:
                 reason = f"{other} has its own there; choose another for each, as with {{name}}"
                 raise WrongSetting(("source", number, key), reason)
         for _, place in places:
-            taken.take(place, source.title)
+            owners.add(place, source.title)
 
 
-def _places(source: Source) -> Iterator[tuple[str, object]]:
-    """Give what only one Source can use, by the key that says so."""
+def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
+    """Yield the places that only one Source can use, with the key of each."""
     if source.dest is not None:
         yield "dest", Path(source.dest)
     if source.state is not None:
@@ -114,21 +114,21 @@ def _places(source: Source) -> Iterator[tuple[str, object]]:
         yield "mqtt_session", (source.mqtt_url, source.mqtt_user, source.mqtt_session)
 
 
-class _Taken:
-    """Places that somebody has. A folder is taken with all in it, and with all it is in."""
+class _PlaceOwners:
+    """The Source that uses each place. Nobody else can use folders inside or around its folder."""
 
     def __init__(self) -> None:
         self._owners: dict[object, str] = {}
         self._around: dict[object, str] = {}
 
-    def by(self, place: object) -> str | None:
-        """Return whose it is, if it is somebody's."""
+    def owner(self, place: object) -> str | None:
+        """Return the Source that uses a place, if there is one."""
         within = (place, *place.parents) if isinstance(place, Path) else (place,)
         owners = [self._owners[one] for one in within if one in self._owners]
         return owners[0] if owners else self._around.get(place)
 
-    def take(self, place: object, owner: str) -> None:
-        """Let it be somebody's."""
+    def add(self, place: object, owner: str) -> None:
+        """Store that a Source uses a place."""
         self._owners[place] = owner
         if isinstance(place, Path):
             self._around.update(dict.fromkeys(place.parents, owner))

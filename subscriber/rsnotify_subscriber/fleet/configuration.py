@@ -1,4 +1,4 @@
-"""The settings of `rsnotify follow --config`: what is followed, and within which limits."""
+"""The settings of `rsnotify follow --config`: the Sources, how they are followed, and limits."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from rsnotify.errors import shown
+from rsnotify.errors import without_credentials
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.fetching.fetcher import LARGEST
-from rsnotify_subscriber.push.choosing import Via
-from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
-from rsnotify_subscriber.sharing import Limits
+from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
+from rsnotify_subscriber.pool import Limits
+from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.via import Via
 
 _Count = Annotated[int, Meta(ge=1, le=10**9)]
 _Bytes = Annotated[int, Meta(ge=1, le=10**15)]
@@ -20,7 +20,7 @@ _Bytes = Annotated[int, Meta(ge=1, le=10**15)]
 _Seconds = Annotated[float, Meta(gt=0, le=3e7)]
 _Text = Annotated[str, Meta(min_length=1)]
 _Path = Annotated[str, Meta(pattern=r"^[^\x00]+\Z", description="the path of a file or folder")]
-#: What can stand in the name of a folder.
+#: The name of a Source, which can be part of the name of a folder.
 Name = Annotated[
     str,
     Meta(
@@ -32,44 +32,44 @@ Name = Annotated[
 ]
 
 
-class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a Source is followed; in `[defaults]`, how all are that do not say otherwise.
+class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a Source is followed; in `[defaults]`, how all are without a setting of their own.
 
     In `dest`, `state`, `schema` and `mqtt_session`, `{name}` stands for the name of the Source.
 
     Args:
-        dest: The folder of a mirror; or else there is a `handler`.
-        handler: What applies changes, as `package.module:name`.
-        options: What the handler is made with, where it is made.
+        dest: The folder of a mirror; without one there is a `handler`.
+        handler: The handler, as `package.module:name`.
+        options: The arguments with which the handler is made.
         state: The folder of the state; by default beside `dest`.
-        postgresql: How to connect to the database that has the state, instead of a folder.
+        postgresql: How to connect to the database with the state, instead of a folder.
         schema: The schema of the state there.
         only: Patterns of URIs that are followed.
         excluded: Patterns of URIs that are not; `except` in the file.
         type: Media types that are followed.
         change: Types of change that are followed.
         collection: Collections whose members are followed.
-        prefer: Media types that are held where a resource is offered in several.
-        exact: Whether of each change its own version is fetched.
-        via: How changes are heard of.
-        hubs: How many ways to hear of them are kept up at once.
-        poll: Seconds between polls while there is no push.
-        compare: Seconds between two comparisons of the whole copy with what the Source lists.
-        spread: Within which time what was pushed is asked for, by chance; None leaves it to how
-            many listen.
-        rate: How many resources are asked for in a second at most; None for any number.
-        in_flight: Changes that may be out to be applied at once.
-        hold: Changes of fragments beyond a gap that are kept.
-        largest: Bytes that are taken of content whose length is not announced.
+        prefer: Media types to copy where a resource is offered in several.
+        exact: Whether the version of each change is fetched.
+        via: The transport by which changes arrive.
+        hubs: How many connections to hubs are kept up at the same time.
+        poll: The seconds between polls while there is no push.
+        compare: The seconds between two comparisons of the whole copy with the Source's lists.
+        spread: The longest random delay of requests for pushed changes, in seconds; None to
+            derive it from the number of subscribers.
+        rate: The most resources that are requested in a second; None for any number.
+        in_flight: The most changes that are being applied at the same time.
+        hold: The most changes of fragments beyond a gap that are kept.
+        largest: The most bytes of content whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at private addresses.
-        mqtt_url: The MQTT broker to use, whatever the Source names.
+        mqtt_url: The MQTT broker to use instead of the one that the Source names.
         mqtt_user: The user there.
-        mqtt_password: Its password.
+        mqtt_password: The password of that user.
         mqtt_password_file: A file with that password.
-        mqtt_ca: A file with the certificates that the broker's has to come from.
-        mqtt_certificate: A file with the certificate to show to the broker.
-        mqtt_key: A file with the private key of that.
-        mqtt_session: The session that the broker keeps while one is away.
+        mqtt_ca: A file with CA certificates that verify the certificate of the broker.
+        mqtt_certificate: A file with a client certificate for the broker.
+        mqtt_key: A file with its private key.
+        mqtt_session: The session that the broker keeps while the subscriber is away.
         mqtt_version: The version of MQTT.
     """
 
@@ -94,7 +94,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rate: Annotated[float, Meta(ge=0.001)] | None = None
     in_flight: _Count = 32
     hold: _Count = 2_000
-    largest: _Bytes = LARGEST
+    largest: _Bytes = MOST_CONTENT_BYTES
     allow_private_addresses: bool = False
     mqtt_url: str | None = None
     mqtt_user: str | None = None
@@ -107,16 +107,16 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mqtt_version: Literal["5", "3.1.1"] = "5"
 
     def __repr__(self) -> str:
-        """Return what may be logged."""
+        """Return a text without secrets, for logs."""
         return f"{type(self).__name__}(dest={self.dest!r}, handler={self.handler!r})"
 
 
-class Source(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A Source and how it is followed, `[[source]]` in TOML. Two that are the same are equal.
 
     Args:
-        url: The Source, as `rsnotify follow` takes it.
-        name: What it is called; by default that URL, without the password that it may have.
+        url: The URL of the Source, as for `rsnotify follow`.
+        name: Its name; by default that URL, without a password.
         login: A user and password for the Source, as `user:password`.
         bearer: A bearer token for it.
         header: Header fields for it, each as `NAME: VALUE`.
@@ -130,24 +130,24 @@ class Source(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def title(self) -> str:
-        """What it is called."""
-        return self.name or shown(self.url)
+        """The name."""
+        return self.name or without_credentials(self.url)
 
 
-class WebSub(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How hubs reach this process, and what is asked of them: options `--callback-…`.
+class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How hubs reach this process, and the terms of subscriptions: options `--callback-…`.
 
     Args:
-        url: Where that is from outside; None where they do not.
+        url: The URL from outside; None if hubs do not reach this process.
         host: The address to listen on.
         port: The port to listen on; by default that of the URL.
-        lease: The lease that a hub is asked for, in seconds.
-        secret: Whether hubs are given a secret.
-        signature: The methods of signatures that are taken.
+        lease: As in `WebSubTerms`, like the others below.
+        secret: Whether each subscription gets a secret.
+        signature: The methods of signatures that are accepted.
         refuse: Whether content with a wrong signature is answered with 403.
-        patience: How long a hub may take to ask back, in seconds.
-        settle: How long it may take to begin to deliver.
-        quiet: How long it may be silent.
+        patience: How long a hub may take to verify a subscription, in seconds.
+        settle: How long a hub may take to begin to deliver.
+        quiet: How long a hub may be silent.
     """
 
     url: str | None = None
@@ -161,28 +161,41 @@ class WebSub(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     settle: _Seconds = DEFAULT_TERMS.settle
     quiet: _Seconds = DEFAULT_TERMS.quiet
 
+    @property
+    def terms(self) -> WebSubTerms:
+        """The terms of subscriptions."""
+        return WebSubTerms(
+            lease=self.lease,
+            secret=self.secret,
+            signatures=self.signature,
+            refuse=self.refuse,
+            patience=self.patience,
+            settle=self.settle,
+            quiet=self.quiet,
+        )
 
-class Bounds(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits as a file gives them."""
+
+class LimitSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of the fleet, `[limits]` in a file."""
 
 
-class Configuration(Struct, frozen=True, kw_only=True):
-    """All settings, as they hold: paths are absolute, and nothing is left to `[defaults]`.
+class FleetConfiguration(Struct, frozen=True, kw_only=True):
+    """All settings in their final form: paths are absolute, and `[defaults]` are applied.
 
     Args:
         path: The file.
-        limits: What all Sources may use together.
+        limits: The limits for all Sources together.
         websub: How hubs reach this process.
         sources: The Sources, in the order of the file.
     """
 
     path: str
-    limits: Bounds = Bounds()
-    websub: WebSub = WebSub()
-    sources: tuple[Source, ...] = ()
+    limits: LimitSettings = LimitSettings()
+    websub: WebSubSettings = WebSubSettings()
+    sources: tuple[FollowedSource, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that say all of this."""
+        """The files of this configuration."""
         secrets = {one.mqtt_password_file for one in self.sources} - {None}
         return (self.path, *sorted(filter(None, secrets)))

@@ -1,4 +1,4 @@
-"""The library: many subscribers in one process, within bounds."""
+"""Many subscribers in one process, within limits."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber.fleet.member import Member
-from rsnotify_subscriber.fleet.status import SourceStatus
-from rsnotify_subscriber.sharing import Limits, Shared
+from rsnotify_subscriber.fleet.member import FleetMember
+from rsnotify_subscriber.fleet.status import FollowedSourceStatus
+from rsnotify_subscriber.pool import Limits, SubscriberPool
 from rsnotify_subscriber.subscriber import Subscriber
 
-#: Seconds for which changes are gathered, since to look at all may take as long.
+#: The seconds between two checks of a condition on all Sources, as one may take as long.
 _GATHER = 0.02
 
-_Run = Callable[[Member], Coroutine[None, None, None]]
+_Run = Callable[[FleetMember], Coroutine[None, None, None]]
 
 
 class Fleet:
-    """Follows any number of Sources. The failure of one is tried again, and ends none of them.
+    """Follows any number of Sources. One that fails is retried, and the others continue.
 
-    Each is a `Subscriber(…, shared=fleet.shared)` that was not begun, with its own handler and
-    place for its state. Use `run` or `catch_up`, or the fleet as an async context manager, which
-    follows in the background as long as it is open.
+    Each is a `Subscriber(…, shared=fleet.shared)` that was not started, with its own handler and
+    location for its state. Use `run` or `catch_up`, or the fleet as an async context manager, which
+    follows in the background while it is open.
 
     Args:
         limits: How much of the machine they may use together.
@@ -38,43 +38,43 @@ class Fleet:
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
         limits.check()
-        self.shared = Shared(limits)
-        self._turns = asyncio.Semaphore(limits.starting)
-        self._members: dict[str, Member] = {}
-        self._tasks: dict[Member, asyncio.Task[None]] = {}
+        self.shared = SubscriberPool(limits)
+        self._start_slots = asyncio.Semaphore(limits.starting)
+        self._members: dict[str, FleetMember] = {}
+        self._tasks: dict[FleetMember, asyncio.Task[None]] = {}
         self._run: _Run | None = None
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def status(self) -> dict[str, SourceStatus]:
-        """How each is doing, by its name."""
+    def status(self) -> dict[str, FollowedSourceStatus]:
+        """The status of each Source, by its name."""
         return {name: member.status for name, member in self._members.items()}
 
     @property
     def in_handler(self) -> list[str]:
-        """The names of those whose handler has been called and has not returned."""
-        members = list(self._members.items())  # asked for in any thread
+        """The names of Sources whose handler has been called and has not returned."""
+        members = list(self._members.items())  # a copy, as this is called in any thread
         return [name for name, member in members if member.is_in_handler]
 
     def __contains__(self, name: str) -> bool:
         """Return whether a Source of this name is followed."""
         return name in self._members
 
-    async def until(self, condition: Callable[[Mapping[str, SourceStatus]], bool]) -> None:
-        """Wait until the status of all is such, while they are followed.
+    async def until(self, condition: Callable[[Mapping[str, FollowedSourceStatus]], bool]) -> None:
+        """Wait until the statuses meet a condition, while the Sources are followed.
 
-        It is looked at soon after something has changed for one of them.
+        It is checked soon after the status of a Source has changed.
         """
         while not condition(self.status):
             await self.shared.moved.wait()
             await asyncio.sleep(_GATHER)
 
     def add(self, name: str, subscriber: Subscriber) -> None:
-        """Follow one Source more; at once where the fleet is running.
+        """Add a Source; it is followed at once if the fleet is running.
 
         Args:
-            name: What it is called.
+            name: The name of the Source.
             subscriber: Follows it.
 
         Raises:
@@ -82,12 +82,14 @@ class Fleet:
         """
         if name in self._members:
             raise ConfigurationError(f"a Source named {name} is followed already")
-        member = self._members[name] = Member(name, subscriber, self._turns, self.shared.tell)
+        member = self._members[name] = FleetMember(
+            name, subscriber, self._start_slots, self.shared.wake
+        )
         if self._run is not None:
             self._begin(member, self._run)
 
     async def remove(self, name: str) -> None:
-        """Follow a Source no longer, and wait until what is being committed is committed.
+        """Remove a Source, and wait until changes that are being committed are committed.
 
         Raises:
             KeyError: There is none of this name.
@@ -96,25 +98,25 @@ class Fleet:
         member.stop()
         task = self._tasks.get(member)
         if task is not None:
-            await asyncio.wait({task})  # where nobody waits for it any more, `run` does
+            await asyncio.wait({task})  # if this is cancelled, `run` waits for it
             self._tasks.pop(member, None)
 
     async def run(self) -> None:
         """Follow until `stop` is called."""
         async with self.shared:
-            self._begin_all(Member.follow)
+            self._begin_all(FleetMember.follow)
             try:
                 await self._stopping.wait()
             finally:
                 await self._end_all()
 
     async def catch_up(self) -> None:
-        """Follow each until it is level with its Source's lists, or has failed.
+        """Follow each Source until its copy is level with its lists, or it has failed.
 
-        The `status` then tells what has.
+        The `status` then has the errors.
         """
         async with self.shared:
-            self._begin_all(Member.catch_up)
+            self._begin_all(FleetMember.catch_up)
             try:
                 while running := [task for task in self._tasks.values() if not task.done()]:
                     await asyncio.wait(running)
@@ -122,7 +124,7 @@ class Fleet:
                 await self._end_all()
 
     def stop(self) -> None:
-        """Let `run` or `catch_up` end in order: what is being committed is committed."""
+        """End `run` or `catch_up` in order: changes that are being committed are committed."""
         self._stopping.set()
         for member in self._members.values():
             member.stop()
@@ -141,13 +143,13 @@ class Fleet:
         for member in self._members.values():
             self._begin(member, run)
 
-    def _begin(self, member: Member, run: _Run) -> None:
+    def _begin(self, member: FleetMember, run: _Run) -> None:
         self._tasks[member] = asyncio.create_task(run(member))
         if self._stopping.is_set():
             member.stop()
 
     async def _end_all(self) -> None:
-        """Wait until all have ended; where that is cancelled, they are, too."""
+        """Wait until all have ended; if this is cancelled, cancel them, too."""
         self._run = None
         self.stop()
         tasks, self._tasks = set(self._tasks.values()), {}

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber.received import Handler, Received, Within
+from rsnotify_subscriber.handlers import Handler, Received, TransactionalHandler
 
-#: What a `Subscriber` takes as its handler.
-AnyHandler = Handler | Within | Callable[[Received], Awaitable[None]]
+#: The types of handler that a `Subscriber` accepts.
+AnyHandler = Handler | TransactionalHandler | Callable[[Received], Awaitable[None]]
 
 
 def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHandler:
-    """Import a handler, or make it.
+    """Return a handler by its name.
 
-    A class, or another function than an async one, is called with the options, and gives the
-    handler; so each Source has one of its own.
+    A class, or a function that is not async, is called with the options and returns the handler;
+    so each Source has one of its own.
 
     Args:
-        name: The module and what is in it, as `package.module:name`.
-        options: What the handler is made with.
-        folder: Where modules are looked for, beside where Python looks for them.
+        name: The module and the name in it, as `package.module:name`.
+        options: The arguments for the class or function.
+        folder: A folder with modules, beside those of Python's search path.
 
     Raises:
         ConfigurationError: There is no such handler, or it cannot be made.
@@ -40,8 +40,8 @@ def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHand
     try:
         handler = found(**options)
     except Exception as error:
-        # It is not ours: whatever it raises, the user has to hear of it.
-        raise ConfigurationError(f"{name} made no handler: {_said(error)}") from error
+        # Code of the user may raise anything, and the user has to see it.
+        raise ConfigurationError(f"{name} made no handler: {_message(error)}") from error
     if not _is_handler(handler):
         raise ConfigurationError(f"{name} made no handler, but {type(handler).__name__}")
     return handler  # type: ignore[no-any-return]
@@ -50,7 +50,7 @@ def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHand
 def _is_handler(found: Any) -> bool:
     if isinstance(found, type):
         return False
-    return isinstance(found, Handler | Within) or any(
+    return isinstance(found, Handler | TransactionalHandler) or any(
         inspect.iscoroutinefunction(one) for one in (found, type(found).__call__)
     )
 
@@ -60,16 +60,16 @@ def _imported(name: str, folder: Path) -> Any:
     if not module or not path:
         raise ConfigurationError(f"{name!r} names no handler; write package.module:name")
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # last, so that nothing there hides what Python has
+        sys.path.append(str(folder))  # last, so that nothing in it hides another module
     try:
         found: Any = importlib.import_module(module)
         for step in path.split("."):
             found = getattr(found, step)
     except (Exception, SystemExit) as error:
         # A module may raise anything when it is imported.
-        raise ConfigurationError(f"cannot import {name}: {_said(error)}") from error
+        raise ConfigurationError(f"cannot import {name}: {_message(error)}") from error
     return found
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

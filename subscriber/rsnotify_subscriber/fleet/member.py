@@ -1,4 +1,4 @@
-"""One Source of a fleet: followed whatever happens, and begun when it is its turn."""
+"""One Source of a fleet: started when there is a slot, and followed again after each failure."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from random import Random
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber.fleet.status import Phase, SourceStatus
+from rsnotify_subscriber.fleet.status import FollowedSourceStatus, Phase
 from rsnotify_subscriber.subscriber import Subscriber
 
 logger = logging.getLogger("rsnotify.subscriber.fleet")
 
-#: Which Source of a fleet the current task is about, for who writes logs; empty for none.
-NAME: ContextVar[str] = ContextVar("rsnotify_source", default="")
+#: The Source of the current task, for log lines; empty for none.
+SOURCE_NAME: ContextVar[str] = ContextVar("rsnotify_source", default="")
 
 _RETRY = Retry(first=1.0, most=300.0)
-#: Seconds after which the next may begin, though this one is not yet in step.
+#: The seconds after which the next Source may start, even if this one is not yet in step.
 _PATIENCE = 10.0
 
 
-class Member:
+class FleetMember:
     """Keeps one subscriber running; used once.
 
     Args:
-        name: What the Source is called.
+        name: The name of the Source.
         subscriber: Follows it.
-        turns: Lets a few begin at a time.
+        start_slots: Limits how many Sources start at the same time.
         moved: Is called when the phase has changed.
-        retry: The waits between tries.
+        retry: The waits between attempts.
     """
 
     def __init__(
         self,
         name: str,
         subscriber: Subscriber,
-        turns: asyncio.Semaphore,
+        start_slots: asyncio.Semaphore,
         moved: Callable[[], None],
         retry: Retry = _RETRY,
     ) -> None:
         self._name = name
         self._subscriber = subscriber
-        self._turns = turns
+        self._start_slots = start_slots
         self._moved = moved
         self._retry = retry
         self._random = Random()
@@ -53,18 +53,18 @@ class Member:
         self._phase = Phase.WAITING
         self._error: Exception | None = None
         self._stopping = asyncio.Event()
-        self._turn: asyncio.Task[bool] | None = None
+        self._waiting: asyncio.Task[bool] | None = None
 
     @property
-    def status(self) -> SourceStatus:
-        """How it is doing."""
+    def status(self) -> FollowedSourceStatus:
+        """The present status."""
         status = self._subscriber.status
-        # What failed counts until it is shown to work.
+        # A failure counts until the copy is level again.
         failed = self._error if self._phase is Phase.FAILED or not status.level else None
-        error = status.error if failed is None else _told(failed)
+        error = status.error if failed is None else _message(failed)
         if error is None and status.in_step is False:
             error = status.difference
-        return SourceStatus(self._phase, status, error)
+        return FollowedSourceStatus(self._phase, status, error)
 
     @property
     def is_in_handler(self) -> bool:
@@ -72,54 +72,54 @@ class Member:
         return bool(self._subscriber.in_handler)
 
     def stop(self) -> None:
-        """Let `follow` or `catch_up` end in order."""
+        """End `follow` or `catch_up` in order."""
         self._stopping.set()
         self._subscriber.stop()
-        if self._turn is not None:
-            self._turn.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     async def follow(self) -> None:
-        """Follow until stopped; what fails is tried again, ever less often."""
-        NAME.set(self._name)
+        """Follow until stopped; after a failure try again, with growing waits."""
+        SOURCE_NAME.set(self._name)
         while not self._stopping.is_set():
             await self._try(self._subscriber.run)
             if self._phase is Phase.FAILED:
-                await self._rest()
-        self._turn_to(Phase.ENDED)
+                await self._back_off()
+        self._set_phase(Phase.ENDED)
 
     async def catch_up(self) -> None:
-        """Catch up once, when it is its turn; what fails is left as it is."""
-        NAME.set(self._name)
+        """Catch up once, when there is a slot; a failure is final."""
+        SOURCE_NAME.set(self._name)
         await self._try(self._subscriber.catch_up)
         if self._phase is not Phase.FAILED:
-            self._turn_to(Phase.ENDED)
+            self._set_phase(Phase.ENDED)
 
     async def _try(self, run: Callable[[], Coroutine[None, None, None]]) -> None:
-        if not await self._wait_for_turn():
+        if not await self._wait_for_slot():
             return
-        self._turn_to(Phase.FOLLOWED)
+        self._set_phase(Phase.FOLLOWED)
         running = asyncio.create_task(run())
         try:
-            await self._give_way(running)
+            await self._release_slot(running)
             await running
             self._error = None
         except Exception as error:
             self._fail(error)
         finally:
-            running.cancel()  # in case that this is cancelled
+            running.cancel()  # if this task was cancelled
             await asyncio.wait({running})
 
-    async def _wait_for_turn(self) -> bool:
-        """Return whether it has come; if not, one was stopped before."""
-        self._turn = asyncio.create_task(self._turns.acquire())
+    async def _wait_for_slot(self) -> bool:
+        """Return whether there is a slot now; if not, the Source was stopped before."""
+        self._waiting = asyncio.create_task(self._start_slots.acquire())
         try:
-            await asyncio.wait({self._turn})
+            await asyncio.wait({self._waiting})
         finally:
-            self._turn.cancel()
-        return not self._turn.cancelled()
+            self._waiting.cancel()
+        return not self._waiting.cancelled()
 
-    async def _give_way(self, running: asyncio.Task[None]) -> None:
-        """Let the next begin once this one is in step or has a fault, or takes too long."""
+    async def _release_slot(self, running: asyncio.Task[None]) -> None:
+        """Release the slot once this Source is in step or has an error, or takes too long."""
         begun = asyncio.create_task(
             self._subscriber.until(lambda status: status.level or status.error is not None)
         )
@@ -129,27 +129,27 @@ class Member:
             )
         finally:
             begun.cancel()
-            self._turns.release()
+            self._start_slots.release()
 
     def _fail(self, error: Exception) -> None:
-        if self._error is None or _told(error) != _told(self._error):
+        if self._error is None or _message(error) != _message(self._error):
             unexpected = not isinstance(error, RsnotifyError)
-            logger.warning("following failed: %s", _told(error), exc_info=unexpected)
-        # What comes after one was in step is a new fault, and not the old one.
+            logger.warning("following failed: %s", _message(error), exc_info=unexpected)
+        # A failure after the copy was level is a new one.
         self._failures = 1 if self._subscriber.status.level else self._failures + 1
         self._error = error
-        self._turn_to(Phase.FAILED)
+        self._set_phase(Phase.FAILED)
 
-    async def _rest(self) -> None:
+    async def _back_off(self) -> None:
         delay = self._retry.delay(self._failures, self._random)
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._stopping.wait()
 
-    def _turn_to(self, phase: Phase) -> None:
+    def _set_phase(self, phase: Phase) -> None:
         self._phase = phase
         self._moved()
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error) if isinstance(error, RsnotifyError) else f"{type(error).__name__}: {error}"

@@ -1,27 +1,34 @@
-"""From the text of a file to settings; what is wrong is told with its line, table and key."""
+"""From the text of a file to settings; errors name the line, the table and the key."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, WrongOption, shown
+from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
+from rsnotify.runtime.config.files import decode_settings, read_text
 from rsnotify.runtime.config.line_numbers import line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
+from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
-from rsnotify_subscriber.fleet.configuration import Bounds, Configuration, Source, Terms, WebSub
+from rsnotify_subscriber.fleet.configuration import (
+    FleetConfiguration,
+    FollowedSource,
+    LimitSettings,
+    SourceSettings,
+    WebSubSettings,
+)
 
 T = TypeVar("T", bound=Struct)
 
 _PATHS = ("dest", "state", "mqtt_password_file", "mqtt_ca", "mqtt_certificate", "mqtt_key")
 _NAMED = ("dest", "state", "schema", "mqtt_session")
-#: Whoever says the one for himself does not want the others of `[defaults]`.
+#: A Source with the first setting does not inherit the others from `[defaults]`.
 _INSTEAD = {
     "dest": ("handler", "options", "schema"),
     "handler": ("dest", "options"),
@@ -32,7 +39,7 @@ _INSTEAD = {
 }
 
 
-#: What the options for `[websub]` begin with.
+#: The prefix of the options for `[websub]`.
 _CALLBACK = "callback_"
 
 
@@ -43,13 +50,13 @@ class _File(Struct, forbid_unknown_fields=True):
     source: list[dict[str, Any]] = []
 
 
-class Text:
-    """A file of settings, to say where in it something stands.
+class SettingsText:
+    """The text of a file of settings, to find the line of a setting.
 
     Args:
         path: The file.
-        text: What is in it.
-        options: Names of settings that the command line gives, and not the file.
+        text: Its text.
+        options: The settings of the command line.
     """
 
     def __init__(self, path: str, text: str, options: Mapping[str, Any]) -> None:
@@ -57,8 +64,8 @@ class Text:
         self._text = text
         self._options = options
 
-    def blame(self, wrong: WrongSetting, sources: list[dict[str, Any]]) -> ConfigurationError:
-        """Tell what is wrong in one sentence."""
+    def error(self, wrong: WrongSetting, sources: list[dict[str, Any]]) -> ConfigurationError:
+        """Return the error with the place of the setting."""
         table, *rest = wrong.path
         option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
         if table in ("defaults", "websub") and option in self._options:
@@ -70,25 +77,47 @@ class Text:
 
 
 def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]]) -> str:
-    """Return the name of a table as it is written, or of the key where it is none."""
+    """Return the name of a table as it is written, or of a key outside of tables."""
     if table != "source" or not rest:
         return f"[{table}]" if table in _File.__struct_fields__ else str(table)
     number = int(rest[0])
     own = sources[number] if sources else {}
     name = own.get("name") or own.get("url")
-    return f"[[source]] {shown(name) if isinstance(name, str) else number + 1}"
+    return f"[[source]] {without_credentials(name) if isinstance(name, str) else number + 1}"
+
+
+def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
+    """Read a file of Sources.
+
+    Args:
+        path: A file ending in .toml or .json.
+        given: Settings of the command line, which override `[defaults]` and `[websub]`.
+
+    Raises:
+        ConfigurationError: Something cannot be read, or a setting is unknown or wrong.
+    """
+    text = read_text(path)
+    found = parse(str(path), text, decode_settings(path, text), given)
+    return replace(found, sources=tuple(map(_with_secret, found.sources)))
+
+
+def _with_secret(source: FollowedSource) -> FollowedSource:
+    if source.mqtt_password_file is None:
+        return source
+    password = read_text(source.mqtt_password_file).removesuffix("\n")
+    return replace(source, mqtt_password=password)
 
 
 def parse(
     path: str, text: str, settings: Mapping[str, Any], given: Mapping[str, Any] | None = None
-) -> Configuration:
-    """Make settings of what a file says.
+) -> FleetConfiguration:
+    """Return the configuration in a file.
 
     Args:
-        path: The file; relative paths in it begin from its folder.
-        text: What is in it.
-        settings: That, decoded.
-        given: What the command line gives, over `[defaults]` and `[websub]`.
+        path: The file; relative paths in it begin at its folder.
+        text: Its text.
+        settings: The decoded text.
+        given: Settings of the command line, which override `[defaults]` and `[websub]`.
 
     Raises:
         ConfigurationError: A setting is unknown or wrong.
@@ -100,10 +129,10 @@ def parse(
         sources = file.source
         return _configured(path, file, given)
     except WrongSetting as wrong:
-        raise Text(path, text, given).blame(wrong, sources) from None
+        raise SettingsText(path, text, given).error(wrong, sources) from None
 
 
-def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configuration:
+def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfiguration:
     websub = file.websub | {
         name.removeprefix(_CALLBACK): value
         for name, value in given.items()
@@ -111,12 +140,12 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configurati
     }
     options = {name: value for name, value in given.items() if not name.startswith(_CALLBACK)}
     defaults = _over(file.defaults, options)
-    check_terms(_converted(defaults, Terms, "defaults"))
+    check_terms(_converted(defaults, SourceSettings, "defaults"))
     folder = PurePath(os.path.abspath(path)).parent
-    configuration = Configuration(
+    configuration = FleetConfiguration(
         path=path,
-        limits=_converted(file.limits, Bounds, "limits"),
-        websub=_converted(websub, WebSub, "websub"),
+        limits=_converted(file.limits, LimitSettings, "limits"),
+        websub=_converted(websub, WebSubSettings, "websub"),
         sources=tuple(
             _source(number, one, defaults, folder) for number, one in enumerate(file.source)
         ),
@@ -127,11 +156,11 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configurati
 
 def _source(
     number: int, own: Mapping[str, Any], defaults: Mapping[str, Any], folder: PurePath
-) -> Source:
+) -> FollowedSource:
     settings = _over(defaults, own)
     if isinstance(own.get("options"), dict) and not own.keys() & {"dest", "handler"}:
         settings["options"] = {**defaults.get("options", {}), **own["options"]}
-    return _placed(_converted(settings, Source, "source", number), number, folder)
+    return _placed(_converted(settings, FollowedSource, "source", number), number, folder)
 
 
 def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,8 +168,8 @@ def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in defaults.items() if name not in unwanted} | dict(own)
 
 
-def _placed(source: Source, number: int, folder: PurePath) -> Source:
-    """Put the name of a Source where it is wanted, and the folder before its paths."""
+def _placed(source: FollowedSource, number: int, folder: PurePath) -> FollowedSource:
+    """Insert the name of a Source into its settings, and make its paths absolute."""
     found: dict[str, Any] = {}
     for key in _NAMED:
         value = getattr(source, key)
@@ -155,7 +184,7 @@ def _placed(source: Source, number: int, folder: PurePath) -> Source:
     return replace(source, **found)
 
 
-def _check(configuration: Configuration) -> None:
+def _check(configuration: FleetConfiguration) -> None:
     if not configuration.sources:
         raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
     for number, source in enumerate(configuration.sources):
@@ -167,4 +196,4 @@ def _converted(settings: Mapping[str, Any], kind: type[T], *table: str | int) ->
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
-        raise understand(str(error), kind, table) from None
+        raise wrong_setting_from(str(error), kind, table) from None

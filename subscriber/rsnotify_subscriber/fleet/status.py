@@ -1,4 +1,4 @@
-"""How each of many Sources is doing, and all of them together."""
+"""The status of each of many Sources, and their totals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rsnotify_subscriber.status import PushState, Status
 
 
 class Phase(StrEnum):
-    """Where a Source is: it waits for its turn, is followed, failed and is tried again, or ended.
+    """Whether a Source waits to start, is followed, has failed and will be retried, or has ended.
 
-    One that is followed may be away: then its lists cannot be read, and `Status.error` says why.
+    A Source that is followed may not answer: then `Status.error` has the reason.
     """
 
     WAITING = "waiting"
@@ -22,11 +22,11 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class SourceStatus(Struct, frozen=True):
-    """How one Source is doing.
+class FollowedSourceStatus(Struct, frozen=True):
+    """The status of one Source.
 
     Args:
-        phase: Where it is.
+        phase: The phase.
         status: The status of its subscriber.
         error: In a sentence, what is wrong; None if nothing is.
     """
@@ -36,14 +36,14 @@ class SourceStatus(Struct, frozen=True):
     error: str | None = None
 
 
-class Totals(Struct, frozen=True):
-    """How all of them are doing.
+class FleetTotals(Struct, frozen=True):
+    """The totals of all Sources.
 
     Args:
         sources: How many there are.
         level: How many are in step.
-        pushed: To how many changes are pushed.
-        wrong: With how many something is wrong.
+        pushed: How many push their changes.
+        wrong: How many have an error.
         resources: How many resources are held.
         applied: Changes applied since the start.
         pending: Resources with changes that are known and not yet applied.
@@ -58,10 +58,10 @@ class Totals(Struct, frozen=True):
     pending: int
 
 
-def totals(sources: Mapping[str, SourceStatus]) -> Totals:
-    """Add them up."""
+def totals(sources: Mapping[str, FollowedSourceStatus]) -> FleetTotals:
+    """Return the totals."""
     each = [one.status for one in sources.values()]
-    return Totals(
+    return FleetTotals(
         sources=len(each),
         level=sum(status.level for status in each),
         pushed=sum(status.push is PushState.UP for status in each),

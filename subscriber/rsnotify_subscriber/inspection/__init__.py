@@ -1,1 +1,1 @@
-"""What a Source offers, and `rsnotify inspect`."""
+"""Inspecting what a Source offers."""

@@ -1,4 +1,4 @@
-"""What one document of a Source says, in numbers: taken while it is read, entry by entry."""
+"""The facts about one document of a Source, counted while it is read, entry by entry."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 
-#: Entries of a document that are kept, to be looked at themselves.
-KEPT = 1_000
+#: The most entries of a document that are kept, to inspect the documents that they name.
+MOST_ENTRIES = 1_000
 _CHANGES = frozenset({Capability.CHANGE_LIST, Capability.CHANGE_DUMP_MANIFEST})
-#: Links that say where a document stands among the others, as the tree shows anyway.
+#: Links between documents, which the tree shows anyway.
 _OF_THE_TREE = frozenset(
     {Rel.UP, Rel.INDEX, Rel.ARCHIVES, Rel.SELF, Rel.RESOURCESYNC, Rel.MONITOR_GROUP, Rel.HUB}
 )
 
 
 class Granularity(StrEnum):
-    """The finest part of a datetime that a document makes use of."""
+    """The finest unit of the datetimes of a document."""
 
     DAYS = "days"
     SECONDS = "seconds"
@@ -32,31 +32,31 @@ class Granularity(StrEnum):
     MICROSECONDS = "microseconds"
 
 
-class Named(Struct, frozen=True):
-    """A link of a document, or a way in to a hub."""
+class NamedLink(Struct, frozen=True):
+    """A link of a document, or a URI of a hub."""
 
     rel: str
     uri: str
 
 
-class Finding(Struct, omit_defaults=True, rename={"from_": "from"}):
-    """A document of a Source and, below it, those that it leads to.
+class InspectionFinding(Struct, omit_defaults=True, rename={"from_": "from"}):
+    """A document of a Source and, below it, the documents that it names.
 
     Args:
-        uri: Where it is.
-        capability: What it calls itself, or is called by the document above.
+        uri: Its URI.
+        capability: Its capability, by itself or else by the document above.
         problem: Why it could not be read; then little else is known.
-        warnings: What is not as it should be.
+        warnings: What is wrong with it.
         index: Whether it is an index, whose entries are its parts.
-        entries: How many entries it has.
+        entries: The number of its entries.
         bytes: Its size, uncompressed.
-        listed_bytes: The sum of the lengths that its entries state.
-        changes: How many entries there are of each type of change.
+        listed_bytes: The sum of the lengths in its entries.
+        changes: The number of entries of each type of change.
         profile: "1.1" if its entries have `datetime`, "1.0" if they have only `lastmod`.
-        granularity: That of the datetimes of its entries.
-        reaches: The earliest and the latest instant that its entries tell of.
-        unread: How many documents below it were left out, to keep within bounds.
-        links: What it links to, beside the documents below it.
+        granularity: The granularity of the datetimes of its entries.
+        reaches: The earliest and the latest instant in its entries.
+        unread: The number of documents below it that were not read, because of limits.
+        links: Its links, but for those to the documents below it.
     """
 
     uri: str
@@ -76,12 +76,12 @@ class Finding(Struct, omit_defaults=True, rename={"from_": "from"}):
     granularity: Granularity | None = None
     reaches: tuple[Instant, Instant] | None = None
     unread: int = 0
-    links: tuple[Named, ...] = ()
-    parts: list[Finding] = []
+    links: tuple[NamedLink, ...] = ()
+    parts: list[InspectionFinding] = []
 
 
-class Tally:
-    """Counts the entries of one document as they are read; memory stays flat."""
+class DocumentTally:
+    """Counts the entries of one document as they are read, in constant memory."""
 
     def __init__(self) -> None:
         self.kept: list[Resource] = []
@@ -97,7 +97,7 @@ class Tally:
         """Count an entry."""
         self._entries += 1
         self._lengths += resource.length or 0
-        if len(self.kept) < KEPT:
+        if len(self.kept) < MOST_ENTRIES:
             self.kept.append(resource)
         if resource.change is not None:
             self._changes[resource.change] += 1
@@ -112,11 +112,11 @@ class Tally:
         if self._granularity is not Granularity.MICROSECONDS:
             self._granularity = _coarser_to_finer(self._granularity, granularity_of(instant))
 
-    def finding(self, uri: str, head: Document, size: int) -> Finding:
-        """Say what was counted.
+    def finding(self, uri: str, head: Document, size: int) -> InspectionFinding:
+        """Return the facts.
 
         Args:
-            uri: Where the document is.
+            uri: The URI of the document.
             head: The document without its entries.
             size: Its bytes.
         """
@@ -125,7 +125,7 @@ class Tally:
             facts["profile"] = "1.1" if self._with_datetime else "1.0"
         if self._earliest is not None and self._latest is not None:
             facts["reaches"] = (self._earliest, self._latest)
-        return Finding(
+        return InspectionFinding(
             uri,
             head.capability,
             index=head.index,
@@ -139,7 +139,7 @@ class Tally:
             until=head.until,
             granularity=self._granularity,
             links=tuple(
-                Named(link.rel, resolve(uri, link.href))
+                NamedLink(link.rel, resolve(uri, link.href))
                 for link in head.links
                 if link.rel not in _OF_THE_TREE
             ),
@@ -148,7 +148,7 @@ class Tally:
 
 
 def granularity_of(instant: Instant) -> Granularity:
-    """Tell which part of an instant is the finest that is not zero."""
+    """Return the finest unit of an instant that is not zero."""
     if instant.microsecond % 1_000:
         return Granularity.MICROSECONDS
     if instant.microsecond:

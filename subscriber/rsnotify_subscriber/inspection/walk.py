@@ -1,8 +1,8 @@
-"""Inspecting a Source: the tree of its documents, and what each of them says.
+"""Inspecting a Source: the tree of its documents, with facts about each.
 
-The walk goes from the Source Description down, reads each document once and to its end, and
-keeps within bounds: an index or a dump may lead to a hundred thousand documents more. Packages
-are never fetched. What cannot be had or read stands in the tree as that.
+The walk goes from the Source Description down, and reads each document once and to its end, within
+limits: an index or a dump may lead to a hundred thousand further documents. Packages are never
+fetched. A document that cannot be fetched or read is in the tree with its problem.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.reader import SitemapReader
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify_subscriber.discovery import find
+from rsnotify_subscriber.discovery.offers import find_offer
+from rsnotify_subscriber.discovery.search import ROBOTS_PATH
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
     without_login,
 )
+from rsnotify_subscriber.fetching.downloading import stream_document
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.fetching.receiving import receive
 from rsnotify_subscriber.fetching.responses import check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.inspection.findings import Finding, Named, Tally
-from rsnotify_subscriber.searching import ROBOTS_PATH
+from rsnotify_subscriber.inspection.findings import DocumentTally, InspectionFinding, NamedLink
 
-#: Parts of one index, or manifests of one dump, that are read.
-PARTS = 20
-#: Documents that are read in all, and their size in bytes beyond which no more are begun.
-DOCUMENTS = 400
-BYTES = 1_000_000_000
+#: The most parts of one index, or manifests of one dump, that are read.
+MOST_PARTS = 20
+#: The most documents that are read in all, and the bytes after which no further one is begun.
+MOST_DOCUMENTS = 400
+MOST_BYTES = 1_000_000_000
 _NOTIFICATIONS = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
 _PARENTS = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
 _DUMPS = frozenset({Capability.RESOURCE_DUMP, Capability.CHANGE_DUMP})
@@ -43,16 +43,16 @@ async def inspect(
     *,
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
-) -> Finding:
-    """Find out what a Source offers.
+) -> InspectionFinding:
+    """Return the tree of a Source's documents.
 
     Args:
-        url: Any URI that leads to the Source, as it would be followed.
+        url: Any URI of the Source that could be followed.
         allow_private_addresses: Whether documents may name hosts at private addresses.
-        credentials: What is sent to the origin of `url`, as by a `Subscriber`.
+        credentials: The credentials for the origin of `url`, as of a `Subscriber`.
 
     Returns:
-        The topmost document there is, and below it all the others.
+        The topmost document, with the others below it.
 
     Raises:
         RsnotifyError: The URI leads to nothing that can be inspected.
@@ -65,7 +65,7 @@ async def inspect(
         async with sessions:
             walk = _Walk(sessions)
             try:
-                offer = await find(Fetcher(sessions, Path(temporary)), url)
+                offer = await find_offer(Fetcher(sessions, Path(temporary)), url)
             except SeveralSets as several:
                 return await _several(walk, several)
             below = offer.capability_list or offer.resource_list or offer.change_list or url
@@ -75,11 +75,11 @@ async def inspect(
             return root
 
 
-async def _several(walk: _Walk, several: SeveralSets) -> Finding:
+async def _several(walk: _Walk, several: SeveralSets) -> InspectionFinding:
     if not several.where.endswith(ROBOTS_PATH):
         return await walk.finding(several.where)
     sitemaps = [await walk.finding(uri) for uri in several.found]
-    return Finding(several.where, "robots.txt", entries=len(sitemaps), parts=sitemaps)
+    return InspectionFinding(several.where, "robots.txt", entries=len(sitemaps), parts=sitemaps)
 
 
 class _Walk:
@@ -88,37 +88,37 @@ class _Walk:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._bytes = 0
-        #: What a Capability List names: it stands there, and not below what links to it.
+        #: The documents that a Capability List names: they are below it, not below other links.
         self._named: set[str] = set()
         self.read: set[str] = set()
 
     @property
     def _is_enough(self) -> bool:
-        return len(self.read) >= DOCUMENTS or self._bytes > BYTES
+        return len(self.read) >= MOST_DOCUMENTS or self._bytes > MOST_BYTES
 
-    async def finding(self, uri: str, called: str | None = None) -> Finding:
-        """Read a document and all it leads to.
+    async def finding(self, uri: str, called: str | None = None) -> InspectionFinding:
+        """Read a document and all documents that it leads to.
 
         Args:
-            uri: Where it is.
+            uri: Its URI.
             called: The capability that the document above gives it.
         """
         self.read.add(uri)
-        tally = Tally()
+        tally = DocumentTally()
         try:
             head, size = await self._read(uri, tally)
         except (FetchError, DocumentError) as error:
-            return Finding(uri, called, problem=_reason(error))
+            return InspectionFinding(uri, called, problem=_reason(error))
         found = tally.finding(uri, head, size)
         if called not in (None, found.capability):
             found.warnings += (f"the document above calls it {called}",)
-        await self._look_below(found, head, tally.kept)
+        await self._inspect_below(found, head, tally.kept)
         return found
 
-    async def _read(self, uri: str, tally: Tally) -> tuple[Document, int]:
+    async def _read(self, uri: str, tally: DocumentTally) -> tuple[Document, int]:
         reader, size = SitemapReader(), 0
 
-        def take(piece: bytes) -> None:
+        def feed(piece: bytes) -> None:
             nonlocal size
             size += len(piece)
             for resource in reader.feed(piece):
@@ -127,30 +127,32 @@ class _Walk:
         async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
             check_status(uri, response)
             try:
-                await receive(uri, response, self._sessions.large, take)
+                await stream_document(uri, response, self._sessions.large, feed)
             finally:
                 self._bytes += size
         return reader.close(), size
 
-    async def _look_below(self, found: Finding, head: Document, entries: list[Resource]) -> None:
+    async def _inspect_below(
+        self, found: InspectionFinding, head: Document, entries: list[Resource]
+    ) -> None:
         if found.index:
             await self._sample(found, [entry.uri for entry in entries], found.capability)
         elif found.capability in _PARENTS:
             self._named.update(resolve(found.uri, entry.uri) for entry in entries)
             for entry in entries:
-                await self._look_at(found, entry)
+                await self._inspect_entry(found, entry)
             for links in (head.links, *(entry.links for entry in entries)):
-                await self._look_for_framework(found, links)
+                await self._inspect_framework(found, links)
         elif found.capability in _DUMPS:
             await self._sample(found, _manifests(entries), f"{found.capability}-manifest")
         for link in head.links:
             if link.rel == Rel.ARCHIVES and resolve(found.uri, link.href) not in self._named:
                 await self._add(found, link.href)
         if head.link(Rel.NEXT) is not None:
-            await self._look_at_pages(found, head)
+            await self._inspect_pages(found, head)
 
-    async def _look_at_pages(self, found: Finding, head: Document) -> None:
-        """Examine the other pages of a list that is split by `rel="next"`."""
+    async def _inspect_pages(self, found: InspectionFinding, head: Document) -> None:
+        """Inspect the other pages of a list that is split by `rel="next"`."""
         page = found
         while (link := head.link(Rel.NEXT)) is not None:
             uri = resolve(page.uri, link)
@@ -161,37 +163,39 @@ class _Walk:
                 found.unread += 1
                 return
             self.read.add(uri)
-            tally = Tally()
+            tally = DocumentTally()
             try:
                 head, size = await self._read(uri, tally)
             except (FetchError, DocumentError) as error:
-                found.parts.append(Finding(uri, found.capability, problem=_reason(error)))
+                found.parts.append(InspectionFinding(uri, found.capability, problem=_reason(error)))
                 return
             page = tally.finding(uri, head, size)
             found.parts.append(page)
 
-    async def _look_at(self, above: Finding, entry: Resource) -> None:
-        """Look at what a Source Description or Capability List names."""
+    async def _inspect_entry(self, above: InspectionFinding, entry: Resource) -> None:
+        """Inspect a document or channel that a Source Description or Capability List names."""
         if entry.capability in _NOTIFICATIONS:
             uri = resolve(above.uri, entry.uri)
             if uri not in self.read:
                 above.parts.append(await self._channel(uri, entry.capability, entry.links))
         elif (found := await self._add(above, entry.uri, entry.capability)) is not None:
-            told = _targets(above.uri, entry.links, Rel.DESCRIBED_BY)
-            found.links += tuple(link for link in told if link not in found.links)
+            described_by = _targets(above.uri, entry.links, Rel.DESCRIBED_BY)
+            found.links += tuple(link for link in described_by if link not in found.links)
 
-    async def _look_for_framework(self, above: Finding, links: tuple[Link, ...]) -> None:
-        """Look at the channel on which is told of documents, where only a link names it."""
+    async def _inspect_framework(self, above: InspectionFinding, links: tuple[Link, ...]) -> None:
+        """Inspect the channel of notifications about documents, if only a link names it."""
         for link in links:
             uri = resolve(above.uri, link.href)
             if link.rel == Rel.MONITOR_GROUP and uri not in self.read:
                 capability = Capability.FRAMEWORK_NOTIFICATION
                 above.parts.append(await self._channel(uri, capability, links))
 
-    async def _channel(self, uri: str, capability: str | None, links: tuple[Link, ...]) -> Finding:
-        """Look whether a channel answers; what it holds stands elsewhere once more."""
+    async def _channel(
+        self, uri: str, capability: str | None, links: tuple[Link, ...]
+    ) -> InspectionFinding:
+        """Check whether a channel answers; its content is elsewhere in the tree."""
         self.read.add(uri)
-        found = Finding(uri, capability, links=_targets(uri, links, Rel.HUB))
+        found = InspectionFinding(uri, capability, links=_targets(uri, links, Rel.HUB))
         try:
             async with self._sessions.get(uri, {}) as response:
                 check_status(uri, response)
@@ -199,15 +203,17 @@ class _Walk:
             found.problem = _reason(error)
         return found
 
-    async def _sample(self, found: Finding, uris: list[str], called: str | None) -> None:
-        """Look at the first parts of an index, or manifests of a dump."""
+    async def _sample(self, found: InspectionFinding, uris: list[str], called: str | None) -> None:
+        """Inspect the first parts of an index, or manifests of a dump."""
         if uris:
-            found.unread += max(0, (found.entries or 0) - PARTS)
-        for uri in uris[:PARTS]:
+            found.unread += max(0, (found.entries or 0) - MOST_PARTS)
+        for uri in uris[:MOST_PARTS]:
             await self._add(found, uri, called)
 
-    async def _add(self, above: Finding, uri: str, called: str | None = None) -> Finding | None:
-        """Read a document below another, unless it was read already or enough is read."""
+    async def _add(
+        self, above: InspectionFinding, uri: str, called: str | None = None
+    ) -> InspectionFinding | None:
+        """Read a document below another, unless it was read before or a limit is reached."""
         uri = resolve(above.uri, uri)
         if uri in self.read:
             return None
@@ -220,15 +226,15 @@ class _Walk:
 
 
 def _manifests(packages: list[Resource]) -> list[str]:
-    """Return where the manifests of packages can be read by themselves (core §11.1)."""
+    """Return the URIs of manifests beside their packages (core §11.1)."""
     return [link.href for package in packages for link in package.links if link.rel == Rel.CONTENTS]
 
 
-def _targets(base: str, links: tuple[Link, ...], rel: str) -> tuple[Named, ...]:
-    return tuple(Named(rel, resolve(base, link.href)) for link in links if link.rel == rel)
+def _targets(base: str, links: tuple[Link, ...], rel: str) -> tuple[NamedLink, ...]:
+    return tuple(NamedLink(rel, resolve(base, link.href)) for link in links if link.rel == rel)
 
 
 def _reason(error: FetchError | DocumentError) -> str:
-    """Say what is wrong without the URI, which stands in the tree already."""
+    """Return what is wrong without the URI, which the tree shows."""
     entry = error.entry if isinstance(error, DocumentError) else None
     return error.reason if entry is None else f"entry {entry}: {error.reason}"

@@ -13,16 +13,16 @@ from tempfile import TemporaryFile
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.arguments import require
-from rsnotify_subscriber.folders import flush, make_durably
-from rsnotify_subscriber.mirror.tree import Tree
-from rsnotify_subscriber.received import Received
+from rsnotify_subscriber.handlers import Received
+from rsnotify_subscriber.mirror.tree import MirrorTree
+from rsnotify_subscriber.storage.disk import flush, make_durably
 
 #: How many files are flushed at once, by all mirrors of a process.
 _FLUSHES = 8
 
 
 def default_state(folder: str | os.PathLike[str]) -> Path:
-    """Return where the state of a mirror is kept: beside it, so that `diff -r` sees only it."""
+    """Return the folder of the state of a mirror: beside it, so that `diff -r` sees only copies."""
     folder = Path(folder).absolute()
     return folder.with_name(folder.name + ".rsnotify")
 
@@ -30,36 +30,36 @@ def default_state(folder: str | os.PathLike[str]) -> Path:
 class FolderMirror:
     """Keeps a folder equal to the Source's resources; a `Handler`.
 
-    Content is flushed before it is renamed into place, and the folders after, before `apply`
-    returns: what the state says is held, is on the disk.
+    Content is flushed before it is renamed into place, and the folders after it, before `apply`
+    returns. So every resource of the state is on the disk.
 
     Args:
-        folder: The root of the mirror; made if it is not there.
+        folder: The root of the mirror; made if it does not exist.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         require("folder", folder, str | os.PathLike, "the path of a folder")
         self._root = Path(folder).absolute()
-        self._tree: Tree | None = None
+        self._tree: MirrorTree | None = None
         self._place = ""
 
     def prepare(self, base: str, temporary: Path) -> None:
-        """Hear where the set of resources begins, once, before the first `apply`.
+        """Prepare the folder for a set of resources; called once, before the first `apply`.
 
         Args:
             base: The URI that the root stands for.
-            temporary: The folder that content comes from.
+            temporary: The folder from which content is renamed into the mirror.
 
         Raises:
-            ConfigurationError: It cannot be made or written, or content could not be renamed
-                from there into it.
+            ConfigurationError: The folder cannot be made or written, or is on another file system
+                than `temporary`.
         """
         self.check(temporary)
-        self._tree = Tree(self._root, base)
+        self._tree = MirrorTree(self._root, base)
         self._place = self.place
 
     def check(self, temporary: Path) -> None:
-        """Refuse what `prepare` would refuse, before it is known what is mirrored.
+        """Make the checks of `prepare`, before the set of resources is known.
 
         Args:
             temporary: As for `prepare`.
@@ -77,7 +77,7 @@ class FolderMirror:
             raise ConfigurationError(f"the state cannot be kept inside the mirror {self._root}")
 
     def _make_root(self) -> None:
-        """Make the folder, and a file in it that nobody sees: better no now than at midnight."""
+        """Make the folder, and a temporary file in it, so that a wrong one is refused at once."""
         done = "made"
         try:
             make_durably(self._root)
@@ -91,7 +91,7 @@ class FolderMirror:
 
     @property
     def place(self) -> str:
-        """The device and inode of the folder; empty if it is not there."""
+        """The device and inode of the folder; empty if it does not exist."""
         try:
             found = self._root.stat()
         except OSError:
@@ -100,12 +100,11 @@ class FolderMirror:
 
     def held_content(self, uri: str) -> Path | None:
         """Return the file of a resource, if there is one."""
-        assert self._tree is not None, "prepare comes first"
+        assert self._tree is not None, "prepare is called first"
         path = self._tree.find(uri)
         return path if path.is_file() and not path.is_symlink() else None
 
     async def apply(self, changes: Sequence[Received]) -> None:
-        """Put each resource in its place, or remove it, durably."""
         await asyncio.to_thread(self.apply_blocking, changes)
 
     def apply_blocking(self, changes: Sequence[Received]) -> None:
@@ -114,20 +113,20 @@ class FolderMirror:
         Raises:
             StorageError: The folder was removed, unmounted or replaced since `prepare`.
         """
-        assert self._tree is not None, "prepare comes first"
+        assert self._tree is not None, "prepare is called first"
         if self.place != self._place:
             raise StorageError(f"{self._root} is not there any more, or not the folder it was")
         touched: set[Path] = set()
-        deleted = [one for one in changes if one.content is None]
-        _flush_all(one.content for one in changes if one.content is not None)
+        deleted = [change for change in changes if change.content is None]
+        _flush_all(change.content for change in changes if change.content is not None)
         # First, since a file may have become a folder of the same name.
-        for one in deleted:
-            self._remove(self._tree.find(one.uri), touched)
-        for one in changes:
-            if one.content is not None:
-                self._move(one.content, self._tree.find(one.uri), touched)
+        for change in deleted:
+            self._remove(self._tree.find(change.uri), touched)
+        for change in changes:
+            if change.content is not None:
+                self._move(change.content, self._tree.find(change.uri), touched)
         if deleted:
-            for source, target in self._tree.homecoming():
+            for source, target in self._tree.freed_paths():
                 self._move(source, target, touched)
                 self._remove_empty(source.parent, touched)
         _flush_all(folder for folder in touched if folder.exists())
@@ -144,7 +143,7 @@ class FolderMirror:
             touched.add(folder.parent)
 
     def _remove(self, path: Path, touched: set[Path]) -> None:
-        # NotADirectoryError: a file stands where a folder of the path would be.
+        # NotADirectoryError: a folder of the path is a file.
         with suppress(FileNotFoundError, NotADirectoryError):
             path.unlink()
         touched.add(path.parent)
@@ -155,7 +154,7 @@ class FolderMirror:
             try:
                 folder.rmdir()
             except FileNotFoundError:
-                pass  # never made, or removed with an earlier change
+                pass  # it was never made, or removed with an earlier change
             except OSError:
                 return  # not empty
             folder = folder.parent
@@ -163,16 +162,16 @@ class FolderMirror:
 
 
 def _flush_all(paths: Iterable[Path]) -> None:
-    """Flush files and folders, several at once: the file system then joins its own commits."""
-    todo = list(paths)
-    if len(todo) < 2:
-        for path in todo:
+    """Flush files and folders, several at once, so that the file system joins its own commits."""
+    waiting = list(paths)
+    if len(waiting) < 2:
+        for path in waiting:
             flush(path)
         return
-    list(_flushers(os.getpid()).map(flush, todo))
+    list(_flushers(os.getpid()).map(flush, waiting))
 
 
 @cache
 def _flushers(process: int) -> ThreadPoolExecutor:
-    """Return the threads that flush for all mirrors of a process; a fork has none of them."""
+    """Return the threads that flush for all mirrors of a process; a forked one makes its own."""
     return ThreadPoolExecutor(_FLUSHES, "rsnotify-flush")

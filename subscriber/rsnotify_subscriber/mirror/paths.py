@@ -1,10 +1,10 @@
-"""Where a mirror keeps a resource: a path for every URI, injective and inside the root.
+"""The mapping from URIs to paths in a mirror, which is injective and stays inside the root.
 
 A URI below the base keeps its path, percent-decoded: `a%20b.ttl` is `a b.ttl`. That is
-injective because only one spelling of a name is decoded, the one in which every character
-stands raw that may stand raw in a path segment (RFC 3986, pchar) and every other is
-percent-encoded in upper case. Any other segment (`..`, an empty one, `%2F`, `%41`) is kept
-as it is written, percent-encoded once more, behind `@@`, with which no decoded name begins:
+injective because only one spelling of a name is decoded: every character that may stand raw
+in a path segment (RFC 3986, pchar) is raw in it, and every other is percent-encoded in upper
+case. Any other segment (`..`, an empty one, `%2F`, `%41`) is percent-encoded once more as it is
+written, behind `@@`, with which no decoded name begins:
 
     data/a%20b.ttl      a b.ttl                 below the base http://example.com/data/
     data/a/             a/@@
@@ -13,8 +13,8 @@ as it is written, percent-encoded once more, behind `@@`, with which no decoded 
     too long            @@@/@<sha-256>
     in the way          @@@/<escaped URI>       of a directory: `a`, where there is `a/b`
 
-Where the file system ignores case, or is that of Windows, a name is decoded only if it is of
-lower-case letters and other harmless characters, and is no device.
+Where the file system ignores case, or is that of Windows, a name is decoded only if it consists
+of lower-case letters and other harmless characters, and is not the name of a device.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from msgspec import Struct
 _MARK = "@@"
 _PCHAR = "!$&'()*+,;=:@"  # beside the unreserved characters, which `quote` never encodes
 _ELSEWHERE = re.compile(r"(https?)://([^/?#]+)/(.*)", re.DOTALL)
-#: The folder of what cannot be where its URI says; no other name is equal to it.
+#: The folder of resources that cannot be at their natural paths; no other name is equal to it.
 FALLBACKS = _MARK + "@"
-#: What file systems allow, with room for the root: bytes of one name, and of the path.
+#: The longest name and path in bytes that file systems allow, less a margin for the root.
 _NAME_BYTES = 240
 _PATH_BYTES = 800
 _HARMLESS = re.compile(r"[a-z0-9 !#$&'()+,;=@_.-]*[a-z0-9!#$&'()+,;=@_-]")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9])(?:[ .].*)?")
 
 #: A path below the root, as the names that lead to it.
-Names = tuple[str, ...]
+PathNames = tuple[str, ...]
 
 
-class Layout(Struct, frozen=True):
+class MirrorLayout(Struct, frozen=True):
     """The mapping from URIs to paths.
 
     Args:
@@ -51,7 +51,7 @@ class Layout(Struct, frozen=True):
     base: str
     portable: bool = False
 
-    def natural(self, uri: str) -> Names | None:
+    def natural(self, uri: str) -> PathNames | None:
         """Return the path of a resource; None if it would be too long."""
         if uri.startswith(self.base):
             names = self._names(uri.removeprefix(self.base))
@@ -65,7 +65,7 @@ class Layout(Struct, frozen=True):
         fits = max(sizes) <= _NAME_BYTES and sum(sizes) + len(sizes) <= _PATH_BYTES
         return names if fits else None
 
-    def fallback(self, uri: str) -> Names:
+    def fallback(self, uri: str) -> PathNames:
         """Return the path of a resource whose natural path cannot be used."""
         name = _escaped(uri, self.portable)
         if len(name) > _NAME_BYTES or "://" not in uri:
@@ -74,10 +74,10 @@ class Layout(Struct, frozen=True):
 
     @staticmethod
     def uri_of_fallback(name: str) -> str | None:
-        """Return the URI whose fallback path has this name; None if it does not tell."""
+        """Return the URI whose fallback path has this name; None if the name is a digest."""
         return None if name.startswith("@") else unquote(name, errors="strict")
 
-    def _names(self, path: str) -> Names:
+    def _names(self, path: str) -> PathNames:
         return tuple(self._name(segment) for segment in path.split("/"))
 
     def _name(self, segment: str) -> str:
@@ -88,7 +88,7 @@ class Layout(Struct, frozen=True):
 
 
 def _decoded(segment: str) -> str | None:
-    """Decode a segment if it is the one spelling of a name that any file system takes."""
+    """Decode a segment if it is the one spelling of a name that all file systems allow."""
     try:
         name = unquote_to_bytes(segment).decode()
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Where the resources of a mirror are on disk."""
+"""The paths of the resources of a mirror on disk."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from rsnotify.errors import StorageError
-from rsnotify_subscriber.mirror.paths import FALLBACKS, Layout, Names
+from rsnotify_subscriber.mirror.paths import FALLBACKS, MirrorLayout, PathNames
 
 
 def ignores_case(folder: Path) -> bool:
-    """Return whether the file system takes `A` and `a` for one name, or is that of Windows."""
+    """Return whether `A` and `a` are the same name on the file system, or it is that of Windows."""
     if os.name == "nt":
         return True
     paths = (folder, *folder.parents)
-    above = next((found for path in paths if (found := _is_met_by_both(path)) is not None), False)
+    both = (_exists_in_both_cases(path) for path in paths)
+    above = next((found for found in both if found is not None), False)
     return above or _ignores_case_inside(folder)
 
 
@@ -25,16 +26,16 @@ def _ignores_case_inside(folder: Path) -> bool:
     """Examine the content, as another file system may be mounted at the folder."""
     try:
         for path in folder.iterdir():
-            if (found := _is_met_by_both(path)) is not None:
+            if (found := _exists_in_both_cases(path)) is not None:
                 return found
         with NamedTemporaryFile(dir=folder, prefix="rsnotify-") as file:
-            return _is_met_by_both(Path(file.name)) is True
+            return _exists_in_both_cases(Path(file.name)) is True
     except OSError:
-        return False  # it is not there, or only to be read
+        return False  # the folder does not exist, or is read-only
 
 
-def _is_met_by_both(path: Path) -> bool | None:
-    """Return whether a path is met by its name in both cases; None if it has but one, or none."""
+def _exists_in_both_cases(path: Path) -> bool | None:
+    """Return whether a path exists in both cases; None if it has no case, or does not exist."""
     name = path.name.swapcase()
     if name == path.name or not path.exists():
         return None
@@ -42,27 +43,27 @@ def _is_met_by_both(path: Path) -> bool | None:
     return swapped.exists() and swapped.samefile(path)
 
 
-class Tree:
+class MirrorTree:
     """The paths of resources in a mirror, as they are on disk.
 
-    A resource lives at its fallback path if it is there already, or if a file stands where
-    its natural path needs a directory, or a directory where it needs the file: the resources
-    `a` and `a/b` may both exist.
+    A resource is at its fallback path if it exists there already, or if its natural path needs a
+    directory where there is a file, or a file where there is a directory: the resources `a` and
+    `a/b` may both exist.
 
     Args:
         root: The folder.
-        base: The URI that it stands for.
+        base: The URI that the folder stands for.
     """
 
     def __init__(self, root: Path, base: str) -> None:
         self.root = root.absolute()
-        self._layout = Layout(base, portable=ignores_case(self.root))
+        self._layout = MirrorLayout(base, portable=ignores_case(self.root))
 
     def find(self, uri: str) -> Path:
-        """Return where a resource is, or has to be put.
+        """Return the path of a resource, whether it exists or not.
 
         Raises:
-            StorageError: That is behind a symbolic link.
+            StorageError: The path is behind a symbolic link.
         """
         fallback = self.root.joinpath(*self._layout.fallback(uri))
         has_fallbacks = _is_folder(fallback.parent)
@@ -76,7 +77,7 @@ class Tree:
             )
         return natural or fallback
 
-    def homecoming(self) -> Iterator[tuple[Path, Path]]:
+    def freed_paths(self) -> Iterator[tuple[Path, Path]]:
         """Yield (fallback, natural) paths of resources whose natural path has become free."""
         folder = self.root / FALLBACKS
         for name in os.listdir(folder) if _is_folder(folder) else ():
@@ -89,7 +90,7 @@ class Tree:
         names = self._layout.natural(uri)
         return self.root.joinpath(*names) if names and self._is_free(names) else None
 
-    def _is_free(self, names: Names) -> bool:
+    def _is_free(self, names: PathNames) -> bool:
         path = self.root
         for name in names[:-1]:
             path = path / name
@@ -102,14 +103,14 @@ class Tree:
         return mode is None or not stat.S_ISDIR(mode)
 
     def files(self) -> Iterator[Path]:
-        """Give every file of the mirror."""
+        """Yield every file of the mirror."""
         for folder, _, names in os.walk(self.root):
             for name in names:
                 yield Path(folder, name)
 
 
 def _is_folder(path: Path) -> bool:
-    """Return whether a path is a folder, and no symbolic link to one."""
+    """Return whether a path is a folder, and not a symbolic link to one."""
     mode = _mode(path)
     return mode is not None and stat.S_ISDIR(mode)
 

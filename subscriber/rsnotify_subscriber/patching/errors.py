@@ -1,4 +1,4 @@
-"""Why a patch cannot be applied."""
+"""The error of patches, and the limit of their cost."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from time import thread_time
 
 from rsnotify.errors import InvalidDocument
 
-#: Nodes that all operations of one patch together may look at or copy, which bounds memory, and
-#: seconds of CPU that they may take. A patch is there to save time: one that takes longer than a
-#: GET would is not worth it.
+#: The most nodes that all operations of one patch together may visit or copy, which bounds memory,
+#: and the most seconds of CPU time. A patch is to save time: one that takes longer than a GET would
+#: is not worth it.
 WORK = 2_000_000
 SECONDS = 2.0
-#: How much work is done between two looks at the time.
+#: The nodes between two checks of the time.
 _STRETCH = 1_000
 
 
 class PatchError(InvalidDocument):
-    """A patch that is none, or is not one of this content.
+    """A patch is invalid, or does not fit the content.
 
     Args:
         reason: What is wrong.
-        condition: The name that RFC 5261 §5 has for it, for a patch of XML.
+        condition: The name of the error in RFC 5261 §5, for a patch of XML.
     """
 
     def __init__(self, reason: str, condition: str = "invalid-patch-directive") -> None:
@@ -28,12 +28,12 @@ class PatchError(InvalidDocument):
         self.condition = condition
 
 
-class Budget:
-    """What a patch may cost.
+class PatchBudget:
+    """The cost that a patch may have.
 
     Args:
-        work: Nodes that may be looked at.
-        seconds: CPU time that the thread may take.
+        work: The most nodes that may be visited.
+        seconds: The most CPU time of the thread.
     """
 
     def __init__(self, work: int = WORK, seconds: float = SECONDS) -> None:
@@ -42,19 +42,19 @@ class Budget:
         self._checked = work
 
     def begin(self) -> None:
-        """Account for an operation, however little it looks at.
+        """Account for an operation, however few nodes it visits.
 
         Raises:
-            PatchError: Those before it took too long.
+            PatchError: The operations before it took too long.
         """
         self.spend()
         self._check_time()
 
     def spend(self, nodes: int = 1) -> None:
-        """Account for looking at nodes.
+        """Account for visits to nodes.
 
         Raises:
-            PatchError: There were too many, or they took too long.
+            PatchError: They were too many, or took too long.
         """
         self._left -= nodes
         if self._left < self._checked - _STRETCH:

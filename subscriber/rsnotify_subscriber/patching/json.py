@@ -9,7 +9,7 @@ from typing import Any
 from jsonpatch import JsonPatch
 from jsonpointer import resolve_pointer
 
-from rsnotify_subscriber.patching.errors import Budget, PatchError
+from rsnotify_subscriber.patching.errors import PatchBudget, PatchError
 
 _INDENT = re.compile(r"[\[{]\n([ \t]*)")
 
@@ -22,17 +22,17 @@ def json_patch(before: bytes, patch: bytes) -> bytes:
         patch: The array of operations.
 
     Returns:
-        JSON, laid out as `before` is where that is one of the usual ways.
+        JSON, formatted as `before` is if that is a usual format.
 
     Raises:
         PatchError: It costs too much.
         ValueError: One of the two is no JSON.
-        jsonpatch.JsonPatchException: The patch is none, or a test of it fails.
+        jsonpatch.JsonPatchException: The patch is invalid, or one of its tests fails.
     """
     value, layout = _load(before), _Layout(before)
-    budget = Budget()
+    budget = PatchBudget()
     for operation in _load(patch):
-        # One by one, since copies of copies double with each operation.
+        # One operation at a time, since copies of copies double with each operation.
         _charge(budget, value, operation)
         value = JsonPatch([operation]).apply(value, in_place=True)
     return layout.write(value)
@@ -43,10 +43,10 @@ def json_merge_patch(before: bytes, patch: bytes) -> bytes:
 
     Args:
         before: JSON in UTF-8.
-        patch: What is to be merged into it.
+        patch: The JSON to merge into it.
 
     Returns:
-        JSON, laid out as `before` is where that is one of the usual ways.
+        JSON, formatted as `before` is if that is a usual format.
 
     Raises:
         ValueError: One of the two is no JSON.
@@ -55,7 +55,7 @@ def json_merge_patch(before: bytes, patch: bytes) -> bytes:
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """Merge a patch into a JSON value, as RFC 7396 §2 does it."""
+    """Return a JSON value after merging a patch into it (RFC 7396 §2)."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -67,14 +67,14 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
-def _charge(budget: Budget, value: Any, operation: Any) -> None:
+def _charge(budget: PatchBudget, value: Any, operation: Any) -> None:
     budget.begin()
     if isinstance(operation, dict) and operation.get("op") in ("copy", "test"):
         place = "from" if operation["op"] == "copy" else "path"
         _weigh(budget, resolve_pointer(value, str(operation.get(place))))
 
 
-def _weigh(budget: Budget, value: Any) -> None:
+def _weigh(budget: PatchBudget, value: Any) -> None:
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -96,9 +96,9 @@ def _refuse(constant: str) -> None:
 
 
 class _Layout:
-    """How a JSON text is laid out, so that the patched one has the bytes that the Source's has.
+    """The formatting of a JSON text, so that the patched one has the same bytes as the Source's.
 
-    Only a guess: the hash of the result tells whether it was right.
+    It is a guess: the hash of the result shows whether it was right.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -116,5 +116,5 @@ class _Layout:
             self._options = options
 
     def write(self, value: Any) -> bytes:
-        """Write a value in the same way."""
+        """Return a value in this format."""
         return (json.dumps(value, **self._options) + self._end).encode()

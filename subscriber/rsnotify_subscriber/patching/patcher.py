@@ -1,4 +1,4 @@
-"""Making the content that is wanted from the content that is held."""
+"""Applying patches to the content that is held."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from rsnotify.format.model import Link
 from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
-from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.patching import STANDARD_PATCHES, Patch
-from rsnotify_subscriber.received import Holding
+from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: Bytes of content, before and after, that are patched; it is all in memory meanwhile.
+#: The most bytes of content, before and after, as it is all in memory meanwhile.
 _MOST = 16 << 20
 
 
 class Patcher:
     """Applies patches, one at a time.
 
-    A link does not tell of which content it is a patch (core §14.4): that of the version
-    before, which is not always the one that is held. So what is held is checked by the hash
-    that it has in the state, and what comes out by the hash that was announced.
+    A link does not name the version that it patches (core §14.4): it is the version before, which
+    is not always the one that is held. So the content that is held is verified by its hash in the
+    state, and the result by the announced hash.
 
     Args:
-        holding: Has what is held.
+        holding: Has the content that is held.
         patches: Functions by media type, beside the standard ones.
     """
 
-    def __init__(self, holding: Holding, patches: Mapping[str, Patch]) -> None:
+    def __init__(self, holding: ReadableHandler, patches: Mapping[str, Patch]) -> None:
         self._holding = holding
         self._patches = {**STANDARD_PATCHES, **patches}
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    def usable(self, wanted: WantedRepresentation, held: Held | None) -> Iterator[Link]:
-        """Give the patches that may be worth fetching.
+    def usable(self, wanted: WantedRepresentation, held: ResourceState | None) -> Iterator[Link]:
+        """Yield the patches that may be worth fetching.
 
         Args:
-            wanted: What is wanted.
-            held: How its resource is held.
+            wanted: The representation.
+            held: The state of the resource in the copy.
         """
         entry = wanted.entry
-        if held is None or not held.is_there or held.hash is None or not parse_hashes(entry.hash):
+        if held is None or not held.exists or held.hash is None or not parse_hashes(entry.hash):
             return
         if max(held.length or 0, entry.length or 0) > _MOST:
             return
@@ -56,19 +56,19 @@ class Patcher:
                 yield link
 
     async def patched(
-        self, wanted: WantedRepresentation, held: Held, link: Link, document: Content
+        self, wanted: WantedRepresentation, held: ResourceState, link: Link, document: Content
     ) -> bytes | None:
-        """Return the content that is wanted, verified; None if it does not come out.
+        """Return the verified content after the patch; None if the patch does not produce it.
 
         Args:
-            wanted: What is wanted.
-            held: How its resource is held.
-            link: The patch.
-            document: What it leads to; it is used up.
+            wanted: The representation.
+            held: The state of the resource in the copy.
+            link: The link to the patch.
+            document: The patch, which is discarded at the end.
         """
         function = self._function(link)
         path = self._holding.held_content(wanted.entry.uri)
-        async with self._turn:
+        async with self._lock:
             return await asyncio.to_thread(_patched, wanted, held, function, path, document)
 
     def _function(self, link: Link) -> Patch | None:
@@ -77,7 +77,7 @@ class Patcher:
 
 def _patched(
     wanted: WantedRepresentation,
-    held: Held,
+    held: ResourceState,
     function: Patch | None,
     path: Path | None,
     document: Content,
@@ -88,20 +88,20 @@ def _patched(
             return None
         after = function(before, document.read())
     except Exception as error:
-        # The function may be the user's, the patch anybody's: whatever it raises, the
-        # resource is fetched whole.
+        # The function may be the user's, and the patch is untrusted: after any exception the
+        # whole resource is fetched.
         logger.info("%s is fetched, as its patch cannot be applied: %s", wanted.entry.uri, error)
         return None
     finally:
         document.discard()
     if not verifies(after, wanted.entry.hash, wanted.entry.length):
-        logger.info("%s is fetched, as its patch gives something else", wanted.entry.uri)
+        logger.info("%s is fetched, as its patch produces other content", wanted.entry.uri)
         return None
     return after
 
 
-def _read(path: Path | None, held: Held) -> bytes | None:
-    """Read what is held, if it is what the state says; it might have been changed since."""
+def _read(path: Path | None, held: ResourceState) -> bytes | None:
+    """Read the content that is held, if it still has the hash in the state."""
     if path is None or path.stat().st_size != held.length:
         return None
     content = path.read_bytes()

@@ -1,7 +1,7 @@
 """The selectors of XML patches: the part of XPath that RFC 5261 §4.1 allows, and no more.
 
-Evaluated here rather than by an XPath engine: names without a prefix are in the default
-namespace of the patch, which XPath 1.0 has not, and no selector can be made to run for ever.
+They are evaluated here rather than by an XPath engine: names without a prefix are in the default
+namespace of the patch, which XPath 1.0 does not support, and no selector can run forever.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lxml import etree
 
-from rsnotify_subscriber.patching.errors import Budget, PatchError
+from rsnotify_subscriber.patching.errors import PatchBudget, PatchError
 
 #: An element, comment or processing instruction of lxml, whose types know no common base.
 Node = Any
@@ -29,63 +29,63 @@ _PREDICATE = re.compile(rf"\[(?:([0-9]+)|(@?{_QNAME}|\.)=({_QUOTED}))\]")
 _XML_ID = "{http://www.w3.org/XML/1998/namespace}id"
 
 
-class Slot(NamedTuple):
-    """A place where text may stand: at the beginning of an element, or behind a node."""
+class TextSlot(NamedTuple):
+    """A position for text: at the beginning of an element, or behind a node."""
 
     node: Node
     behind: bool
 
     @property
     def text(self) -> str:
-        """The text that stands there."""
+        """The text at this position."""
         return (self.node.tail if self.behind else self.node.text) or ""
 
     def put(self, text: str) -> None:
-        """Let this text stand there."""
+        """Set the text at this position."""
         if self.behind:
             self.node.tail = text or None
         else:
             self.node.text = text or None
 
 
-class Attribute(NamedTuple):
+class AttributeNode(NamedTuple):
     """An attribute, by its Clark name."""
 
     element: Node
     name: str
 
 
-class Namespace(NamedTuple):
+class NamespaceNode(NamedTuple):
     """The declaration of a prefix."""
 
     element: Node
     prefix: str
 
 
-Found = Node | Slot | Attribute | Namespace
+SelectedNode = Node | TextSlot | AttributeNode | NamespaceNode
 
 
 def is_element(node: Node) -> bool:
-    """Tell an element from a comment or processing instruction."""
+    """Return whether a node is an element, and not a comment or processing instruction."""
     return isinstance(node.tag, str)
 
 
-class Names:
+class NamespaceNames:
     """Clark names for the qualified names of a selector (RFC 5261 §4.2.1).
 
     Args:
-        namespaces: What prefixes stand for.
+        namespaces: The namespaces by prefix.
     """
 
     def __init__(self, namespaces: Mapping[str | None, str]) -> None:
         self._namespaces = namespaces
 
     def of_element(self, name: str) -> str:
-        """Without a prefix it is in the default namespace."""
+        """Return the Clark name of an element; without a prefix it is in the default namespace."""
         return self._clark(name, self._namespaces.get(None) or None)
 
     def of_attribute(self, name: str) -> str:
-        """Without a prefix it is in no namespace."""
+        """Return the Clark name of an attribute; without a prefix it is in no namespace."""
         return self._clark(name, None)
 
     def _clark(self, name: str, default: str | None) -> str:
@@ -100,35 +100,35 @@ class Names:
         return local if namespace is None else f"{{{namespace}}}{local}"
 
 
-class Selection:
+class NodeSelection:
     """Evaluates the selectors of one patch on a document.
 
     Args:
         root: The root element of the document.
-        budget: What the patch may cost.
+        budget: The cost that the patch may have.
     """
 
-    def __init__(self, root: Node, budget: Budget) -> None:
+    def __init__(self, root: Node, budget: PatchBudget) -> None:
         self._root = root
         self._budget = budget
 
-    def find(self, selector: str, namespaces: Mapping[str | None, str]) -> Found:
+    def find(self, selector: str, namespaces: Mapping[str | None, str]) -> SelectedNode:
         """Return the one node that a selector leads to.
 
         Args:
             selector: The `sel` attribute.
-            namespaces: What prefixes stand for where the selector stands in the patch.
+            namespaces: The namespaces by prefix at the selector in the patch.
 
         Raises:
             PatchError: It leads to none or to several, or is no selector.
         """
-        found: list[Found] = [None]  # the document, which is the parent of the root
+        found: list[SelectedNode] = [None]  # the document, which is the parent of the root
         position = 1 if selector.startswith("/") else 0
         while True:
             step = _STEP.match(selector, position)
             if step is None or (step["end"] and step.end() == len(selector)):
                 raise PatchError(f"{selector!r} is not a selector", "invalid-attribute-value")
-            names = Names(namespaces)
+            names = NamespaceNames(namespaces)
             found = [one for parent in found for one in self._step(parent, step, names)]
             if not step["end"]:
                 break
@@ -138,7 +138,9 @@ class Selection:
             raise PatchError(reason, "unlocated-node")
         return found[0]
 
-    def _step(self, parent: Found, step: re.Match[str], names: Names) -> list[Found]:
+    def _step(
+        self, parent: SelectedNode, step: re.Match[str], names: NamespaceNames
+    ) -> list[SelectedNode]:
         if isinstance(parent, tuple) or (parent is not None and not is_element(parent)):
             return []  # text, attributes and the like have nothing below them
         found = list(self._axis(parent, step["test"], names))
@@ -149,17 +151,17 @@ class Selection:
                 found = [one for one in found if self._equals(one, name, quoted[1:-1], names)]
         return found
 
-    def _axis(self, parent: Node, test: str, names: Names) -> Iterator[Found]:
+    def _axis(self, parent: Node, test: str, names: NamespaceNames) -> Iterator[SelectedNode]:
         if test == "text()":
             yield from self._texts(parent)
         elif test.startswith("@"):
             name = names.of_attribute(test[1:])
             if parent is not None and parent.get(name) is not None:
-                yield Attribute(parent, name)
+                yield AttributeNode(parent, name)
         elif test.startswith("namespace::"):
             prefix = test.partition("::")[2]
             if parent is not None and _declares(parent, prefix):
-                yield Namespace(parent, prefix)
+                yield NamespaceNode(parent, prefix)
         elif test.startswith("id("):
             everywhere = self._all() if parent is None else ()
             yield from (one for one in everywhere if one.get(_XML_ID) == test[4:-2])
@@ -182,17 +184,17 @@ class Selection:
             self._budget.spend()
             yield node
 
-    def _texts(self, parent: Node) -> Iterator[Slot]:
+    def _texts(self, parent: Node) -> Iterator[TextSlot]:
         if parent is None:
             return
         if parent.text:
-            yield Slot(parent, False)
+            yield TextSlot(parent, False)
         for child in self._children(parent):
             if child.tail:
-                yield Slot(child, True)
+                yield TextSlot(child, True)
 
-    def _equals(self, node: Found, name: str, value: str, names: Names) -> bool:
-        if isinstance(node, Slot):
+    def _equals(self, node: SelectedNode, name: str, value: str, names: NamespaceNames) -> bool:
+        if isinstance(node, TextSlot):
             return name == "." and node.text == value
         if node is None or isinstance(node, tuple) or not is_element(node):
             return False
@@ -219,7 +221,7 @@ def _declares(element: Node, prefix: str) -> bool:
     return prefix in element.nsmap and element.nsmap[prefix] != outer
 
 
-def _node_test(test: str, names: Names) -> Callable[[Node], bool]:
+def _node_test(test: str, names: NamespaceNames) -> Callable[[Node], bool]:
     if test == "*":
         return is_element
     if test == "comment()":

@@ -1,7 +1,7 @@
 """An XML document that is being changed.
 
 lxml has no nodes for text: it stands at the beginning of an element or behind a node, in a
-`Slot`. What is added goes into a slot, and may divide the text that stands there.
+`TextSlot`. What is added goes into a slot, and may divide the text that stands there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xml.sax.saxutils import quoteattr
 from lxml import etree
 
 from rsnotify_subscriber.patching.errors import PatchError
-from rsnotify_subscriber.patching.selectors import Node, Slot
+from rsnotify_subscriber.patching.selectors import Node, TextSlot
 
 _BEFORE_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?(?:<\?xml\s[^>]*\?>)?\s*")
 _SPACE = " \t\r\n"
@@ -43,18 +43,18 @@ def is_space(text: str | None) -> bool:
     return not (text or "").strip(_SPACE)
 
 
-def slot_before(node: Node) -> Slot:
+def slot_before(node: Node) -> TextSlot:
     """Return where the text in front of a node stands; it may not be the root."""
     previous = node.getprevious()
-    return Slot(node.getparent(), False) if previous is None else Slot(previous, True)
+    return TextSlot(node.getparent(), False) if previous is None else TextSlot(previous, True)
 
 
-def slot_at_end(element: Node) -> Slot:
+def slot_at_end(element: Node) -> TextSlot:
     """Return where the last text of an element stands."""
-    return Slot(element[-1], True) if len(element) else Slot(element, False)
+    return TextSlot(element[-1], True) if len(element) else TextSlot(element, False)
 
 
-def insert(slot: Slot, at: int, text: str, nodes: Sequence[Node]) -> None:
+def insert(slot: TextSlot, at: int, text: str, nodes: Sequence[Node]) -> None:
     """Put text, and nodes with the text behind them, into a slot.
 
     Args:
@@ -85,7 +85,7 @@ def remove(node: Node) -> None:
     node.getparent().remove(node)
 
 
-class Tree:
+class XmlTree:
     """A document, and how it was written.
 
     Args:
@@ -99,7 +99,7 @@ class Tree:
         self._end = text[len(text.rstrip()) :]
 
     def write(self) -> bytes:
-        """Return the document, with XML declaration and white space around it as they were."""
+        """Return the document, with its XML declaration and the white space around it."""
         return self._head + self._shown(self._encoding) + self._end
 
     def _shown(self, encoding: str) -> bytes:
@@ -111,7 +111,7 @@ class Tree:
         )
 
     def replace_root(self, new: Node) -> None:
-        """Put another root in place of this one, between the same comments."""
+        """Replace the root, between the same comments."""
         before = list(self.root.itersiblings(preceding=True))[::-1]
         after = list(self.root.itersiblings())
         new.getparent().remove(new)
@@ -123,10 +123,10 @@ class Tree:
         self.root = new
 
     def declare(self, element: Node, prefix: str, namespace: str | None) -> None:
-        """Let a prefix stand for another namespace, or for none, from an element on.
+        """Declare a prefix for another namespace, or for none, at an element.
 
-        lxml cannot change a declaration. So the text is changed, and read again: if a prefix
-        that is in use lost its declaration, it is well-formed no more.
+        lxml cannot change a declaration. So the text is changed and parsed again: if a prefix that
+        is in use has lost its declaration, the text is no longer well-formed.
 
         Raises:
             PatchError: It is in use.

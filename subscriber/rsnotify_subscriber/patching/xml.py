@@ -1,4 +1,4 @@
-"""XML patches: the operations of RFC 5261, in a document as RFC 7351 has it."""
+"""XML patches: the operations of RFC 5261, in a document of RFC 7351."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import NoReturn
 
 from lxml import etree
 
-from rsnotify_subscriber.patching.errors import Budget, PatchError
+from rsnotify_subscriber.patching.errors import PatchBudget, PatchError
 from rsnotify_subscriber.patching.selectors import (
-    Attribute,
-    Found,
-    Names,
-    Namespace,
+    AttributeNode,
+    NamespaceNames,
+    NamespaceNode,
     Node,
-    Selection,
-    Slot,
+    NodeSelection,
+    SelectedNode,
+    TextSlot,
     is_element,
 )
 from rsnotify_subscriber.patching.trees import (
-    Tree,
+    XmlTree,
     insert,
     is_space,
     parse,
@@ -40,9 +40,9 @@ def xml_patch(before: bytes, patch: bytes) -> bytes:
         The document, with XML declaration and white space around it as they were.
 
     Raises:
-        PatchError: It cannot be applied; `condition` is the name that RFC 5261 §5 has for it.
+        PatchError: It cannot be applied; `condition` is the name of the error in RFC 5261 §5.
     """
-    tree, budget = Tree(before), Budget()
+    tree, budget = XmlTree(before), PatchBudget()
     for element in parse(patch, "invalid-diff-format"):
         if is_element(element):
             budget.begin()
@@ -54,20 +54,20 @@ class _Operation:
     """One operation on a tree.
 
     Args:
-        tree: What it is applied to.
-        element: The element that says it; what it holds is moved into the tree.
-        budget: What the patch may cost.
+        tree: The tree, which is changed.
+        element: The element of the operation; its content is moved into the tree.
+        budget: The cost that the patch may have.
     """
 
-    def __init__(self, tree: Tree, element: Node, budget: Budget) -> None:
+    def __init__(self, tree: XmlTree, element: Node, budget: PatchBudget) -> None:
         self._tree = tree
         self._element = element
         self._namespaces: dict[str | None, str] = element.nsmap
-        self._selection = Selection(tree.root, budget)
+        self._selection = NodeSelection(tree.root, budget)
 
     def apply(self) -> None:
         name = etree.QName(self._element).localname
-        operations: dict[str, Callable[[Found], None]] = {
+        operations: dict[str, Callable[[SelectedNode], None]] = {
             "add": self._add,
             "replace": self._replace,
             "remove": self._remove,
@@ -79,73 +79,75 @@ class _Operation:
             raise PatchError(f"{name} has no sel", "invalid-attribute-value")
         operations[name](self._selection.find(selector, self._namespaces))
 
-    # What the operation holds
+    # The content of the operation
 
     def _text(self) -> str:
         if len(self._element):
-            raise PatchError("it holds nodes where only text can be", "invalid-node-types")
+            raise PatchError("it has nodes where only text can be", "invalid-node-types")
         return self._element.text or ""
 
     def _only_node(self, kind: object) -> Node:
-        """Return the one node that it holds, beside white space, if it is of this kind."""
+        """Return the only node in it beside white space, if the node is of this kind."""
         nodes = list(self._element)
         texts = [self._element.text, *(node.tail for node in nodes)]
         if len(nodes) != 1 or not all(map(is_space, texts)) or _kind(nodes[0]) is not kind:
-            raise PatchError("it does not hold one node of the same type", "invalid-node-types")
+            raise PatchError("it does not have one node of the same type", "invalid-node-types")
         return nodes[0]
 
     # Adding (RFC 5261 §4.3)
 
-    def _add(self, target: Found) -> None:
+    def _add(self, target: SelectedNode) -> None:
         kind = self._element.get("type")
         if kind is None:
             self._add_nodes(target)
         elif kind.startswith("@"):
-            self._add_attribute(target, Names(self._namespaces).of_attribute(kind[1:]))
+            self._add_attribute(target, NamespaceNames(self._namespaces).of_attribute(kind[1:]))
         elif kind.startswith("namespace::"):
             self._declare(_element(target), kind.partition("::")[2], self._text())
         else:
             raise PatchError(f"{kind!r} cannot be added", "invalid-attribute-value")
 
-    def _add_attribute(self, target: Found, name: str) -> None:
+    def _add_attribute(self, target: SelectedNode, name: str) -> None:
         if _element(target).get(name) is not None:
             raise PatchError(f"the attribute {name} is there already")
-        self._set(Attribute(target, name))
+        self._set(AttributeNode(target, name))
 
-    def _add_nodes(self, target: Found) -> None:
+    def _add_nodes(self, target: SelectedNode) -> None:
         position = self._element.get("pos")
         text, nodes = self._element.text or "", list(self._element)
         if position is None:
             end = slot_at_end(_element(target))
             insert(end, len(end.text), text, nodes)
         elif position == "prepend":
-            insert(Slot(_element(target), False), 0, text, nodes)
+            insert(TextSlot(_element(target), False), 0, text, nodes)
         elif position in ("before", "after"):
             self._add_beside(target, text, nodes, after=position == "after")
         else:
             raise PatchError(f"{position!r} is no position", "invalid-attribute-value")
 
-    def _add_beside(self, target: Found, text: str, nodes: Sequence[Node], *, after: bool) -> None:
-        if isinstance(target, Slot):
+    def _add_beside(
+        self, target: SelectedNode, text: str, nodes: Sequence[Node], *, after: bool
+    ) -> None:
+        if isinstance(target, TextSlot):
             insert(target, len(target.text) if after else 0, text, nodes)
         elif isinstance(target, tuple):
             raise PatchError("nothing stands beside an attribute", "invalid-patch-directive")
         elif target.getparent() is None:
             _add_beside_root(target, text, nodes, after=after)
         elif after:
-            insert(Slot(target, True), 0, text, nodes)
+            insert(TextSlot(target, True), 0, text, nodes)
         else:
             slot = slot_before(target)
             insert(slot, len(slot.text), text, nodes)
 
     # Replacing (RFC 5261 §4.4)
 
-    def _replace(self, target: Found) -> None:
-        if isinstance(target, Slot):
+    def _replace(self, target: SelectedNode) -> None:
+        if isinstance(target, TextSlot):
             target.put(self._text())
-        elif isinstance(target, Attribute):
+        elif isinstance(target, AttributeNode):
             self._set(target)
-        elif isinstance(target, Namespace):
+        elif isinstance(target, NamespaceNode):
             self._declare(target.element, target.prefix, self._text())
         else:
             self._replace_node(target, self._only_node(_kind(target)))
@@ -162,11 +164,11 @@ class _Operation:
 
     # Removing (RFC 5261 §4.5)
 
-    def _remove(self, target: Found) -> None:
+    def _remove(self, target: SelectedNode) -> None:
         space = self._element.get("ws")
         if space not in (None, "before", "after", "both"):
             raise PatchError(f"{space!r} is no value of ws", "invalid-attribute-value")
-        if isinstance(target, (Slot, Attribute, Namespace)):
+        if isinstance(target, (TextSlot, AttributeNode, NamespaceNode)):
             if space is not None:
                 raise PatchError("ws is for nodes that text surrounds", "invalid-attribute-value")
             self._remove_detail(target)
@@ -178,20 +180,20 @@ class _Operation:
             if space in ("before", "both"):
                 _remove_space(slot_before(target))
             if space in ("after", "both"):
-                _remove_space(Slot(target, True))
+                _remove_space(TextSlot(target, True))
             remove(target)
 
-    def _remove_detail(self, target: Slot | Attribute | Namespace) -> None:
-        if isinstance(target, Slot):
+    def _remove_detail(self, target: TextSlot | AttributeNode | NamespaceNode) -> None:
+        if isinstance(target, TextSlot):
             target.put("")
-        elif isinstance(target, Attribute):
+        elif isinstance(target, AttributeNode):
             del target.element.attrib[target.name]
         else:
             self._tree.declare(target.element, target.prefix, None)
 
     # Attributes and namespaces
 
-    def _set(self, attribute: Attribute) -> None:
+    def _set(self, attribute: AttributeNode) -> None:
         try:
             attribute.element.set(attribute.name, self._text())
         except ValueError as error:
@@ -207,7 +209,7 @@ def _kind(node: Node) -> object:
     return etree.Element if is_element(node) else node.tag
 
 
-def _element(target: Found) -> Node:
+def _element(target: SelectedNode) -> Node:
     if isinstance(target, tuple) or not is_element(target):
         raise PatchError("it is for an element", "invalid-patch-directive")
     return target
@@ -222,7 +224,7 @@ def _add_beside_root(target: Node, text: str, nodes: Sequence[Node], *, after: b
 
 
 def _remove_beside_root(node: Node) -> None:
-    # lxml removes from a parent only, and here is none: it becomes the child of something else.
+    # lxml removes only from a parent, and here is none: so the node gets another parent.
     etree.Element("removed").append(node)
 
 
@@ -230,7 +232,7 @@ def _refuse_beside_root() -> NoReturn:
     raise PatchError("only comments stand beside the root", "invalid-root-element-operation")
 
 
-def _remove_space(slot: Slot) -> None:
+def _remove_space(slot: TextSlot) -> None:
     if not slot.text or not is_space(slot.text):
         raise PatchError("there is no white space to remove", "invalid-whitespace-directive")
     slot.put("")

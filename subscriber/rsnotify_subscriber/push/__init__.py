@@ -1,1 +1,1 @@
-"""Hearing of changes from hubs: what keeps one transport connected, and the transports."""
+"""Push: connections to hubs and brokers, the choice between them, and the transports."""

@@ -1,8 +1,8 @@
 """Fragments from an MQTT broker (docs/mqtt.md).
 
-A broker has no log that could be read from an instant on. It has the newest fragment, retained,
-and sends it when one subscribes: as a fragment says where it begins, that shows whether anything
-is missing. Where nothing comes, nothing is shown, and the lists are read.
+A broker has no log that could be read from a given instant. It retains the newest fragment, and
+sends it to each new subscriber: as a fragment says where it begins, that shows whether anything is
+missing. Where nothing comes, nothing is shown, and the lists are read.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, RefusedAddress, Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import Broker, asking, channel_name, parse_broker
 from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, SelectionRequest
+from rsnotify.runtime.mqtt.topics import Broker, channel_topic, parse_broker, request_prefix
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
-from rsnotify_subscriber.push.dialling import dial
-from rsnotify_subscriber.push.transport import Listener
+from rsnotify_subscriber.push.connecting import dial
+from rsnotify_subscriber.push.transport import TransportListener
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: How long the broker may take to send what it retained, and a hub what was asked for.
-PROOF = 2.0
-#: How long a broker keeps the session of one that is away, in seconds.
+#: The seconds that a broker may take to send what it retained, and a hub what was requested.
+RETAINED_WAIT = 2.0
+#: The seconds for which a broker keeps the session of a subscriber that is away.
 _EXPIRY = 7 * 86_400
 
 
-class Brokered(Struct, frozen=True, kw_only=True):
-    """How one hears of changes through MQTT brokers.
+class MqttOptions(Struct, frozen=True, kw_only=True):
+    """How to connect to MQTT brokers.
 
     Args:
-        url: The broker to use, whatever the Source names; None uses the one that it names.
-        login: Who one is there. A password or certificate needs a `url`, since the Source could
-            name any broker, and would get it shown.
-        session: The name of a session that the broker keeps while one is away, for one
+        url: The broker to use instead of the one that the Source names; None to use the latter.
+        login: The user or certificate. It needs a `url`, since a Source could name any broker,
+            which would then receive the password.
+        session: The name of a session that the broker keeps while the subscriber is away, for one
             subscriber at a time; empty for none.
         version: The version of MQTT, `5` or `3.1.1`.
     """
@@ -58,7 +58,7 @@ class Brokered(Struct, frozen=True, kw_only=True):
         """Check what can be checked before there is a connection.
 
         Raises:
-            ConfigurationError: The broker is none, or the login cannot be used.
+            ConfigurationError: The URL names no broker, or the login cannot be used.
         """
         if self.url is not None:
             parse_broker(self.url)
@@ -72,69 +72,72 @@ class Brokered(Struct, frozen=True, kw_only=True):
         """Return the URLs of the brokers that can be used.
 
         Args:
-            offered: The URLs of those that the Source names, some of which we may not know.
+            offered: The URLs of the brokers that the Source names; those of an unknown form are
+                left out.
         """
         return [self.url] if self.url is not None else list(filter(_is_known, offered))
 
 
-#: Whatever broker the Source names, as nobody in particular.
-BROKERED = Brokered()
+#: Any broker that the Source names, without a login.
+DEFAULT_MQTT = MqttOptions()
 
 
 class MqttTransport:
     """A subscription at a broker for one topic; a `Transport`.
 
-    Theory of operation. Where only a part of the topic is of interest, a hub behind the broker is
-    asked for it, and the name of that part is subscribed to. If nothing comes under it in a
-    moment, there is no such hub, or it makes no more parts: then the name of the whole is
-    subscribed to as well, until something comes under that of the part. A broker that ends the
-    connection of who asks is not asked again.
+    Theory of operation. Where only a part of the topic is of interest, the transport requests it of
+    the hub behind the broker, and subscribes to the name of that part. If nothing comes under that
+    name in a moment, there is no such hub, or it makes no more parts: then the transport subscribes
+    to the whole topic as well, until something of the part comes. A broker that closes the
+    connection after a request gets no more requests.
 
     Args:
         broker: The broker.
         topic: The URI of the channel.
-        options: Who one is there, and what it keeps.
+        options: The login and the session.
         trusts: Returns whether a host may be at any address.
-        select: What is of interest.
-        unasked: The brokers that are not to be asked for a part of a topic.
+        select: The part of the topic that is of interest.
+        without_selections: The URLs of brokers that get no requests for a part of a topic.
     """
 
     def __init__(
         self,
         broker: Broker,
         topic: str,
-        options: Brokered,
+        options: MqttOptions,
         *,
         trusts: Callable[[str | None], Awaitable[bool]],
         select: PushSelection = EVERYTHING,
-        unasked: set[str] | None = None,
+        without_selections: set[str] | None = None,
     ) -> None:
         self._broker = broker
         self._topic = topic
         self._options = options
         self._trusts = trusts
         self._select = select
-        self._unasked = unasked if unasked is not None else set()
+        self._without_selections = without_selections if without_selections is not None else set()
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
-        """Subscribe, and tell the listener what arrives until the connection is lost."""
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
+        """Subscribe, and call the listener with what arrives until the connection is lost."""
         try:
             await self._receive(listener)
-        except ConfigurationError as error:  # a certificate may just be replaced by another
+        except ConfigurationError as error:  # a certificate may be about to be replaced
             raise Unavailable(self._broker.url, str(error)) from None
 
-    async def _receive(self, listener: Listener) -> None:
-        arriving = _Arriving(self._broker.topic(self._topic), self._part(), listener)
-        session = BrokerSession(self._options.session, _EXPIRY) if self._options.session else CLEAN
+    async def _receive(self, listener: TransportListener) -> None:
+        messages = _TopicMessages(self._broker.topic(self._topic), self._part(), listener)
+        session = (
+            BrokerSession(self._options.session, _EXPIRY) if self._options.session else CLEAN_START
+        )
         async with connect(
             self._broker,
             self._options.login,
             session=session,
             version=self._options.version,
             dial=self._dial,
-            take=arriving.take,
+            on_message=messages.receive,
         ) as connection:
-            subscribing = asyncio.create_task(self._subscribe(connection, arriving, listener))
+            subscribing = asyncio.create_task(self._subscribe(connection, messages, listener))
             lost = asyncio.create_task(connection.lost())
             try:
                 await asyncio.wait({subscribing, lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -142,8 +145,8 @@ class MqttTransport:
                     subscribing.result()
                 await lost
             except Unavailable:
-                if arriving.unheard_since(PROOF):
-                    self._unasked.add(self._broker.url)
+                if messages.is_unanswered(RETAINED_WAIT):
+                    self._without_selections.add(self._broker.url)
                 raise
             finally:
                 for task in (subscribing, lost):
@@ -151,52 +154,52 @@ class MqttTransport:
                 await asyncio.gather(subscribing, lost, return_exceptions=True)
 
     def _part(self) -> str | None:
-        if not self._select or self._broker.url in self._unasked:
+        if not self._select or self._broker.url in self._without_selections:
             return None
-        return self._broker.part(self._topic, self._select)
+        return self._broker.filtered_topic(self._topic, self._select)
 
     async def _subscribe(
-        self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
+        self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
     ) -> None:
-        if arriving.part is not None:
+        if messages.part is not None:
             try:
-                await connection.subscribe(arriving.part)
+                await connection.subscribe(messages.part)
             except Unavailable as error:
-                logger.info("everything of %s is heard of, and no part: %s", self._topic, error)
+                logger.info("all of %s is received, not a part: %s", self._topic, error)
             else:
-                await self._keep_asking(connection, arriving, listener)
-        await self._whole(connection, arriving, listener)
+                await self._request_forever(connection, messages, listener)
+        await self._subscribe_to_whole(connection, messages, listener)
 
-    async def _whole(
-        self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
+    async def _subscribe_to_whole(
+        self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
     ) -> None:
-        await connection.subscribe(arriving.whole)
+        await connection.subscribe(messages.whole)
         listener.up()
-        if not await _within(PROOF, arriving.heard):
+        if not await _within(RETAINED_WAIT, messages.received):
             listener.gap()
 
-    async def _keep_asking(
-        self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
+    async def _request_forever(
+        self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
     ) -> None:
-        """Ask now and before each lease ends; and hear of everything while there is no part."""
+        """Request the part before each lease ends; receive the whole while there is no part."""
         random = Random()
         while True:
-            await self._ask(connection, arriving)
+            await self._request(connection, messages)
             listener.up()
-            if not await _within(PROOF, arriving.part_heard):
-                await self._whole(connection, arriving, listener)
+            if not await _within(RETAINED_WAIT, messages.part_received):
+                await self._subscribe_to_whole(connection, messages, listener)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
-                    await arriving.part_heard.wait()
-                    connection.unsubscribe(arriving.whole)
-                    await arriving.ended()
+                    await messages.part_received.wait()
+                    connection.unsubscribe(messages.whole)
+                    await messages.part_ended()
 
-    async def _ask(self, connection: BrokerConnection, arriving: _Arriving) -> None:
-        ask = SelectionRequest(self._topic, self._select)
-        name = channel_name(self._topic, asking(self._broker.name))
-        arriving.asked()
+    async def _request(self, connection: BrokerConnection, messages: _TopicMessages) -> None:
+        request = SelectionRequest(self._topic, self._select)
+        name = channel_topic(self._topic, request_prefix(self._broker.topic_or_prefix))
+        messages.requested()
         await connection.publish(
-            name, ask.encode(), content_type=CONTENT_TYPE, channel=self._topic, retain=False
+            name, request.encode(), content_type=CONTENT_TYPE, channel=self._topic, retain=False
         )
 
     async def _dial(self, host: str, port: int) -> socket.socket:
@@ -207,57 +210,57 @@ class MqttTransport:
             raise RefusedAddress(self._broker.url, str(error.strerror)) from None
 
 
-class _Arriving:
-    """Takes what arrives under one of two names; anything else is of an old session.
+class _TopicMessages:
+    """Receives messages under either of two names; any other belongs to an old session.
 
     Args:
         whole: The name of the whole topic.
         part: The name of the part that is of interest, if there is one.
-        listener: Who is told.
+        listener: Receives the fragments.
 
     Attributes:
-        heard: Whether anything has come.
-        part_heard: Whether something of the part has, and it was not ended since.
+        received: Whether anything has come.
+        part_received: Whether something of the part has come, and the hub has not ended it since.
     """
 
-    def __init__(self, whole: str, part: str | None, listener: Listener) -> None:
+    def __init__(self, whole: str, part: str | None, listener: TransportListener) -> None:
         self.whole = whole
         self.part = part
-        self.heard = asyncio.Event()
-        self.part_heard = asyncio.Event()
-        self._ended = asyncio.Event()
-        self._asked_at: float | None = None
+        self.received = asyncio.Event()
+        self.part_received = asyncio.Event()
+        self._part_ended = asyncio.Event()
+        self._requested_at: float | None = None
         self._listener = listener
 
-    def asked(self) -> None:
-        """Take note that the part was asked for."""
-        self._asked_at = asyncio.get_running_loop().time()
+    def requested(self) -> None:
+        """Note that the part is requested."""
+        self._requested_at = asyncio.get_running_loop().time()
 
-    def unheard_since(self, seconds: float) -> bool:
-        """Tell whether it was asked for within so many seconds, and nothing has come at all."""
-        if self._asked_at is None or self.heard.is_set():
+    def is_unanswered(self, seconds: float) -> bool:
+        """Return whether it was requested within so many seconds, and nothing at all has come."""
+        if self._requested_at is None or self.received.is_set():
             return False
-        return asyncio.get_running_loop().time() - self._asked_at < seconds
+        return asyncio.get_running_loop().time() - self._requested_at < seconds
 
-    async def ended(self) -> None:
-        """Wait until the part is made no longer."""
-        await self._ended.wait()
-        self._ended.clear()
-        self.part_heard.clear()
+    async def part_ended(self) -> None:
+        """Wait until the hub makes the part no longer."""
+        await self._part_ended.wait()
+        self._part_ended.clear()
+        self.part_received.clear()
 
-    def take(self, message: MqttMessage) -> None:
-        """Take a message; an empty one says that the part has ended."""
+    def receive(self, message: MqttMessage) -> None:
+        """Receive a message; an empty one means that the hub has ended the part."""
         if message.topic == self.part and not message.payload:
-            self._ended.set()
+            self._part_ended.set()
         elif message.topic in (self.whole, self.part):
-            self.heard.set()
+            self.received.set()
             if message.topic == self.part:
-                self.part_heard.set()
+                self.part_received.set()
             self._listener.fragment(message.payload)
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for an event; tell whether it came."""
+    """Wait for an event; return whether it came."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,26 +1,27 @@
-"""Which ways are to be open: the best that work, and others while those do not.
+"""Which endpoints are to be open: the best that work, and others while those do not.
 
-Theory of operation. A way is closed, tried, up, or it has failed and waits for its next try.
+Theory of operation. An endpoint is closed, tried, or up; or it has failed and waits for its next
+attempt.
 
-    closed --its turn--> tried --up--> up --held--> worse ones are closed
-                          |             |
-                          |  failed     | lost
-                          v             v
-                         waits <--------+ --backoff over, its turn--> tried
+    closed --needed--> tried --up--> up --has held--> worse ones are closed
+                         |            |
+                         |  failed    | lost
+                         v            v
+                        waits <-------+ --backoff over, needed--> tried
 
-It is a way's turn as long as too few of the better ones are up, or may be in a moment. That may be
-one that was begun with a moment ago, and one that is lost and had held: it is often back at once.
-If it fails then, the next is opened while it waits.
+An endpoint is needed while too few of the better ones are up or expected to be. One is expected
+that has just been tried for the first time, and one that was lost after it had held, since it is
+often back at once. If it fails then, the next one is opened while it waits.
 
-An open way is closed when enough better ones have held and told something since they came up: a hub
-that is back may not have been reached by the Source yet. Where both lead to the same hub, the
-Source reaches both or neither, so the better one only has to hold. One that tells nothing while a
-worse one does is up, but in the place of none. Each loss after the first makes holding take twice
-as long, so that a way which comes and goes does not close and open the others as often; one that
-was up for long is forgiven. One that was found to tell nothing is *mute*, and as good as away until
-it does.
+An open endpoint is closed when enough better ones have held, and have received something since
+they came up: a hub that is back may not have been reached by the Source yet. Where both lead to the
+same hub, the Source reaches both or neither, so the better one only has to hold. A better one that
+receives nothing while a worse one does is up, but replaces none. Each loss after the first doubles
+the time to hold, so that an endpoint which comes and goes does not close and open the others as
+often; one that was up for long is forgiven. An endpoint that was found to receive nothing is
+*mute*, and counts as lost until it receives something.
 
-All times are seconds of one clock that never jumps.
+All times are seconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -32,168 +33,173 @@ from typing import Generic, TypeVar
 
 from rsnotify.sync.retry import Retry
 
-#: How long a way may take to come up before the next one is begun with too.
+#: How long an endpoint may take to come up before the next one is tried, too.
 PATIENCE = 2.0
-#: How long one may take to be back that is lost after it had held.
+#: How long an endpoint may take to be back that was lost after it had held.
 RETURN = 1.0
-#: How long a way has to be up before worse ones are closed.
+#: How long an endpoint has to be up before worse ones are closed.
 HOLD = 3.0
-#: How long that is at most, after many losses.
+#: The longest such time, after many losses.
 LONGEST_HOLD = 300.0
-#: After so long without a word from a worse one it is closed, even if the better told nothing.
+#: A worse one that has received nothing for so long is closed, even if the better one has not.
 QUIET = 60.0
-#: By how much later than a worse one a way may tell the same.
+#: How much later than a worse one a better one may receive the same.
 SLACK = 2.0
-#: After so many times of that a loss is as the first one.
+#: After being up for so many times the time to hold, a loss counts as the first.
 _FORGIVEN = 20
 _RETRY = Retry(first=0.25, most=15.0)
 
-W = TypeVar("W", bound=Hashable)
+E = TypeVar("E", bound=Hashable)
 
 
-class _Line(Generic[W]):
-    """What is known of one way."""
+class _EndpointState(Generic[E]):
+    """The history of one endpoint."""
 
-    def __init__(self, way: W) -> None:
-        self.way = way
+    def __init__(self, endpoint: E) -> None:
+        self.endpoint = endpoint
         self.is_open = False
         self.is_up = False
+        self.is_mute = False
         self.failures = 0
         self.losses = 0
         #: The host and port of its hub.
-        self.place: Hashable = None
+        self.hub_address: Hashable = None
         #: When it may be tried again.
-        self.again = -inf
-        #: Until when it may be up in a moment.
-        self.hopeful = -inf
+        self.retry_at = -inf
+        #: Until when it is expected to come up.
+        self.expected_until = -inf
         #: When it has been up for long enough.
-        self.held = inf
-        self.forgiven = inf
-        self.is_mute = False
-        #: When it told something last, or came up.
-        self.heard = -inf
-        #: When it counts though it has told nothing.
-        self.proven = inf
+        self.held_at = inf
+        self.forgiven_at = inf
+        #: When it last received something, or came up.
+        self.received_at = -inf
+        #: When it replaces worse ones though it has received nothing.
+        self.proven_at = inf
 
     def open(self, now: float) -> None:
         self.is_open = True
-        if now - self.again > _RETRY.most:  # what it was like then says nothing any more
+        if now - self.retry_at > _RETRY.most:  # failures so long ago show nothing any more
             self.failures = 0
         if not self.failures:
-            self.hopeful = now + PATIENCE
+            self.expected_until = now + PATIENCE
 
     def up(self, now: float) -> None:
         doublings = min(max(self.losses - 1, 0), 64)
         hold = min(HOLD * 2.0**doublings, LONGEST_HOLD)
         self.is_open = self.is_up = True
-        self.held, self.forgiven = now + hold, now + _FORGIVEN * hold
-        self.heard, self.proven = now, now + QUIET
-        self.hopeful = -inf
+        self.held_at, self.forgiven_at = now + hold, now + _FORGIVEN * hold
+        self.received_at, self.proven_at = now, now + QUIET
+        self.expected_until = -inf
 
-    def tell(self, now: float) -> None:
-        self.heard = self.proven = now
+    def receive(self, now: float) -> None:
+        self.received_at = self.proven_at = now
         self.is_mute = False
 
-    def down(self, now: float, wish: float, random: Random) -> None:
-        self.hopeful = -inf
-        if now >= self.held:
+    def down(self, now: float, retry_after: float, random: Random) -> None:
+        self.expected_until = -inf
+        if now >= self.held_at:
             self.failures = 0
-            self.hopeful = now + RETURN
+            self.expected_until = now + RETURN
         if self.is_up:
-            self.losses = 1 if now >= self.forgiven else self.losses + 1
+            self.losses = 1 if now >= self.forgiven_at else self.losses + 1
         self.failures += 1
-        self.again = now + _RETRY.delay(self.failures, random, at_least=wish)
-        if self.again >= self.hopeful:
-            self.hopeful = -inf
+        self.retry_at = now + _RETRY.delay(self.failures, random, at_least=retry_after)
+        if self.retry_at >= self.expected_until:
+            self.expected_until = -inf
         self.close()
 
     def close(self) -> None:
         self.is_open = self.is_up = self.is_mute = False
-        self.held = self.forgiven = self.proven = inf
-        self.heard = -inf
+        self.held_at = self.forgiven_at = self.proven_at = inf
+        self.received_at = -inf
 
-    def is_near(self, now: float) -> bool:
-        return (self.is_up and not self.is_mute) or now < self.hopeful
+    def is_up_or_expected(self, now: float) -> bool:
+        return (self.is_up and not self.is_mute) or now < self.expected_until
 
-    def replaces(self, worse: _Line[W], now: float) -> bool:
-        has_held = self.held <= now and not self.is_mute
-        is_proven = self.proven <= now or (self.place is not None and self.place == worse.place)
-        is_as_good = worse.heard <= self.heard + SLACK or worse.heard + QUIET <= now
+    def replaces(self, worse: _EndpointState[E], now: float) -> bool:
+        has_held = self.held_at <= now and not self.is_mute
+        is_same_hub = self.hub_address is not None and self.hub_address == worse.hub_address
+        is_proven = self.proven_at <= now or is_same_hub
+        is_as_good = (
+            worse.received_at <= self.received_at + SLACK or worse.received_at + QUIET <= now
+        )
         return has_held and is_proven and is_as_good
 
     def times(self) -> Iterable[float]:
-        again = -inf if self.is_open else self.again
-        return self.hopeful, self.held, self.proven, self.heard + QUIET, again
+        retry_at = -inf if self.is_open else self.retry_at
+        return self.expected_until, self.held_at, self.proven_at, self.received_at + QUIET, retry_at
 
 
-class Preference(Generic[W]):
-    """Says which ways are to be open. What is kept open elsewhere is told to it.
+class EndpointPreference(Generic[E]):
+    """Decides which endpoints are to be open. The caller opens them and reports the results.
 
     Args:
-        ways: The ways, the best first.
-        most: How many are to be up at a time.
+        endpoints: The endpoints, the best first.
+        most: How many are to be up at the same time.
         random: The source of jitter.
     """
 
-    def __init__(self, ways: Iterable[W], random: Random, *, most: int = 1) -> None:
-        self._lines = [_Line(way) for way in ways]
+    def __init__(self, endpoints: Iterable[E], random: Random, *, most: int = 1) -> None:
+        self._states = [_EndpointState(endpoint) for endpoint in endpoints]
         self._random = random
         self._most = most
 
-    def change(self, ways: Iterable[W]) -> None:
-        """Take other ways; what is known of those that stay is kept."""
-        known = {line.way: line for line in self._lines}
-        self._lines = [known.get(way) or _Line(way) for way in ways]
+    def set_endpoints(self, endpoints: Iterable[E]) -> None:
+        """Use these endpoints; the history of those that stay is kept."""
+        known = {state.endpoint: state for state in self._states}
+        self._states = [known.get(endpoint) or _EndpointState(endpoint) for endpoint in endpoints]
 
-    def up(self, way: W, now: float, place: Hashable = None) -> None:
-        """Record that a way is up.
-
-        Args:
-            way: Which.
-            now: The time.
-            place: The host and port of its hub, if they are known.
-        """
-        line = self._line(way)
-        line.up(now)
-        line.place = place
-
-    def heard(self, way: W, now: float) -> None:
-        """Hear that a way told something."""
-        self._line(way).tell(now)
-
-    def mute(self, way: W) -> None:
-        """Hear that a way that is up does not tell what it should."""
-        self._line(way).is_mute = True
-
-    def down(self, way: W, now: float, wish: float = 0.0) -> None:
-        """Hear that a way that was open has failed, or is lost.
+    def up(self, endpoint: E, now: float, hub_address: Hashable = None) -> None:
+        """Note that an endpoint is up.
 
         Args:
-            way: Which.
+            endpoint: The endpoint.
             now: The time.
-            wish: How long the other side asked to be left alone.
+            hub_address: The host and port of its hub, if they are known.
         """
-        self._line(way).down(now, wish, self._random)
+        state = self._state(endpoint)
+        state.up(now)
+        state.hub_address = hub_address
 
-    def tick(self, now: float) -> list[W]:
-        """Return the ways that are to be open from now on, the best first."""
-        better: list[_Line[W]] = []
-        for line in self._lines:
-            if line.is_open:
-                if self._has_most(one.replaces(line, now) for one in better):
-                    line.close()
-            elif line.again <= now and not self._has_most(one.is_near(now) for one in better):
-                line.open(now)
-            better.append(line)
-        return [line.way for line in self._lines if line.is_open]
+    def received(self, endpoint: E, now: float) -> None:
+        """Note that an endpoint received something new."""
+        self._state(endpoint).receive(now)
 
-    def _has_most(self, are: Iterable[bool]) -> bool:
-        return sum(are) >= self._most
+    def mute(self, endpoint: E) -> None:
+        """Note that an endpoint is up and does not receive what it should."""
+        self._state(endpoint).is_mute = True
+
+    def down(self, endpoint: E, now: float, retry_after: float = 0.0) -> None:
+        """Note that an open endpoint has failed, or is lost.
+
+        Args:
+            endpoint: The endpoint.
+            now: The time.
+            retry_after: The seconds that the other side asked to wait.
+        """
+        self._state(endpoint).down(now, retry_after, self._random)
+
+    def tick(self, now: float) -> list[E]:
+        """Return the endpoints that are to be open from now on, the best first."""
+        better: list[_EndpointState[E]] = []
+        for state in self._states:
+            if state.is_open:
+                if self._are_enough(one.replaces(state, now) for one in better):
+                    state.close()
+            elif state.retry_at <= now and not self._are_enough(
+                one.is_up_or_expected(now) for one in better
+            ):
+                state.open(now)
+            better.append(state)
+        return [state.endpoint for state in self._states if state.is_open]
+
+    def _are_enough(self, better: Iterable[bool]) -> bool:
+        return sum(better) >= self._most
 
     def due(self, now: float) -> float | None:
-        """Return when `tick` may have something else to say, if nothing happens before."""
-        times = (time for line in self._lines for time in line.times())
+        """Return when the result of `tick` may change, if nothing happens before."""
+        times = (time for state in self._states for time in state.times())
         return min((time for time in times if now < time < inf), default=None)
 
-    def _line(self, way: W) -> _Line[W]:
-        return next(line for line in self._lines if line.way == way)
+    def _state(self, endpoint: E) -> _EndpointState[E]:
+        return next(state for state in self._states if state.endpoint == endpoint)

@@ -1,4 +1,4 @@
-"""Ways in which fragments arrive. Each is a `Transport`, and knows nothing of the others."""
+"""The interface of transports. No transport knows of the others."""
 
 from __future__ import annotations
 
@@ -7,36 +7,38 @@ from typing import Protocol
 from rsnotify.format.datetimes import Instant
 
 
-class Listener(Protocol):
-    """Who is told what arrives."""
+class TransportListener(Protocol):
+    """Receives what arrives by a transport."""
 
     def up(self, hub: str | None = None) -> None:
-        """Hear that fragments arrive from now on, from `since` without a hole, or with a gap.
+        """Note that fragments arrive from now on, from `since` without a gap or after `gap`.
 
         Args:
-            hub: From where, if the way leaves that open; said anew when it is another.
+            hub: The hub, where the endpoint does not determine it; `up` is called again when
+                another hub takes over.
         """
 
     def audience(self, listeners: int) -> None:
-        """Hear how many hear the same, where the hub tells."""
+        """Note the number of subscribers of the topic, where the hub reports it."""
 
     def gap(self) -> None:
-        """Hear that the hub does not reach back to `since`."""
+        """Note that the hub has not stored all fragments since `since`."""
 
     def fragment(self, document: bytes) -> None:
-        """Take a fragment."""
+        """Receive a fragment."""
 
 
 class Transport(Protocol):
-    """One way to one hub."""
+    """One connection to one hub."""
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
-        """Connect, and tell the listener what arrives until the connection is lost.
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
+        """Connect, and call the listener with what arrives until the connection is lost.
 
         Args:
-            since: Where to join: every change up to here is known; None for what comes now.
-            listener: Who is told.
+            since: The instant through which every change is known; None to receive only what
+                comes from now on.
+            listener: Is called.
 
         Raises:
-            FetchError: Always, at the end: why nothing arrives any more.
+            FetchError: The connection has ended, always; with the reason.
         """

@@ -1,4 +1,4 @@
-"""Fragments over a WebSocket, as docs/protocol.md has it."""
+"""Fragments over a WebSocket (docs/protocol.md)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.vocabulary import MAX_BYTES
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
-from rsnotify_subscriber.push.dialling import TIMEOUT, dial
-from rsnotify_subscriber.push.transport import Listener
+from rsnotify_subscriber.push.connecting import TIMEOUT, dial
+from rsnotify_subscriber.push.transport import TransportListener
 
-#: Seconds between pings, and until a hub that does not answer one counts as dead.
+#: The seconds between pings, and until a hub that does not answer one counts as dead.
 _PING, _PONG = 5.0, 10.0
-#: How much of a hub's reason is told, in characters.
+#: The most characters of a hub's reason that a message repeats.
 _REASON = 200
 
 
@@ -41,7 +41,7 @@ class WebSocketTransport:
         hub: The hub's `ws:` or `wss:` URI.
         topic: The URI of the channel.
         trusts: Returns whether a host may be at any address.
-        select: What is asked for; a hub may send more.
+        select: The requested part of the topic; a hub may send more.
         credentials: Header fields of the request.
     """
 
@@ -60,15 +60,15 @@ class WebSocketTransport:
         self._trusts = trusts
         self._credentials = credentials or {}
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
-        """Subscribe, and tell the listener what arrives until the connection is lost."""
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
+        """Subscribe, and call the listener with what arrives until the connection is lost."""
         try:
             sock = await self._dial()
             async with connect(
                 self._hub,
                 sock=sock,
                 additional_headers=self._credentials,
-                # Small frames gain nothing, and a bomb could hide in it.
+                # Small frames gain nothing by it, and it could hide a decompression bomb.
                 compression=None,
                 max_size=MAX_BYTES,
                 open_timeout=TIMEOUT,
@@ -78,10 +78,10 @@ class WebSocketTransport:
             ) as connection:
                 await connection.send(self._subscription(since))
                 async with asyncio.timeout(TIMEOUT):
-                    while not self._take(await connection.recv(decode=False), listener):
+                    while not self._handle(await connection.recv(decode=False), listener):
                         pass
                 while True:
-                    self._take(await connection.recv(decode=False), listener)
+                    self._handle(await connection.recv(decode=False), listener)
         except NotPublic as error:
             raise RefusedAddress(self._hub, str(error.strerror)) from None
         except TimeoutError:
@@ -109,8 +109,8 @@ class WebSocketTransport:
             frame["select"] = self._select
         return msgspec.json.encode(frame).decode()
 
-    def _take(self, message: str | bytes, listener: Listener) -> bool:
-        """Take a frame; return whether it says that the subscription is there."""
+    def _handle(self, message: str | bytes, listener: TransportListener) -> bool:
+        """Handle a frame; return whether it confirms the subscription."""
         data = message.encode() if isinstance(message, str) else message
         if not data.startswith(b"{"):
             listener.fragment(data)

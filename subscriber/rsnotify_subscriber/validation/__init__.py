@@ -1,1 +1,1 @@
-"""Whether documents and packages keep the rules, and `rsnotify validate`."""
+"""Validating documents and packages, from files and over HTTP."""

@@ -1,4 +1,4 @@
-"""Checking a ZIP package of a dump against its Manifest (core §11.2, §13.2)."""
+"""Checking a ZIP package of a dump against its manifest (core §11.2, §13.2)."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from rsnotify.errors import ContentMismatch
 from rsnotify.format.writer import Profile
 from rsnotify.validation import Finding, Validator
 from rsnotify.validation.outline import Outline, Reference
-from rsnotify.validation.rules import broken
-from rsnotify_subscriber.bringing.zipped import MANIFEST, Package
+from rsnotify.validation.rules import make_finding
+from rsnotify_subscriber.content.zip_package import MANIFEST, ZipPackage
 from rsnotify_subscriber.fetching.digests import Digester, agree
 
-#: Bytes that members inflate to, beyond which they are not compared any more.
+#: The bytes of inflated members after which no further ones are compared.
 _MOST_INFLATED = 16 * 2**30
 
 
-class PackageCheck:
+class PackageChecker:
     """Checks one open package; its methods block on the disk.
 
     Args:
         package: The package.
-        spec: The version of the specification to hold its Manifest against.
+        spec: The version of the specification.
     """
 
-    def __init__(self, package: Package, spec: Profile) -> None:
+    def __init__(self, package: ZipPackage, spec: Profile) -> None:
         self._package = package
         self._spec = spec
         self._inflated = 0
 
     def manifest(self) -> tuple[Outline, list[Finding]]:
-        """Validate the Manifest.
+        """Validate the manifest.
 
         Returns:
-            What it says, and what is wrong with it.
+            Its outline, and the findings.
 
         Raises:
             ContentMismatch: It cannot be unpacked.
@@ -47,14 +47,14 @@ class PackageCheck:
 
     @property
     def has_manifest(self) -> bool:
-        """Whether there is a Manifest at the top level."""
+        """Whether there is a manifest at the top level."""
         return MANIFEST in self._package.names
 
     def bitstreams(self, manifest: Outline) -> Iterator[Finding]:
-        """Compare each bitstream with what the Manifest says of it.
+        """Compare each bitstream with its entry in the manifest.
 
         Yields:
-            What is wrong, with the line of the Manifest where there is one.
+            The findings, with the line of the manifest where there is one.
         """
         present = set(self._package.names) - {MANIFEST}
         described = set()
@@ -65,11 +65,11 @@ class PackageCheck:
                 yield from self._bitstream(reference)
             else:
                 detail = f"path is {reference.path!r}"
-                yield broken(
+                yield make_finding(
                     "package-path-missing", reference.line, "rs:md", detail, reference.entry
                 )
         for name in sorted(present - described):
-            yield broken("package-not-described", None, "package", repr(name))
+            yield make_finding("package-not-described", None, "package", repr(name))
 
     def _bitstream(self, reference: Reference) -> Iterator[Finding]:
         if self._inflated > _MOST_INFLATED:
@@ -80,23 +80,25 @@ class PackageCheck:
                 digester.update(piece)
                 self._inflated += len(piece)
         except ContentMismatch as error:
-            yield broken("package-unsafe", reference.line, "rs:md", error.reason, reference.entry)
+            yield make_finding(
+                "package-unsafe", reference.line, "rs:md", error.reason, reference.entry
+            )
             return
         yield from compare(reference, digester, f"path {reference.path!r}", reference.line)
 
 
-def compare(told: Reference, content: Digester, what: str, line: int | None) -> Iterator[Finding]:
-    """Compare content with the hash and length that are told of it.
+def compare(entry: Reference, content: Digester, what: str, line: int | None) -> Iterator[Finding]:
+    """Compare content with the hash and length in its entry.
 
     Args:
-        told: The entry.
+        entry: The entry.
         content: The digests of the content.
-        what: What the content is, for the message.
+        what: The description of the content, for the message.
         line: The line of the entry, if the finding belongs there.
     """
-    if agree(told.hash, content.hashes) is False:
-        detail = f"{what} has hash {content.hashes}, not {told.hash}"
-        yield broken("package-content", line, "rs:md", detail, told.entry)
-    elif told.length is not None and told.length != str(content.length):
-        detail = f"{what} has {content.length} bytes, not {told.length}"
-        yield broken("package-content", line, "rs:md", detail, told.entry)
+    if agree(entry.hash, content.hashes) is False:
+        detail = f"{what} has hash {content.hashes}, not {entry.hash}"
+        yield make_finding("package-content", line, "rs:md", detail, entry.entry)
+    elif entry.length is not None and entry.length != str(content.length):
+        detail = f"{what} has {content.length} bytes, not {entry.length}"
+        yield make_finding("package-content", line, "rs:md", detail, entry.entry)

@@ -1,7 +1,7 @@
-"""Validating a document, and with it the tree of all that it leads to.
+"""Validating a document, or the tree of all documents that it leads to.
 
-The rules are in `rsnotify.validation`. Each document and package is fetched once, however
-often it is named, and only so many of them: a document may name a hundred thousand others.
+The rules are in `rsnotify.validation`. Each document and package is fetched once, however often it
+is named, up to a limit: a document may name a hundred thousand others.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from rsnotify.format.links import resolve
 from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.validation.outline import Reference
-from rsnotify.validation.rules import broken
+from rsnotify.validation.rules import make_finding
 from rsnotify.validation.tree import (
-    Located,
+    LocatedFinding,
     TreePosition,
     check_copy,
     check_pair,
-    index_broken,
-    index_of,
+    expected_up,
+    index_link,
     is_directly_above,
     is_index,
-    leads_to,
     lists,
-    up_broken,
-    up_expected,
-    up_of,
+    references_below,
+    up_link,
+    wrong_index,
+    wrong_up,
 )
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
@@ -40,10 +40,10 @@ from rsnotify_subscriber.fetching.credentials import (
     without_login,
 )
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.validation.examiner import Examiner
-from rsnotify_subscriber.validation.verdicts import Validation
+from rsnotify_subscriber.validation.document_check import DocumentChecker
+from rsnotify_subscriber.validation.result import ValidationResult
 
-#: Documents and packages that are fetched in all.
+#: The most documents and packages that are fetched.
 _MOST_FETCHED = 1_000
 
 
@@ -55,19 +55,19 @@ async def validate(
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
     progress: Callable[[str], None] = lambda name: None,
-) -> Validation:
-    """Validate a document, or with it the tree that it leads to.
+) -> ValidationResult:
+    """Validate a document, or the tree that it leads to.
 
     Args:
         target: The path of a file, or an http(s) URI: a document, or a ZIP package of a dump.
-        deep: Whether to follow what it leads to, and to check each against the other.
-        spec: The version of the specification to hold it against.
+        deep: Whether to validate the documents it leads to, and to compare them.
+        spec: The version of the specification.
         allow_private_addresses: Whether documents may name hosts at private addresses.
-        credentials: What is sent to the origin of a URI, as by a `Subscriber`.
-        progress: Is told the name of each document or package when it was read.
+        credentials: The credentials for the origin of a URI, as of a `Subscriber`.
+        progress: Is called with the name of each document or package that was read.
 
     Raises:
-        FetchError: The document could not be had.
+        FetchError: The document could not be fetched.
         OSError: The file could not be read.
     """
     named = target if _is_uri(target) else ""
@@ -75,13 +75,13 @@ async def validate(
     sessions = Sessions(
         named, allow_private_addresses=allow_private_addresses, credentials=credentials
     )
-    result = Validation(uri or target, str(spec))
+    result = ValidationResult(uri or target, str(spec))
     with TemporaryDirectory(prefix="rsnotify-validate-") as temporary:
         async with sessions:
-            examiner = Examiner(sessions, Path(temporary), result, spec, progress)
-            root = await (examiner.fetch(uri) if uri else examiner.file(Path(target)))
+            checker = DocumentChecker(sessions, Path(temporary), result, spec, progress)
+            root = await (checker.fetch(uri) if uri else checker.file(Path(target)))
             if deep:
-                await _Walk(examiner, root).down()
+                await _Walk(checker, root).down()
     for document in result.documents:
         document.findings.sort(key=lambda finding: finding.line or 0)
     return result
@@ -94,8 +94,8 @@ def _is_uri(target: str) -> bool:
 class _Walk:
     """One walk from a document down, breadth first."""
 
-    def __init__(self, examiner: Examiner, root: TreePosition) -> None:
-        self._examiner = examiner
+    def __init__(self, checker: DocumentChecker, root: TreePosition) -> None:
+        self._checker = checker
         self._root = root
         self._places: dict[str, TreePosition | None] = {root.uri: root} if root.uri else {}
         self._peeked: dict[str, TreePosition | None] = {}
@@ -107,26 +107,26 @@ class _Walk:
         while self._waiting:
             parent = self._waiting.popleft()
             await self._well_known(parent)
-            for reference in leads_to(parent):
+            for reference in references_below(parent):
                 if not await self._follow(parent, reference):
                     return
 
     async def _follow(self, parent: TreePosition, reference: Reference) -> bool:
-        """Look at what a document leads to; tell whether there may be more of that."""
+        """Check a document that another leads to; return whether more may be fetched."""
         if reference.uri not in self._places and len(self._places) >= _MOST_FETCHED:
             detail = f"{_MOST_FETCHED} documents and packages were, and no more are"
             self._at_fault(parent, "tree-not-followed", reference, detail)
             return False
         child = await self._place(parent, reference)
         if child is not None:
-            self._examiner.note(check_pair(parent, reference, child))
+            self._checker.note(check_pair(parent, reference, child))
             await self._up(parent, child)
             await self._index(parent, child)
             await self._copy(parent, reference, child)
         return True
 
     async def _place(self, parent: TreePosition, reference: Reference) -> TreePosition | None:
-        """Fetch a document or package, unless that was done before."""
+        """Return the position of a document or package, which is fetched once."""
         uri = reference.uri
         if uri in self._places:
             return self._places[uri]
@@ -136,8 +136,8 @@ class _Walk:
         try:
             if not _is_uri(uri):
                 raise RefusedAddress(uri, "it is not an absolute http:// or https:// URL")
-            examine = self._examiner.fetch_package(reference) if is_package else None
-            place = await (examine or self._examiner.fetch(uri))
+            examine = self._checker.fetch_package(reference) if is_package else None
+            place = await (examine or self._checker.fetch(uri))
         except RefusedAddress as error:
             self._at_fault(parent, "tree-not-followed", reference, str(error))
             return None
@@ -149,8 +149,8 @@ class _Walk:
         return place
 
     def _at_fault(self, parent: TreePosition, rule: str, reference: Reference, detail: str) -> None:
-        finding = broken(rule, reference.line, "loc", detail, reference.entry)
-        self._examiner.note([Located(parent.name, finding)])
+        finding = make_finding(rule, reference.line, "loc", detail, reference.entry)
+        self._checker.note([LocatedFinding(parent.name, finding)])
 
     async def _copy(self, dump: TreePosition, reference: Reference, manifest: TreePosition) -> None:
         """Compare the Manifest of a package with the copy beside it (core §11.1, §13.1)."""
@@ -160,12 +160,12 @@ class _Walk:
         beside = replace(reference, uri=uri, contents=uri)
         copy = await self._place(dump, beside)
         if copy is not None:
-            self._examiner.note(check_pair(dump, beside, copy))
-            self._examiner.note(check_copy(dump, reference, manifest, copy))
+            self._checker.note(check_pair(dump, beside, copy))
+            self._checker.note(check_copy(dump, reference, manifest, copy))
 
     async def _up(self, parent: TreePosition, child: TreePosition) -> None:
-        """Check that a document links to the one above it (core §6.2)."""
-        leads, expected = up_of(child), up_expected(parent)
+        """Check that a document has a link to the one above it (core §6.2)."""
+        leads, expected = up_link(child), expected_up(parent)
         if leads is None or leads == expected:
             return
         if is_directly_above(parent):
@@ -176,20 +176,20 @@ class _Walk:
                 return
         elif expected is None:
             return
-        self._examiner.note([up_broken(parent, child)])
+        self._checker.note([wrong_up(parent, child)])
 
     async def _index(self, parent: TreePosition, child: TreePosition) -> None:
-        """Check that a part links to an index of which it is one (core §6.2)."""
-        leads = index_of(child)
+        """Check that a part has a link to the index that lists it (core §6.2)."""
+        leads = index_link(child)
         if leads is None or leads == parent.uri or not (parent.uri and is_index(parent, child)):
             return
         index = await self._peek(leads)
         if index is None or not is_index(index, child):
-            self._examiner.note([index_broken(child)])
+            self._checker.note([wrong_index(child)])
 
     async def _above(self, root: TreePosition) -> None:
-        """Check that what stands above a Capability List can be had and lists it."""
-        leads = up_of(root)
+        """Check that the document above a Capability List can be fetched and lists it."""
+        leads = up_link(root)
         if root.outline.capability != Capability.CAPABILITY_LIST or not root.uri or not leads:
             return
         above = await self._peek(leads)
@@ -197,11 +197,11 @@ class _Walk:
         if above is None:
             self._at_fault(root, "tree-unreachable", Reference(leads, line), leads)
         elif not lists(above, root.uri):
-            finding = broken("tree-up", line, "rs:ln", f"{leads} does not list it")
-            self._examiner.note([Located(root.name, finding)])
+            finding = make_finding("tree-up", line, "rs:ln", f"{leads} does not list it")
+            self._checker.note([LocatedFinding(root.name, finding)])
 
     async def _well_known(self, place: TreePosition) -> None:
-        """Check that a Source Description is where it is looked for (core §6.3.2)."""
+        """Check that a Source Description is at the well-known URI (core §6.3.2)."""
         if place.outline.capability != Capability.DESCRIPTION or not place.uri:
             return
         there = resolve(place.uri, WELL_KNOWN_PATH)
@@ -209,13 +209,13 @@ class _Walk:
             return
         found = await self._peek(there)
         if found is None or found.outline.capability != Capability.DESCRIPTION:
-            finding = broken("tree-well-known", place.outline.line, "rs:md", there)
-            self._examiner.note([Located(place.name, finding)])
+            finding = make_finding("tree-well-known", place.outline.line, "rs:md", there)
+            self._checker.note([LocatedFinding(place.name, finding)])
 
     async def _peek(self, uri: str) -> TreePosition | None:
         known = self._places.get(uri)
         if known is not None:
             return known
         if uri not in self._peeked:
-            self._peeked[uri] = await self._examiner.peek(uri)
+            self._peeked[uri] = await self._checker.peek(uri)
         return self._peeked[uri]

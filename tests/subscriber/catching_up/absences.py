@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.format.vocabulary import Capability
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource
 
 LISTS = (Capability.RESOURCE_LIST, Capability.CHANGE_LIST)

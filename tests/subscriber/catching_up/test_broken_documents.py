@@ -12,7 +12,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
 from tests.subscriber.catching_up.absences import LISTS, fetched, logged, miss_changes
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource, zipped
 from tests.subscriber.source import Answer, body, first, status
 
@@ -78,7 +78,7 @@ async def test_the_copy_of_a_manifest_replaces_a_broken_package(
     source.answers["/data/changes-2.zip"] = status(404)
     await destination.catch_up()
     assert destination.equals_source()
-    assert logged(log, "the copy of its manifest has to do", "changes-2.zip")
+    assert logged(log, "the copy of its manifest is used instead", "changes-2.zip")
     assert source.gets["/data/resourcelist.xml"] == 0
 
 

@@ -12,7 +12,7 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability
 from tests.subscriber.catching_up.absences import DUMPS, LISTS, fetched, logged, miss_changes
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import NAMES, PackedSource
 from tests.subscriber.source import Answer
 

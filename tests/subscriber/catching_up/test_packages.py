@@ -13,13 +13,13 @@ from random import Random
 
 import pytest
 
-import rsnotify_subscriber.bringing.zipped as zipped_module
+import rsnotify_subscriber.content.zip_package as zipped_module
 from rsnotify.errors import ContentMismatch, MalformedDocument
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber.bringing.zipped import Package
-from tests.subscriber.conftest import Destination
+from rsnotify_subscriber.content.zip_package import ZipPackage
+from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource, zipped
 from tests.subscriber.source import body
 
@@ -122,10 +122,10 @@ async def test_a_member_that_cannot_be_trusted_is_fetched_instead(
     assert source.gets["/data/a"] == 1
 
 
-def opened(folder: Path, data: bytes) -> Package:
+def opened(folder: Path, data: bytes) -> ZipPackage:
     path = folder / "package"
     path.write_bytes(data)
-    return Package(path, URI)
+    return ZipPackage(path, URI)
 
 
 @pytest.mark.parametrize("name", ["/absolute", "../above", "a/../../above", "folder/"])

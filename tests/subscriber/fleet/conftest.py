@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rsnotify_subscriber import FolderMirror, Received, Subscriber
-from rsnotify_subscriber.fleet import Fleet, SourceStatus
-from tests.subscriber.conftest import PACE, PATIENCE, files_of
+from rsnotify_subscriber.fleet import Fleet, FollowedSourceStatus
+from tests.subscriber.destination import PACE, PATIENCE, files_of
+from tests.subscriber.options import gathered
 from tests.subscriber.source import SmallSource
 
 
@@ -39,7 +40,7 @@ class Many:
         options.setdefault("pace", PACE)
         handler = handler or FolderMirror(self.mirror(name))
         url = self.sources[name].url
-        subscriber = Subscriber(url, handler, shared=fleet.shared, **options)
+        subscriber = Subscriber(url, handler, shared=fleet.shared, **gathered(options))
         fleet.add(name, subscriber)
         return subscriber
 
@@ -84,6 +85,8 @@ async def many(tmp_path: Path) -> AsyncIterator[Many]:
     await many.stop()
 
 
-async def until(fleet: Fleet, condition: Callable[[Mapping[str, SourceStatus]], bool]) -> None:
+async def until(
+    fleet: Fleet, condition: Callable[[Mapping[str, FollowedSourceStatus]], bool]
+) -> None:
     async with asyncio.timeout(PATIENCE):
         await fleet.until(condition)

@@ -117,7 +117,7 @@ async def test_each_source_has_its_own_handler_filter_and_state(many: Many) -> N
     assert sorted(path.name for path in (many.folder / "states").iterdir()) == ["s1", "s2"]
 
 
-async def test_once_ends_with_what_could_not_be_had(many: Many) -> None:
+async def test_once_ends_with_the_sources_that_failed(many: Many) -> None:
     await many.start(2)
     await many.sources["s1"].server.stop()
     file = write(
@@ -132,7 +132,7 @@ async def test_once_ends_with_what_could_not_be_had(many: Many) -> None:
     assert many.equal("s0")
 
 
-async def test_once_and_stopped_before_all_are_level_is_no_success(many: Many) -> None:
+async def test_once_fails_if_it_is_stopped_before_all_are_level(many: Many) -> None:
     await many.start(2)
     many.sources["s1"].answers[path_of("r0")] = held_back(asyncio.Event(), status(500))
     file = write(
@@ -172,7 +172,7 @@ async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
 
         write(many, defaults, source(many, "s0"), source(many, "s1", "ony = []"))
         process.send_signal(signal.SIGHUP)
-        await said(process, "all goes on as before: ")
+        await said(process, "nothing was changed: ")
         write(many, defaults, source(many, "s0"), source(many, "s1", 'handler = "no:thing"'))
         process.send_signal(signal.SIGHUP)
         await said(process, "[[source]] s1: state: a handler needs a place for its state")
@@ -186,7 +186,7 @@ async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
         assert await process.wait() == 0
 
 
-async def test_what_a_changed_file_needs_may_be_opened(many: Many, few_files: int) -> None:
+async def test_a_changed_file_raises_the_limit_of_open_files(many: Many, few_files: int) -> None:
     await many.start(1)
     one = '[defaults]\ndest = "{name}"\n' + source(many, "s0")
     file = write(many, one)
@@ -195,11 +195,11 @@ async def test_what_a_changed_file_needs_may_be_opened(many: Many, few_files: in
         assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] == few_files
         write(many, f"[limits]\nrequests = {few_files}", one)
         process.send_signal(signal.SIGHUP)
-        await said(process, "will hold when the command is started anew")
+        await said(process, "are read only when the command starts")
         assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] > few_files
 
 
-async def test_a_path_that_is_given_to_the_command_begins_from_where_one_is(
+async def test_a_path_on_the_command_line_begins_at_the_working_directory(
     many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await many.start(1)
@@ -230,7 +230,7 @@ async def test_a_path_that_is_given_to_the_command_begins_from_where_one_is(
         (("--config", "no such file"), "cannot read no such file: No such file"),
     ],
 )
-async def test_what_cannot_work_is_told_before_anything_is_followed(
+async def test_wrong_settings_are_reported_before_any_source_is_followed(
     many: Many, arguments: tuple[str, ...], told: str
 ) -> None:
     await many.start(1)

@@ -13,19 +13,18 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.config.files import decode_settings
 from rsnotify_subscriber import Via
-from rsnotify_subscriber.fleet.configuration import Configuration, Source
-from rsnotify_subscriber.fleet.keeping import difference
-from rsnotify_subscriber.fleet.loading import load
-from rsnotify_subscriber.fleet.parsing import parse
+from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
+from rsnotify_subscriber.fleet.parsing import load, parse
+from rsnotify_subscriber.fleet.reloading import configuration_change
 
 PATH = "/etc/rsnotify/fleet.toml"
 
 
-def configuration(text: str, **options: object) -> Configuration:
+def configuration(text: str, **options: object) -> FleetConfiguration:
     return parse(PATH, text, decode_settings(PATH, text), options)
 
 
-def source(text: str) -> Source:
+def source(text: str) -> FollowedSource:
     """Return the one Source of a file, with an URL and a name, but for what the text says."""
     head, _, rest = text.partition("[[source]]")
     named = f'{head}[[source]]\nname = "one"\nurl = "https://one.example/"\n{rest}'
@@ -33,7 +32,7 @@ def source(text: str) -> Source:
     return only
 
 
-def test_a_source_takes_from_the_defaults_what_it_does_not_say_itself() -> None:
+def test_a_source_inherits_missing_settings_from_the_defaults() -> None:
     one, two = configuration(
         """
         [defaults]
@@ -77,7 +76,7 @@ def test_paths_begin_from_the_folder_of_the_file() -> None:
     )
 
 
-def test_who_has_a_handler_of_his_own_does_not_get_that_of_the_defaults() -> None:
+def test_a_source_with_a_handler_does_not_inherit_another() -> None:
     defaults = '[defaults]\nhandler = "a:b"\noptions = {x = 1}\nstate = "{name}"\n'
     assert source(f'{defaults}[[source]]\ndest = "copy"').handler is None
     own = source(f'{defaults}[[source]]\nhandler = "c:d"')
@@ -92,7 +91,7 @@ def test_a_state_in_a_database_takes_the_place_of_a_folder() -> None:
     assert (one.state, one.postgresql, one.schema) == (None, "dbname=x", "follower_one")
 
 
-def test_options_of_the_command_go_over_the_defaults_and_sources_over_both() -> None:
+def test_options_override_the_defaults_and_sources_override_both() -> None:
     text = (
         "[defaults]\npoll = 60\n"
         '[[source]]\nurl = "https://a.example/"\ndest = "a"\npoll = 5\n'
@@ -281,7 +280,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "told"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_told_in_one_sentence_with_its_place(text: str, told: str) -> None:
+def test_an_error_is_one_sentence_with_its_place(text: str, told: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         configuration(text)
     assert told in str(error.value)
@@ -294,7 +293,7 @@ def test_a_name_is_one_line() -> None:
         configuration('[[source]]\nname = "one\\n"\nurl = "https://a.example/"\ndest = "x"')
 
 
-def test_json_that_is_too_deep_is_told_in_one_sentence() -> None:
+def test_json_that_is_too_deep_is_reported_in_one_sentence() -> None:
     with pytest.raises(ConfigurationError, match=r"^cannot read a\.json: it is nested too deeply$"):
         decode_settings("a.json", '{"source": ' + "[" * 1_000_000)  # 3.14 reads 20,000
 
@@ -307,7 +306,7 @@ def test_the_password_in_a_url_is_shown_to_nobody() -> None:
     assert "[[source]] https://a.example/: pol" in str(error.value)
 
 
-def test_a_password_that_is_given_to_the_command_is_instead_of_that_in_a_file() -> None:
+def test_a_password_on_the_command_line_replaces_a_password_file() -> None:
     text = f'[defaults]\nmqtt_password_file = "x"\n{SOURCE}dest = "x"'
     (one,) = configuration(text, mqtt_password="canary").sources
     assert (one.mqtt_password, one.mqtt_password_file) == ("canary", None)
@@ -331,18 +330,18 @@ _TERMS = st.fixed_dictionaries(
 _FLEETS = st.dictionaries(st.sampled_from("abcdef"), _TERMS)
 
 
-def made(fleet: dict[str, dict[str, object]]) -> tuple[Source, ...]:
+def made(fleet: dict[str, dict[str, object]]) -> tuple[FollowedSource, ...]:
     return tuple(
-        msgspec.convert({"name": name, "url": f"https://{name}.example/", **terms}, Source)
+        msgspec.convert({"name": name, "url": f"https://{name}.example/", **terms}, FollowedSource)
         for name, terms in fleet.items()
     )
 
 
 @given(_FLEETS, _FLEETS)
-def test_only_what_differs_is_touched(
+def test_only_changed_sources_are_restarted(
     before: dict[str, dict[str, object]], now: dict[str, dict[str, object]]
 ) -> None:
-    changed = difference(made(before), made(now))
+    changed = configuration_change(made(before), made(now))
     left = {name: one for name, one in before.items() if name not in changed.gone}
     assert all(now[name] == one for name, one in left.items())
     assert {**left, **{one.title: now[one.title] for one in changed.new}} == now
@@ -350,11 +349,11 @@ def test_only_what_differs_is_touched(
 
 
 def test_every_setting_of_the_command_is_one_of_the_file() -> None:
-    from rsnotify_subscriber.command import follow
+    from rsnotify_subscriber.commands.follow import follow
 
     options = set(follow.__annotations__) - {"context", "url", "config", "once", "json", "return"}
     websub = {name for name in options if name.startswith("callback_")}
     assert {name.removeprefix("callback_") for name in websub} == set(
         msgspec.structs.asdict(configuration(f'{SOURCE}dest = "x"').websub)
     )
-    assert options - websub <= set(Source.__struct_fields__)
+    assert options - websub <= set(FollowedSource.__struct_fields__)

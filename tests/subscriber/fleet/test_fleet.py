@@ -42,7 +42,7 @@ async def test_all_are_followed_by_a_few_threads(many: Many) -> None:
     assert {one.phase for one in fleet.status.values()} == {Phase.ENDED}
 
 
-async def test_what_is_pushed_to_one_is_applied_to_it_alone(many: Many, hub: SmallHub) -> None:
+async def test_a_pushed_change_is_applied_only_to_its_source(many: Many, hub: SmallHub) -> None:
     await many.start(3)
     source = many.sources["s1"]
     source.hubs = [hub.url]
@@ -59,7 +59,7 @@ async def test_what_is_pushed_to_one_is_applied_to_it_alone(many: Many, hub: Sma
     assert many.equal()
 
 
-async def test_a_source_that_is_away_holds_up_no_other_and_is_followed_once_it_is_back(
+async def test_a_source_that_is_away_does_not_block_the_others_and_is_followed_later(
     many: Many,
 ) -> None:
     await many.start(4)
@@ -78,7 +78,7 @@ async def test_a_source_that_is_away_holds_up_no_other_and_is_followed_once_it_i
         assert many.equal()
 
 
-async def test_a_source_that_goes_away_is_told_of_until_it_is_back(many: Many) -> None:
+async def test_a_source_that_goes_away_is_reported_until_it_is_back(many: Many) -> None:
     await many.start(2)
     fleet = Fleet()
     for name in many.sources:
@@ -92,7 +92,7 @@ async def test_a_source_that_goes_away_is_told_of_until_it_is_back(many: Many) -
         await until(fleet, lambda all_: all_["s0"].error is None)
 
 
-async def test_a_run_that_fails_is_tried_again_and_the_others_go_on(
+async def test_a_run_that_fails_is_retried_and_the_others_continue(
     many: Many, caplog: pytest.LogCaptureFixture
 ) -> None:
     await many.start(2)
@@ -113,7 +113,7 @@ async def test_a_run_that_fails_is_tried_again_and_the_others_go_on(
     assert [bool(one.exc_info) for one in told] == [False]
 
 
-async def test_a_fault_of_a_handler_is_told_of_and_ends_nobody(
+async def test_an_error_of_a_handler_is_reported_and_ends_no_source(
     many: Many, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Faulty:
@@ -206,7 +206,7 @@ async def test_sources_come_and_go_while_the_others_are_followed(many: Many) -> 
         assert gets[offer] == asked
 
 
-async def test_what_is_removed_is_waited_for_by_whoever_ends(many: Many, hanging: Hanging) -> None:
+async def test_the_end_of_the_fleet_waits_for_removed_sources(many: Many, hanging: Hanging) -> None:
     await many.start(1)
     fleet = Fleet()
     many.add(fleet, "s0", hanging)
@@ -225,7 +225,7 @@ async def test_what_is_removed_is_waited_for_by_whoever_ends(many: Many, hanging
     assert again.status["s0"].error is None
 
 
-async def test_a_name_is_that_of_one(many: Many) -> None:
+async def test_a_name_belongs_to_one_source(many: Many) -> None:
     await many.start(1)
     fleet = Fleet()
     many.add(fleet, "s0")
@@ -233,7 +233,7 @@ async def test_a_name_is_that_of_one(many: Many) -> None:
         many.add(fleet, "s0")
 
 
-async def test_catching_up_ends_with_what_could_not_be_had(many: Many) -> None:
+async def test_catching_up_ends_with_the_errors_of_failed_sources(many: Many) -> None:
     await many.start(3)
     await many.sources["s1"].server.stop()
     fleet = Fleet(Limits(starting=1))

@@ -70,13 +70,13 @@ def test_a_class_or_a_function_makes_a_handler_of_its_own_for_each_source(folder
     assert hasattr(found("Within", folder), "apply_within")
 
 
-def test_a_handler_that_is_there_already_is_taken_as_it_is(folder: Path) -> None:
+def test_a_handler_object_is_used_as_it_is(folder: Path) -> None:
     assert found("ready", folder) is found("ready", folder)
     for name in ("each", "calling"):
         assert callable(found(name, folder))
 
 
-def test_what_is_beside_the_file_hides_nothing_that_python_has(folder: Path) -> None:
+def test_a_module_beside_the_file_hides_no_module_of_python(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="made no handler: TypeError"):
         find_handler("json:loads", {}, folder)
 
@@ -96,7 +96,7 @@ def test_what_is_beside_the_file_hides_nothing_that_python_has(folder: Path) -> 
         ("handlers_of_this_test:fail", {}, "made no handler: KeyError: 'canary'"),
     ],
 )
-def test_what_is_no_handler_is_told_in_one_sentence(
+def test_a_name_without_a_handler_is_reported_in_one_sentence(
     folder: Path, name: str, options: dict[str, object], told: str
 ) -> None:
     with pytest.raises(ConfigurationError) as error:

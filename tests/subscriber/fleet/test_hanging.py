@@ -41,7 +41,7 @@ def hanging(many: Many, handler: str) -> str:
     return source(many, "s1", f'handler = "hanging:{handler}"\nstate = "state"')
 
 
-async def test_the_second_signal_ends_what_hangs_in_a_thread(many: Many) -> None:
+async def test_the_second_signal_ends_a_handler_that_hangs_in_a_thread(many: Many) -> None:
     await many.start(2)
     first = source(many, "s0", 'dest = "s0"')
     file = write(many, first, hanging(many, "InThread"))
@@ -61,7 +61,7 @@ async def test_the_second_signal_ends_what_hangs_in_a_thread(many: Many) -> None
     assert many.equal("s0")
 
 
-async def test_the_second_signal_ends_what_holds_up_all(many: Many) -> None:
+async def test_the_second_signal_ends_a_handler_that_blocks_the_event_loop(many: Many) -> None:
     await many.start(2)
     file = write(many, hanging(many, "InLoop"))
     async with running("follow", "--config", file) as process:
@@ -72,7 +72,7 @@ async def test_the_second_signal_ends_what_holds_up_all(many: Many) -> None:
     assert (code, errors.splitlines()[-1]) == (1, LEFT)
 
 
-async def test_one_signal_ends_what_hangs_nowhere(many: Many) -> None:
+async def test_one_signal_ends_a_process_in_which_nothing_hangs(many: Many) -> None:
     await many.start(1)
     file = write(many, source(many, "s0", 'dest = "s0"'))
     async with running("follow", "--config", file, "--json") as process:
@@ -95,7 +95,9 @@ run(main, ForcedShutdown(lambda: "left behind", 0.01))
 """
 
 
-async def test_after_a_while_it_needs_no_second_signal(tmp_path: Path) -> None:
+async def test_a_process_that_hangs_ends_after_a_while_without_a_second_signal(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-c", PROGRAM]
     done = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, check=False

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from rsnotify_subscriber.fleet.command_logs import name_sources
-from rsnotify_subscriber.fleet.member import NAME
+from rsnotify_subscriber.commands.follow_fleet import name_sources
+from rsnotify_subscriber.fleet.member import SOURCE_NAME
 
 
 @pytest.fixture
 def of_a_source() -> Iterator[None]:
-    token = NAME.set("https://a.example/100%d")
+    token = SOURCE_NAME.set("https://a.example/100%d")
     with name_sources():
         yield
-    NAME.reset(token)
+    SOURCE_NAME.reset(token)
 
 
 @pytest.mark.usefixtures("of_a_source")
@@ -27,7 +27,7 @@ def test_a_line_begins_with_the_name_of_its_source(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.usefixtures("of_a_source")
-def test_a_line_that_a_handler_logs_wrongly_is_not_its_end(
+def test_a_wrong_log_call_of_a_handler_does_not_end_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caplog.handler, "level", logging.CRITICAL)  # it fails at such a line

@@ -11,22 +11,23 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.lanes import Lane
-from rsnotify_subscriber.state import State, opened
+from rsnotify_subscriber.storage.opening import opened
+from rsnotify_subscriber.storage.state import DestinationState
 
 PATIENCE = 30
 
 
 async def test_a_state_that_another_thread_closed_is_free_again(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-        state = first.submit(State, tmp_path).result(PATIENCE)
+        state = first.submit(DestinationState, tmp_path).result(PATIENCE)
         with pytest.raises(ConfigurationError, match="in use"):
-            State(tmp_path)
+            DestinationState(tmp_path)
         assert state.find("https://a.example/") is None
         second.submit(state.close).result(PATIENCE)
-    State(tmp_path).close()
+    DestinationState(tmp_path).close()
 
 
-async def test_who_is_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path: Path) -> None:
+async def test_a_task_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path: Path) -> None:
     gate = Barrier(2, timeout=PATIENCE)
 
     async def open_it() -> None:
@@ -42,17 +43,17 @@ async def test_who_is_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path:
         blocked.result(PATIENCE)
         with pytest.raises(asyncio.CancelledError):
             await opening
-    State(tmp_path).close()
+    DestinationState(tmp_path).close()
 
 
-async def test_who_is_cancelled_while_a_state_cannot_be_opened_is_cancelled(tmp_path: Path) -> None:
+async def test_a_task_cancelled_while_a_state_cannot_be_opened_is_cancelled(tmp_path: Path) -> None:
     gate = Barrier(2, timeout=PATIENCE)
 
     async def open_it() -> None:
         async with opened(tmp_path, lane):
             raise AssertionError("it is in use")
 
-    state = State(tmp_path)
+    state = DestinationState(tmp_path)
     with ThreadPoolExecutor(2) as pool, Lane(pool) as lane:
         blocked = lane.submit(gate.wait)
         opening = asyncio.create_task(open_it())

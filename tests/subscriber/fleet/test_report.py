@@ -11,20 +11,21 @@ import pytest
 from rich.console import Console
 
 from rsnotify_subscriber import Fleet, FolderMirror, PushState, Status, Subscriber
-from rsnotify_subscriber.fleet import Phase, SourceStatus
-from rsnotify_subscriber.fleet.command_report import JsonReport, LineReport, table_of
+from rsnotify_subscriber.commands.fleet_report import FleetView
+from rsnotify_subscriber.commands.report import JsonFollowReport, LineFollowReport
+from rsnotify_subscriber.fleet import FollowedSourceStatus, Phase
 
 #: What stands for a control character.
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
-WELL = SourceStatus(Phase.FOLLOWED, Status(resources=3, push=PushState.UP, level=True))
-BEHIND = SourceStatus(Phase.FOLLOWED, Status(resources=3, pending=2))
-WRONG = SourceStatus(Phase.FAILED, Status(), "https://a.example/: no answer\x1b[2J in time")
+WELL = FollowedSourceStatus(Phase.FOLLOWED, Status(resources=3, push=PushState.UP, level=True))
+BEHIND = FollowedSourceStatus(Phase.FOLLOWED, Status(resources=3, pending=2))
+WRONG = FollowedSourceStatus(Phase.FAILED, Status(), "https://a.example/: no answer\x1b[2J in time")
 
 
-def test_a_terminal_shows_first_what_has_to_be_looked_at() -> None:
+def test_a_terminal_shows_first_the_sources_that_need_attention() -> None:
     console = Console(width=100, record=True, file=StringIO())
     statuses = {f"well{n}": WELL for n in range(50)} | {"[red]behind": BEHIND, "wrong": WRONG}
-    console.print(table_of(statuses))
+    console.print(FleetView().display(statuses))
     lines = console.export_text().splitlines()
     assert lines[1].split()[:4] == ["wrong", "https://a.example/:", "no", f"answer{UNPRINTABLE}[2J"]
     assert lines[2].split()[:2] == ["[red]behind", "behind"]
@@ -34,12 +35,12 @@ def test_a_terminal_shows_first_what_has_to_be_looked_at() -> None:
 
 def test_the_last_line_in_a_terminal_leaves_room_for_a_ctrl_c() -> None:
     console = Console(width=100, record=True, file=StringIO())
-    console.print(table_of({"well": WELL}))
+    console.print(FleetView().display({"well": WELL}))
     assert len(console.export_text().splitlines()[-1]) < 98
 
 
-def test_lines_tell_who_gets_into_trouble_and_out_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    report = LineReport()
+def test_lines_report_sources_that_fail_and_recover(capsys: pytest.CaptureFixture[str]) -> None:
+    report = LineFollowReport(FleetView())
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": BEHIND, "b": WELL})
@@ -52,8 +53,8 @@ def test_lines_tell_who_gets_into_trouble_and_out_of_it(capsys: pytest.CaptureFi
     ]
 
 
-def test_json_tells_what_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    report = JsonReport()
+def test_json_has_the_sources_that_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    report = JsonFollowReport(FleetView())
     for statuses in ({"a": WELL, "b": WRONG}, {"a": WELL, "b": WELL}, {"b": WELL}):
         report.show(statuses)
     first, second, third = map(json.loads, capsys.readouterr().out.splitlines())

@@ -1,4 +1,4 @@
-"""`Push` on an event loop that is not exact, as none is."""
+"""`PushSubscription` on an event loop that is not exact, as none is."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber.push.choosing import Via
-from rsnotify_subscriber.push.push import Push
-from rsnotify_subscriber.push.transport import Listener
-from rsnotify_subscriber.push.ways import Way
+from rsnotify_subscriber.push.endpoints import Endpoint
+from rsnotify_subscriber.push.subscription import PushSubscription
+from rsnotify_subscriber.push.transport import TransportListener
+from rsnotify_subscriber.via import Via
 from tests.subscriber.push.virtual import VirtualLoop
 
 #: What passes between two looks at the clock, in seconds.
@@ -43,7 +43,7 @@ class Away:
         self.tries = tries
         self.is_up = asyncio.Event()
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
         self.tries -= 1
         if self.tries < 0:
             self.is_up.set()
@@ -66,8 +66,10 @@ class Nobody:
 def test_a_lost_hub_is_tried_again_however_early_a_timer_fires(steps: int) -> None:
     async def live() -> None:
         hub = Away(10)
-        way = Way(Via.WEBSOCKET, "topic", ("hub",), lambda _: hub)
-        keeping = asyncio.create_task(Push([way], Nobody(), lambda: None, Random(steps)).run())
+        way = Endpoint(Via.WEBSOCKET, "topic", ("hub",), lambda _: hub)
+        keeping = asyncio.create_task(
+            PushSubscription([way], Nobody(), lambda: None, Random(steps)).run()
+        )
         await asyncio.wait_for(hub.is_up.wait(), 600)
         keeping.cancel()
         await asyncio.wait({keeping})

@@ -12,7 +12,7 @@ from rsnotify_subscriber.push.preference import (
     PATIENCE,
     QUIET,
     SLACK,
-    Preference,
+    EndpointPreference,
 )
 from tests.subscriber.push.world import World
 
@@ -20,17 +20,17 @@ from tests.subscriber.push.world import World
 LONG = 17.0 + HOLD
 
 
-def test_the_best_is_opened_and_no_other() -> None:
+def test_only_the_best_endpoint_is_opened() -> None:
     assert World().run(1000) == "a"
 
 
-def test_what_fails_is_followed_by_the_next_at_once() -> None:
+def test_the_next_endpoint_is_opened_as_soon_as_one_fails() -> None:
     world = World(can="c")
     world.run()
     assert world.up == {"c"}
 
 
-def test_what_does_not_answer_is_followed_by_the_next_after_a_moment() -> None:
+def test_the_next_endpoint_is_opened_after_a_moment_without_an_answer() -> None:
     world = World(can="b")
     world.silent = {"a"}
     assert world.run(PATIENCE - 0.01) == "a"
@@ -38,7 +38,7 @@ def test_what_does_not_answer_is_followed_by_the_next_after_a_moment() -> None:
     assert world.run(1000) == "ab"  # it may answer yet
 
 
-def test_what_answers_late_is_taken_and_what_was_opened_for_it_is_closed() -> None:
+def test_a_late_answer_is_used_and_the_worse_endpoint_is_closed() -> None:
     world = World(can="b")
     world.silent = {"a"}
     world.run(PATIENCE + 1)
@@ -47,7 +47,7 @@ def test_what_answers_late_is_taken_and_what_was_opened_for_it_is_closed() -> No
     assert world.run(HOLD + 0.01) == "a"
 
 
-def test_what_is_lost_after_it_has_held_may_be_back_in_a_moment() -> None:
+def test_an_endpoint_that_has_held_gets_a_moment_to_return() -> None:
     world = World()
     world.run(HOLD + 1)
     world.lose("a")
@@ -56,7 +56,7 @@ def test_what_is_lost_after_it_has_held_may_be_back_in_a_moment() -> None:
     assert world.tries == {"a": 2}
 
 
-def test_what_is_not_back_at_the_next_try_is_followed_by_the_next() -> None:
+def test_the_next_endpoint_is_opened_if_a_lost_one_does_not_return() -> None:
     world = World()
     world.run(HOLD + 1)
     world.can.discard("a")
@@ -64,7 +64,7 @@ def test_what_is_not_back_at_the_next_try_is_followed_by_the_next() -> None:
     assert world.up == {"b"}
 
 
-def test_what_asks_to_be_left_alone_is_not_waited_for() -> None:
+def test_an_endpoint_that_asks_for_a_delay_is_not_waited_for() -> None:
     world = World()
     world.run(HOLD + 1)
     world.wish = 60.0
@@ -74,7 +74,7 @@ def test_what_asks_to_be_left_alone_is_not_waited_for() -> None:
     assert world.run(1 + HOLD) == "a"
 
 
-def test_the_better_way_is_come_back_to_and_the_worse_is_closed_once_it_has_held() -> None:
+def test_a_better_endpoint_that_returns_replaces_the_worse_once_it_has_held() -> None:
     world = World(can="bc")
     assert world.run(100) == "b"
     world.can.add("a")
@@ -84,7 +84,7 @@ def test_the_better_way_is_come_back_to_and_the_worse_is_closed_once_it_has_held
     assert world.run(1.3) == "a"
 
 
-def test_what_is_back_and_tells_nothing_does_not_close_what_tells_something() -> None:
+def test_an_endpoint_that_returns_and_receives_nothing_does_not_close_one_that_does() -> None:
     world = World(can="b")
     world.run(100)
     world.can.add("a")
@@ -94,7 +94,7 @@ def test_what_is_back_and_tells_nothing_does_not_close_what_tells_something() ->
     assert world.run(1.5) == "a"
 
 
-def test_what_is_back_closes_others_at_last_where_nothing_is_told_by_any() -> None:
+def test_an_endpoint_that_returns_closes_others_in_the_end_if_none_receives_anything() -> None:
     world = World(can="b")
     world.telling = set()
     world.run(100)
@@ -105,7 +105,7 @@ def test_what_is_back_closes_others_at_last_where_nothing_is_told_by_any() -> No
     assert world.run(2) == "a"
 
 
-def test_what_leads_to_the_same_hub_is_closed_once_the_better_one_has_held() -> None:
+def test_another_endpoint_of_the_same_hub_is_closed_once_the_better_one_has_held() -> None:
     world = World(can="bc")
     world.places = {"a": "hub", "b": "hub", "c": "another"}
     world.telling = set()
@@ -117,7 +117,7 @@ def test_what_leads_to_the_same_hub_is_closed_once_the_better_one_has_held() -> 
     assert world.run(0.3) == "a"
 
 
-def test_what_leads_to_the_same_hub_stays_while_it_tells_what_the_better_one_does_not() -> None:
+def test_another_endpoint_of_the_same_hub_stays_while_only_it_receives_changes() -> None:
     world = World(can="b")
     world.places = {"a": "hub", "b": "hub"}
     world.telling = {"b"}
@@ -128,7 +128,7 @@ def test_what_leads_to_the_same_hub_stays_while_it_tells_what_the_better_one_doe
     assert world.run(1.5) == "a"
 
 
-def test_what_told_something_that_the_better_one_did_not_is_closed_when_it_is_silent_too() -> None:
+def test_an_endpoint_that_received_more_is_closed_when_it_is_silent_too() -> None:
     world = World(can="b")
     world.telling = {"b"}
     world.run(100)
@@ -141,20 +141,20 @@ def test_what_told_something_that_the_better_one_did_not_is_closed_when_it_is_si
     assert world.run(2) == "a"
 
 
-def test_what_tells_the_same_a_little_later_closes_what_was_first() -> None:
-    preference = Preference("ab", Random(0))
+def test_a_better_endpoint_that_receives_the_same_a_little_later_closes_the_first() -> None:
+    preference = EndpointPreference("ab", Random(0))
     preference.tick(0.0)
     preference.tick(PATIENCE)
     preference.up("b", 3.0)
     preference.up("a", 4.0)
-    preference.heard("b", 9.0)
+    preference.received("b", 9.0)
     assert preference.tick(9.1) == ["a", "b"]
-    preference.heard("a", 9.0 + SLACK)
-    preference.heard("b", 9.0 + 2 * SLACK)
+    preference.received("a", 9.0 + SLACK)
+    preference.received("b", 9.0 + 2 * SLACK)
     assert preference.tick(20.0) == ["a"]
 
 
-def test_what_is_mute_is_as_good_as_away_until_it_tells_something() -> None:
+def test_a_mute_endpoint_counts_as_lost_until_it_receives_something() -> None:
     world = World()
     world.telling = {"b"}
     world.run(100)
@@ -165,7 +165,7 @@ def test_what_is_mute_is_as_good_as_away_until_it_tells_something() -> None:
     assert world.run(1.5) == "a"
 
 
-def test_what_comes_and_goes_does_not_close_the_next_each_time() -> None:
+def test_an_endpoint_that_comes_and_goes_does_not_close_the_next_each_time() -> None:
     world = World()
     world.run(HOLD + 1)
     for _ in range(100):
@@ -177,7 +177,7 @@ def test_what_comes_and_goes_does_not_close_the_next_each_time() -> None:
     assert world.tries["b"] < 10
 
 
-def test_what_came_and_went_is_forgiven_once_it_stays() -> None:
+def test_losses_are_forgiven_once_an_endpoint_stays_up() -> None:
     world = World()
     for _ in range(20):
         world.run(1)
@@ -191,14 +191,14 @@ def test_what_came_and_went_is_forgiven_once_it_stays() -> None:
     assert world.run(LONG) == "a"
 
 
-def test_what_fails_is_tried_ever_less_often() -> None:
+def test_an_endpoint_that_fails_is_retried_less_and_less_often() -> None:
     world = World(can="b")
     world.run(3600)
     assert 3600 / 15 <= world.tries["a"] <= 3600 / 7 + 20
     assert world.tries["b"] == 1
 
 
-def test_what_failed_long_ago_is_waited_for_as_if_it_never_had() -> None:
+def test_failures_long_ago_do_not_count() -> None:
     world = World(can="c")
     world.run(100)
     world.can.add("a")
@@ -209,7 +209,7 @@ def test_what_failed_long_ago_is_waited_for_as_if_it_never_had() -> None:
     assert world.run(0.3) == "bc"
 
 
-def test_several_are_up_at_once_if_that_is_wanted() -> None:
+def test_several_endpoints_are_up_at_once_if_requested() -> None:
     world = World(most=2)
     assert world.run(100) == "ab"
     world.can.discard("a")
@@ -219,10 +219,10 @@ def test_several_are_up_at_once_if_that_is_wanted() -> None:
     assert world.run(LONG) == "ab"
 
 
-def test_other_ways_do_not_touch_those_that_stay() -> None:
+def test_other_endpoints_do_not_affect_those_that_stay() -> None:
     world = World()
     world.run(HOLD + 1)
-    world.preference.change("dab")
+    world.preference.set_endpoints("dab")
     world.can.add("d")
     world.telling.add("d")
     assert world.run() == "da"
@@ -230,8 +230,8 @@ def test_other_ways_do_not_touch_those_that_stay() -> None:
     assert world.tries["a"] == 1
 
 
-def test_without_ways_there_is_nothing_to_wait_for() -> None:
-    preference = Preference[str]((), Random())
+def test_without_endpoints_nothing_is_due() -> None:
+    preference = EndpointPreference[str]((), Random())
     assert preference.tick(0.0) == []
     assert preference.due(0.0) is None
 
@@ -243,7 +243,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.integers(1, 4))
-def test_whatever_happened_the_best_that_can_be_had_are_up_at_last_and_no_others(
+def test_in_the_end_only_the_best_reachable_endpoints_are_up(
     events: list[tuple[set[str], set[str], float]], most: int
 ) -> None:
     world = World("abcd", can="abcd", most=most)
@@ -259,7 +259,7 @@ def test_whatever_happened_the_best_that_can_be_had_are_up_at_last_and_no_others
 
 
 @given(EVENTS, st.integers(1, 4))
-def test_some_way_is_up_whenever_one_can_be_had_for_long_enough(
+def test_an_endpoint_is_up_whenever_one_is_reachable_for_long_enough(
     events: list[tuple[set[str], set[str], float]], most: int
 ) -> None:
     world = World("abcd", can="abcd", most=most)
@@ -270,7 +270,7 @@ def test_some_way_is_up_whenever_one_can_be_had_for_long_enough(
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_one_that_stays_up_is_never_closed_for_a_worse_one(most: int) -> None:
+def test_an_endpoint_that_stays_up_is_never_closed_for_a_worse_one(most: int) -> None:
     world = World(can="bc", most=most)
     for seconds in range(200):
         world.can ^= {"c"} if seconds % 3 else {"a"}

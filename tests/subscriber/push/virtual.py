@@ -1,4 +1,4 @@
-"""An event loop whose clock goes on at once when there is nothing to do."""
+"""An event loop whose clock advances at once when there is nothing to do."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time passes only where all wait for it; nothing in it may wait for the network."""
+    """Time passes only while all tasks wait for it; none may wait for the network."""
 
     def __init__(self) -> None:
         super().__init__()
         self._passed = 0.0
-        look = self._selector.select  # type: ignore[attr-defined]
+        poll = self._selector.select  # type: ignore[attr-defined]
 
         def select(timeout: float | None) -> Any:
             assert timeout is not None, "nothing will ever happen any more"
             self._passed += max(0.0, timeout)
-            return look(0)
+            return poll(0)
 
         self._selector.select = select  # type: ignore[attr-defined]
 
@@ -27,6 +27,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run this on such a loop."""
+    """Run a coroutine on such a loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(work)

@@ -1,27 +1,27 @@
-"""Ways that can be had or not, around the real `Preference`, on a clock of the test's own."""
+"""Endpoints that can or cannot be reached, with a real `EndpointPreference` and a test clock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
 
-from rsnotify_subscriber.push.preference import Preference
+from rsnotify_subscriber.push.preference import EndpointPreference
 
 
 class World:
-    """Ways named by letters.
+    """Endpoints named by letters.
 
     Attributes:
-        can: Those that can be had: they are up as soon as they are open.
-        places: Where those lead that are known to lead to the same hub.
+        can: Those that are reachable: they come up as soon as they are opened.
+        places: The hubs of those that are known to have the same one.
         silent: Those that neither come up nor fail.
-        telling: Those that tell something each second while they are up.
+        telling: Those that receive something each second while they are up.
         open: Those that are open.
         tries: How often each was opened.
     """
 
     def __init__(self, ways: str = "abc", *, can: str = "abc", most: int = 1) -> None:
-        self.preference = Preference(ways, Random(0), most=most)
+        self.preference = EndpointPreference(ways, Random(0), most=most)
         self.now = 1000.0
         self._beat = 1000.5
         self.can = set(can)
@@ -34,7 +34,7 @@ class World:
         self.tries: dict[str, int] = {}
 
     def run(self, seconds: float = 0.0) -> str:
-        """Let time pass; return which ways are open then."""
+        """Let time pass; return the endpoints that are open then."""
         until = self.now + seconds
         self._settle()
         while (due := self._next()) <= until:
@@ -53,15 +53,15 @@ class World:
     def _tell(self) -> None:
         self._beat += 1.0
         for way in self.up & self.telling:
-            self.preference.heard(way, self.now)
+            self.preference.received(way, self.now)
 
     def lose(self, ways: Iterable[str]) -> None:
-        """Let ways be lost that may be back at once."""
+        """Lose endpoints, which may be back at once."""
         for way in ways:
             self._down(way)
 
     def _settle(self) -> None:
-        """Do what is asked until nothing new comes of it."""
+        """Open, connect and fail endpoints until nothing changes any more."""
         self._arrange()
         while news := [way for way in self.open if self._is_news(way)]:
             if news[0] in self.can:

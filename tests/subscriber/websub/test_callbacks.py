@@ -17,10 +17,18 @@ from yarl import URL
 
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.signatures import signature
-from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, WebSubTerms, listening
+from rsnotify_subscriber import (
+    Callbacks,
+    FolderMirror,
+    FollowOptions,
+    Subscriber,
+    Via,
+    WebSubTerms,
+    listening,
+)
 from rsnotify_subscriber.push.websub import callbacks, listener
-from rsnotify_subscriber.push.websub.inbox import Inbox, Silence
-from rsnotify_subscriber.push.websub.subscription import Mode
+from rsnotify_subscriber.push.websub.inbox import DeliveryInbox, HubSilence
+from rsnotify_subscriber.push.websub.subscription import SubscriptionMode
 from tests.subscriber.websub.blog import Blog
 from tests.subscriber.websub.desk import PATIENCE, TERMS, Desk, open_desk
 
@@ -48,11 +56,11 @@ async def test_a_stale_callback_is_gone_and_confirms_nothing(blog: Blog, desk: D
 
 
 @pytest.mark.parametrize("path", ["", "short", "A" * 42, "A" * 44, "A" * 42 + "."])
-async def test_what_is_no_callback_is_not_there(desk: Desk, path: str) -> None:
+async def test_any_other_path_is_answered_with_404(desk: Desk, path: str) -> None:
     assert await desk.send(desk.callbacks.url + path, b"x") == 404
 
 
-async def test_a_hub_that_comes_back_is_not_confirmed_what_is_done(blog: Blog) -> None:
+async def test_a_hub_that_returns_gets_no_confirmation_of_an_ended_request(blog: Blog) -> None:
     async with open_desk(WebSubTerms(patience=1)) as desk, desk.receiving(blog.topic):
         (callback,) = blog.confirmed
         intent = {"mode": "subscribe", "topic": blog.topic, "lease_seconds": "9"}
@@ -107,7 +115,9 @@ async def test_many_subscriptions_share_the_callbacks_and_leave_nothing(
     assert len(desk.callbacks) == len(blog.confirmed) == 0
 
 
-async def test_content_is_told_by_the_callback_and_not_by_its_links(desk: Desk, blog: Blog) -> None:
+async def test_the_callback_determines_the_topic_of_content_and_not_its_links(
+    desk: Desk, blog: Blog
+) -> None:
     async with desk.receiving(blog.topic) as one, desk.receiving(blog.topic) as other:
         callback, form = list(blog.confirmed.items())[1]
         link = '<https://other.example/>; rel="self", <https://other.example/hub>; rel="hub"'
@@ -135,17 +145,19 @@ async def test_a_denial_ends_the_subscription_with_its_reason(desk: Desk, blog: 
     assert len(desk.callbacks) == 0
 
 
-async def test_a_hub_that_signs_too_weakly_is_left_with_a_word(desk: Desk, blog: Blog) -> None:
+async def test_a_hub_with_a_method_that_is_not_accepted_is_left_with_a_reason(
+    desk: Desk, blog: Blog
+) -> None:
     async with desk.receiving(blog.topic) as recorder:
         assert await blog.publish(b"x", signed="sha1") == [403]
-        with pytest.raises(Unavailable, match="signs with sha1, which is not taken"):
+        with pytest.raises(Unavailable, match="signs with sha1, which is not accepted"):
             await recorder.ended()
     async with open_desk(WebSubTerms(signatures=("sha1",))) as lax, lax.receiving(blog.topic) as ok:
         assert await blog.publish(b"x", signed="sha1") == [204]
         await ok.until(lambda: ok.documents == [b"x"])
 
 
-async def test_without_a_secret_whoever_knows_the_callback_is_believed(blog: Blog) -> None:
+async def test_without_a_secret_anybody_with_the_callback_can_send_content(blog: Blog) -> None:
     async with open_desk(WebSubTerms(secret=False)) as desk, desk.receiving(blog.topic) as recorder:
         ((callback, form),) = blog.confirmed.items()
         assert "hub.secret" not in form
@@ -153,7 +165,7 @@ async def test_without_a_secret_whoever_knows_the_callback_is_believed(blog: Blo
         await recorder.until(lambda: recorder.documents == [b"x"])
 
 
-async def test_forged_content_is_told_once(
+async def test_forged_content_is_reported_once(
     blog: Blog, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with desk.receiving(blog.topic):
@@ -165,13 +177,13 @@ async def test_forged_content_is_told_once(
     ]
 
 
-async def test_content_in_an_encoding_is_not_taken(blog: Blog, desk: Desk) -> None:
+async def test_content_with_an_encoding_is_refused(blog: Blog, desk: Desk) -> None:
     async with desk.receiving(blog.topic):
         (callback,) = blog.confirmed
         assert await desk.send(callback, zlib.compress(b"x"), Content_Encoding="deflate") == 415
 
 
-async def test_content_that_is_too_large_is_not_taken(
+async def test_content_that_is_too_large_is_refused(
     blog: Blog, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callbacks, "MAX_BYTES", 1_000_000)
@@ -193,7 +205,7 @@ async def test_content_that_comes_too_slowly_is_not_waited_for(blog: Blog) -> No
             assert response.status == 408
 
 
-async def test_a_callback_takes_only_so_much_at_once(blog: Blog, desk: Desk) -> None:
+async def test_a_callback_limits_concurrent_deliveries(blog: Blog, desk: Desk) -> None:
     async def waiting(go_on: asyncio.Event) -> AsyncIterator[bytes]:
         yield b"x"
         await go_on.wait()
@@ -214,8 +226,8 @@ async def _status(post: object) -> int:
         return int(response.status)
 
 
-async def test_an_inbox_is_bounded_in_bytes_but_takes_what_is_alone() -> None:
-    inbox = Inbox(Silence(0, 1), most=10)
+async def test_an_inbox_is_bounded_in_bytes_but_accepts_a_single_large_delivery() -> None:
+    inbox = DeliveryInbox(HubSilence(0, 1), most=10)
     assert inbox.put(b"x" * 11)
     assert not inbox.put(b"")  # the first is over the bound as it is
     assert await inbox.get() == b"x" * 11
@@ -225,11 +237,11 @@ async def test_an_inbox_is_bounded_in_bytes_but_takes_what_is_alone() -> None:
     assert [await inbox.get(), await inbox.get()] == [b"x" * 5, b"y" * 5]
 
 
-async def test_a_hub_is_told_to_come_again_where_there_is_no_room(desk: Desk) -> None:
-    inbox = Inbox(Silence(0, 1), most=1)
+async def test_a_hub_gets_503_while_the_inbox_is_full(desk: Desk) -> None:
+    inbox = DeliveryInbox(HubSilence(0, 1), most=1)
     callback = desk.callbacks.open("https://a.example/", inbox)
     url = desk.callbacks.url + next(iter(desk.callbacks._open))
-    form = callback.subscription.want(Mode.SUBSCRIBE, until=2**40)
+    form = callback.subscription.request(SubscriptionMode.SUBSCRIBE, until=2**40)
     assert form["hub.callback"] == url
     asked = {"mode": "subscribe", "topic": "https://a.example/", "challenge": "c"}
     assert await desk.ask(url, **asked) == (200, "c")
@@ -253,7 +265,7 @@ async def test_a_hub_is_told_to_come_again_where_there_is_no_room(desk: Desk) ->
         ("https://a.example/#x", "fragment"),
     ],
 )
-def test_a_url_that_can_be_no_callback_is_refused(url: str, reason: str) -> None:
+def test_a_url_that_cannot_be_a_callback_is_refused(url: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         Callbacks(url)
 
@@ -266,10 +278,15 @@ def test_a_method_of_signatures_that_is_not_known_is_refused(signatures: tuple[s
 
 def test_websub_without_callbacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="callback URL"):
-        Subscriber("https://a.example/", FolderMirror(tmp_path), state=tmp_path, via=Via.WEBSUB)
+        Subscriber(
+            "https://a.example/",
+            FolderMirror(tmp_path),
+            state=tmp_path,
+            options=FollowOptions(via=Via.WEBSUB),
+        )
 
 
-async def test_a_listener_of_its_own_answers_hubs_and_lets_nobody_wait(
+async def test_the_listener_serves_hubs_and_closes_idle_connections(
     blog: Blog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listener, "_MOST", 2)

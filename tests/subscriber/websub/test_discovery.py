@@ -6,7 +6,7 @@ import pytest
 
 from rsnotify.errors import NotFound
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.websub.discovery import Found, discover
+from rsnotify_subscriber.push.websub.discovery import DiscoveredTopic, discover_topic
 from tests.subscriber.websub.blog import Blog
 
 SITEMAP = (
@@ -16,9 +16,9 @@ SITEMAP = (
 )
 
 
-async def found(blog: Blog, path: str = "") -> Found:
+async def found(blog: Blog, path: str = "") -> DiscoveredTopic:
     async with Sessions(blog.topic) as sessions:
-        return await discover(sessions, blog.topic + path)
+        return await discover_topic(sessions, blog.topic + path)
 
 
 async def test_hubs_by_https_come_first_and_others_keep_their_order(blog: Blog) -> None:
@@ -31,7 +31,7 @@ async def test_hubs_by_https_come_first_and_others_keep_their_order(blog: Blog) 
     )
 
 
-async def test_a_topic_that_does_not_name_itself_is_where_it_is(blog: Blog) -> None:
+async def test_a_topic_without_a_self_link_is_its_own_url(blog: Blog) -> None:
     blog.link(hub="https://hub.example/")
     assert (await found(blog)).topic == blog.topic
     blog.moves["/blog"] = (301, "/elsewhere")
@@ -41,25 +41,25 @@ async def test_a_topic_that_does_not_name_itself_is_where_it_is(blog: Blog) -> N
 async def test_links_are_relative_to_where_the_topic_is(blog: Blog) -> None:
     blog.moves["/blog"] = (302, "/a/b/")
     blog.link(self="../c", hub="hub")
-    assert await found(blog) == Found(blog.site + "/a/c", (blog.site + "/a/b/hub",))
+    assert await found(blog) == DiscoveredTopic(blog.site + "/a/c", (blog.site + "/a/b/hub",))
 
 
 async def test_a_sitemap_may_have_its_links_inside(blog: Blog) -> None:
     blog.link()
     blog.body, blog.type = SITEMAP, "application/xml"
-    assert await found(blog) == Found(blog.site + "/list.xml", ("https://hub.example/",))
+    assert await found(blog) == DiscoveredTopic(blog.site + "/list.xml", ("https://hub.example/",))
 
 
 async def test_headers_and_body_complete_each_other(blog: Blog) -> None:
     blog.link(self="https://a.example/")
     blog.body, blog.type = SITEMAP, "application/xml"
-    assert await found(blog) == Found("https://a.example/", ("https://hub.example/",))
+    assert await found(blog) == DiscoveredTopic("https://a.example/", ("https://hub.example/",))
 
 
-async def test_what_is_neither_page_nor_feed_is_not_searched(blog: Blog) -> None:
+async def test_a_body_that_is_neither_page_nor_feed_is_not_searched(blog: Blog) -> None:
     blog.link()
     blog.body, blog.type = SITEMAP, "text/plain"
-    assert await found(blog) == Found(blog.topic, ())
+    assert await found(blog) == DiscoveredTopic(blog.topic, ())
 
 
 async def test_a_topic_that_is_not_there_has_no_hub(blog: Blog) -> None:

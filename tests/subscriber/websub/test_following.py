@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
-from rsnotify_subscriber.command_options import Hearing
+from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.push import preference
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported
 from tests.subscriber.source import SmallSource, body, status
 from tests.subscriber.websub.conftest import RunHub
@@ -66,7 +66,7 @@ async def test_a_change_is_applied_without_a_poll(
     await desk.subscriptions_at(hub, 0)
 
 
-async def test_a_hub_that_was_lost_with_all_it_knew_is_joined_again(
+async def test_a_hub_that_lost_its_data_gets_a_new_subscription(
     source: SmallSource,
     run_hub: RunHub,
     destination: Destination,
@@ -111,7 +111,7 @@ async def test_a_change_list_may_be_a_topic_itself(
         await destination.until_equal()
 
 
-async def test_auto_takes_websub_where_a_hub_has_nothing_better(
+async def test_auto_uses_websub_where_a_hub_offers_nothing_better(
     source: SmallSource,
     hub: str,
     destination: Destination,
@@ -138,7 +138,7 @@ async def test_auto_takes_websub_where_a_hub_has_nothing_better(
         await destination.until_equal()
 
 
-async def test_the_way_names_the_hub_that_the_topic_names_and_not_another(
+async def test_the_status_names_the_hub_of_the_topic_and_no_other(
     source: SmallSource, hub: str, destination: Destination, desk: Desk
 ) -> None:
     source.hubs = ["https://another.example/websub"]
@@ -149,7 +149,7 @@ async def test_the_way_names_the_hub_that_the_topic_names_and_not_another(
         assert subscriber.status.way == (f"{hub}websub",)
 
 
-async def test_a_status_says_why_push_was_refused_until_it_works(
+async def test_the_status_has_the_reason_of_a_refusal_until_push_works(
     source: SmallSource, hub: str, destination: Destination, desk: Desk
 ) -> None:
     refusing = source.base + "no-hub"
@@ -168,7 +168,7 @@ async def test_a_status_says_why_push_was_refused_until_it_works(
         assert subscriber.status.error is None
 
 
-async def test_websub_cannot_be_had_without_anything_to_subscribe_to(
+async def test_websub_needs_a_topic_to_subscribe_to(
     source: SmallSource, destination: Destination, desk: Desk
 ) -> None:
     alone = replace(source._resource_list(), links=())
@@ -182,7 +182,7 @@ async def test_websub_cannot_be_had_without_anything_to_subscribe_to(
 # The command
 
 
-async def test_the_command_listens_for_hubs_and_takes_leave_of_them(
+async def test_the_command_listens_for_hubs_and_unsubscribes_at_the_end(
     source: SmallSource, hub: str, destination: Destination, desk: Desk, unused_tcp_port: int
 ) -> None:
     source.hubs = [hub + "websub"]
@@ -226,8 +226,8 @@ async def test_a_command_without_a_callback_url_says_so(
         ),
     ],
 )
-def test_options_that_cannot_work_are_told_of(
+def test_callback_options_that_cannot_work_are_reported(
     options: tuple[str, str, int | None], reason: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        Hearing(*options)
+        CallbackServer(*options)

@@ -122,7 +122,7 @@ async def test_205_a_verification_for_another_topic_is_not_confirmed(
     blog.asks = {"hub.topic": blog.topic + "?another"}
     async with open_desk(_hasty()) as hasty:
         with pytest.raises(
-            Unavailable, match=r"asked back with hub\.topic='.*another', which cannot"
+            Unavailable, match=r"a verification with hub\.topic='.*another', which cannot"
         ):
             async with hasty.receiving(blog.topic):
                 pass
@@ -134,7 +134,7 @@ async def test_a_lease_of_no_seconds_is_refused_and_reported(blog: Blog, desk: D
     blog.lease = 0
     async with open_desk(_hasty()) as hasty:
         with pytest.raises(
-            Unavailable, match=r"asked back with hub\.lease_seconds='0', which cannot"
+            Unavailable, match=r"a verification with hub\.lease_seconds='0', which cannot"
         ):
             async with hasty.receiving(blog.topic):
                 pass

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.format.signatures import METHODS, signature
-from rsnotify_subscriber.push.websub.subscription import Mode, State, Subscription, Verdict
+from rsnotify_subscriber.push.websub.subscription import (
+    CallbackDecision,
+    CallbackSubscription,
+    SubscriptionMode,
+    SubscriptionState,
+)
 
 TOPIC = "https://source.example/channel.xml"
 SECRET = "canary"
@@ -16,8 +21,8 @@ BODY = b"<urlset/>"
 
 def subscription(
     secret: str | None = SECRET, signatures: tuple[str, ...] = METHODS[1:]
-) -> Subscription:
-    return Subscription(
+) -> CallbackSubscription:
+    return CallbackSubscription(
         TOPIC, "https://a.example/canary", secret=secret, signatures=signatures, lease=100
     )
 
@@ -27,15 +32,15 @@ def question(mode: str = "subscribe", **others: str) -> dict[str, str]:
     return {"hub." + name: value for name, value in named.items()}
 
 
-def active() -> Subscription:
+def active() -> CallbackSubscription:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
-    assert made.question(question(), now=1) == "?"
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.verify(question(), now=1) == "?"
     return made
 
 
-def test_a_request_asks_for_the_lease_and_brings_the_secret() -> None:
-    assert subscription().want(Mode.SUBSCRIBE, until=10) == {
+def test_a_request_has_the_lease_and_the_secret() -> None:
+    assert subscription().request(SubscriptionMode.SUBSCRIBE, until=10) == {
         "hub.mode": "subscribe",
         "hub.topic": TOPIC,
         "hub.callback": "https://a.example/canary",
@@ -65,13 +70,11 @@ def test_a_confirmed_subscription_is_active_until_the_lease_ends() -> None:
         ({}, 1),
     ],
 )
-def test_a_question_about_something_else_or_too_late_is_not_confirmed(
-    asked: dict[str, str], now: float
-) -> None:
+def test_a_wrong_or_late_verification_is_not_confirmed(asked: dict[str, str], now: float) -> None:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
-    assert made.question(asked, now) is None
-    assert made.state is State.ASKED
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.verify(asked, now) is None
+    assert made.state is SubscriptionState.REQUESTED
 
 
 @pytest.mark.parametrize(
@@ -84,62 +87,62 @@ def test_a_question_about_something_else_or_too_late_is_not_confirmed(
         (question(challenge="x" * 5000), f"with hub.challenge='{'x' * 100}'"),
     ],
 )
-def test_what_was_wrong_with_a_question_is_remembered(asked: dict[str, str], what: str) -> None:
+def test_the_wrong_parameter_of_a_verification_is_stored(asked: dict[str, str], what: str) -> None:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
-    assert made.question(asked, 1) is None
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.verify(asked, 1) is None
     assert made.refused == what
 
 
-def test_nothing_is_confirmed_that_was_not_asked_for() -> None:
+def test_nothing_is_confirmed_without_a_request() -> None:
     made = subscription()
-    assert made.question(question(), now=0) is None
-    assert made.question(question(mode="denied"), now=0) is None
-    assert made.state is State.NEW
+    assert made.verify(question(), now=0) is None
+    assert made.verify(question(mode="denied"), now=0) is None
+    assert made.state is SubscriptionState.NEW
 
 
 def test_an_active_subscription_is_confirmed_again_for_a_while_only() -> None:
     made = active()
-    assert made.question(question(challenge="again", lease_seconds="70"), now=10) == "again"
+    assert made.verify(question(challenge="again", lease_seconds="70"), now=10) == "again"
     assert made.expires == 80
-    assert made.question(question(), now=10.1) is None
+    assert made.verify(question(), now=10.1) is None
     assert made.is_active
 
 
-def test_a_lease_that_is_not_said_is_the_one_that_was_asked_for() -> None:
+def test_a_missing_lease_counts_as_the_requested_one() -> None:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
     asked = question()
     del asked["hub.lease_seconds"]
-    assert made.question(asked, now=1) == "?"
+    assert made.verify(asked, now=1) == "?"
     assert made.expires == 101
 
 
-def test_leaving_takes_content_until_it_is_confirmed() -> None:
+def test_content_is_accepted_until_the_unsubscription_is_confirmed() -> None:
     made = active()
-    form = made.want(Mode.UNSUBSCRIBE, until=20)
+    form = made.request(SubscriptionMode.UNSUBSCRIBE, until=20)
     assert "hub.secret" not in form
-    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.TAKEN
-    assert made.question(question(), now=12) is None
-    assert made.question(question(mode="unsubscribe"), now=12) == "?"
+    assert made.decide(signature(SECRET, BODY), BODY) is CallbackDecision.ACCEPTED
+    assert made.verify(question(), now=12) is None
+    assert made.verify(question(mode="unsubscribe"), now=12) == "?"
     assert made.is_over
-    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.OVER
-    assert made.question(question(mode="unsubscribe"), now=12) is None
+    assert made.decide(signature(SECRET, BODY), BODY) is CallbackDecision.OVER
+    assert made.verify(question(mode="unsubscribe"), now=12) is None
 
 
-def test_what_was_never_active_is_over_when_it_is_left() -> None:
+def test_a_subscription_that_was_never_active_ends_at_once() -> None:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
-    made.want(Mode.UNSUBSCRIBE, until=20)
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    made.request(SubscriptionMode.UNSUBSCRIBE, until=20)
     assert made.is_over
 
 
 @pytest.mark.parametrize("made", [active(), subscription()], ids=["active", "asked"])
-def test_a_denial_ends_a_subscription(made: Subscription) -> None:
-    if made.state is State.NEW:
-        made.want(Mode.SUBSCRIBE, until=10)
-    assert made.question(question(mode="denied", topic="another"), now=2) is None
-    assert made.question(question(mode="denied", reason="no" * 500), now=2) == ""
+def test_a_denial_ends_a_subscription(made: CallbackSubscription) -> None:
+    if made.state is SubscriptionState.NEW:
+        made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.verify(question(mode="denied", topic="another"), now=2) is None
+    assert made.verify(question(mode="denied", reason="no" * 500), now=2) == ""
     assert made.is_over
     assert made.denial is not None
     assert made.denial.startswith("nono")
@@ -148,31 +151,31 @@ def test_a_denial_ends_a_subscription(made: Subscription) -> None:
 
 def test_content_before_the_hub_was_answered_is_too_early() -> None:
     made = subscription()
-    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.EARLY
-    made.want(Mode.SUBSCRIBE, until=10)
-    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.EARLY
+    assert made.decide(signature(SECRET, BODY), BODY) is CallbackDecision.EARLY
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.decide(signature(SECRET, BODY), BODY) is CallbackDecision.EARLY
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_content_is_taken_with_a_signature_of_a_method_that_is_taken(method: str) -> None:
+def test_content_needs_a_signature_by_an_accepted_method(method: str) -> None:
     made = active()
-    verdict = Verdict.WEAK if method == "sha1" else Verdict.TAKEN
-    assert made.judge(signature(SECRET, BODY, method), BODY) is verdict
+    verdict = CallbackDecision.WEAK if method == "sha1" else CallbackDecision.ACCEPTED
+    assert made.decide(signature(SECRET, BODY, method), BODY) is verdict
     assert made.weak == ("sha1" if method == "sha1" else None)
 
 
 @pytest.mark.parametrize("header", [None, "", "sha256=00", signature("another", BODY)])
 def test_content_without_a_right_signature_is_forged(header: str | None) -> None:
     made = active()
-    assert made.judge(header, BODY) is Verdict.FORGED
+    assert made.decide(header, BODY) is CallbackDecision.FORGED
     assert made.weak is None
 
 
 def test_content_needs_no_signature_where_there_is_no_secret() -> None:
     made = subscription(secret=None)
-    assert "hub.secret" not in made.want(Mode.SUBSCRIBE, until=10)
-    made.question(question(), now=1)
-    assert made.judge(None, BODY) is Verdict.TAKEN
+    assert "hub.secret" not in made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    made.verify(question(), now=1)
+    assert made.decide(None, BODY) is CallbackDecision.ACCEPTED
 
 
 def test_neither_secret_nor_callback_shows() -> None:
@@ -186,9 +189,9 @@ def queries() -> st.SearchStrategy[dict[str, str]]:
 
 
 @given(st.lists(queries()), st.binary(), st.text())
-def test_nothing_that_is_sent_makes_a_subscription(
+def test_no_request_from_outside_makes_a_subscription(
     asked: list[dict[str, str]], body: bytes, header: str
 ) -> None:
     made = subscription()
-    assert [made.question(query, now=0) for query in asked] == [None] * len(asked)
-    assert made.judge(header, body) is Verdict.EARLY
+    assert [made.verify(query, now=0) for query in asked] == [None] * len(asked)
+    assert made.decide(header, body) is CallbackDecision.EARLY

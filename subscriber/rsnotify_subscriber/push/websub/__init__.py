@@ -1,1 +1,1 @@
-"""WebSub: subscribing at hubs, and receiving what they post."""
+"""WebSub: subscriptions at hubs, and the callbacks to which hubs deliver."""

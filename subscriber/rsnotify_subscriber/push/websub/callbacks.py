@@ -1,7 +1,8 @@
-"""The URLs at which hubs reach this Destination: an aiohttp handler to mount anywhere.
+"""The URLs at which hubs reach this Destination: an aiohttp handler that any application can mount.
 
-Each subscription has a URL of its own that nobody can guess (WebSub §5.1.1). Content is told
-by the URL at which it arrives, never by its Link headers, which are the topic's (WebSub §7).
+Each subscription has a URL of its own that nobody can guess (WebSub §5.1.1). The URL at which
+content arrives determines its topic, not its Link headers, which are those of the topic
+(WebSub §7).
 """
 
 from __future__ import annotations
@@ -19,47 +20,52 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.signatures import METHODS
 from rsnotify.format.vocabulary import MAX_BYTES
 from rsnotify.runtime.arguments import require, require_struct
-from rsnotify_subscriber.push.websub.inbox import Inbox
-from rsnotify_subscriber.push.websub.subscription import Subscription, Verdict
+from rsnotify_subscriber.push.websub.inbox import DeliveryInbox
+from rsnotify_subscriber.push.websub.subscription import CallbackDecision, CallbackSubscription
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 
 logger = logging.getLogger("rsnotify.subscriber.websub")
 
-#: What a callback ends with, and how `secrets` spells so many bytes.
+#: The random bytes at the end of a callback, and how `secrets` spells them.
 _TOKEN_BYTES, _TOKEN = 32, "[A-Za-z0-9_-]{43}"
-#: Hubs deliver to a callback one after another; who sends more at once is none.
+#: Hubs deliver to a callback one after another, so more requests at once do not come from a hub.
 _AT_ONCE = 4
 _AS_A_CALLBACK = re.compile(r"[\x21-\x7e]+")
 _SIGNATURE = "X-Hub-Signature"
-# A challenge is the hub's text, which no browser shall take for a page.
+# A challenge is text from outside, which no browser must render as a page.
 _PLAIN = {"X-Content-Type-Options": "nosniff", hdrs.CACHE_CONTROL: "no-store"}
-_AGAIN = {hdrs.RETRY_AFTER: "1"}
-_STATUS = {Verdict.TAKEN: 204, Verdict.WEAK: 403, Verdict.EARLY: 404, Verdict.OVER: 410}
+_RETRY = {hdrs.RETRY_AFTER: "1"}
+_STATUS = {
+    CallbackDecision.ACCEPTED: 204,
+    CallbackDecision.WEAK: 403,
+    CallbackDecision.EARLY: 404,
+    CallbackDecision.OVER: 410,
+}
 _REFUSED, _IGNORED = 403, 204
 
 
-class Callback:
+class CallbackRoute:
     """One callback, as long as it is answered.
 
     Args:
-        subscription: What it is for.
-        inbox: Where its content goes.
+        subscription: Its subscription.
+        inbox: Receives its content.
     """
 
-    def __init__(self, subscription: Subscription, inbox: Inbox) -> None:
+    def __init__(self, subscription: CallbackSubscription, inbox: DeliveryInbox) -> None:
         self.subscription = subscription
         self.inbox = inbox
         self.reading = 0
         self.was_forged = False
         self._changed = asyncio.Event()
 
-    def tell(self) -> None:
-        """Wake those who wait."""
+    def notify(self) -> None:
+        """Wake up all calls of `until`."""
         self._changed.set()
         self._changed.clear()
 
-    async def until(self, condition: Callable[[Subscription], object]) -> None:
-        """Wait until the subscription is such."""
+    async def until(self, condition: Callable[[CallbackSubscription], object]) -> None:
+        """Wait until the subscription meets a condition."""
         while not condition(self.subscription):
             await self._changed.wait()
 
@@ -68,11 +74,11 @@ class Callbacks:
     """All callbacks of an application, for any number of subscribers of its event loop.
 
     Args:
-        url: How hubs reach it: what leads to the path at which it is mounted.
-        terms: What is asked of hubs, and what is taken from them.
+        url: The URL at which hubs reach the path where the routes are mounted.
+        terms: The terms of subscriptions.
 
     Raises:
-        ConfigurationError: The URL can be no callback, or a method of signatures is unknown.
+        ConfigurationError: The URL cannot be a callback, or a method of signatures is unknown.
     """
 
     def __init__(self, url: str, terms: WebSubTerms = DEFAULT_TERMS) -> None:
@@ -80,7 +86,7 @@ class Callbacks:
         require_struct("terms", terms, WebSubTerms)
         self.url = _checked(url)
         self.terms = terms
-        self._open: dict[str, Callback] = {}
+        self._open: dict[str, CallbackRoute] = {}
         unknown = set(terms.signatures) - set(METHODS)
         if unknown or not terms.signatures:
             raise ConfigurationError(f"signatures are made by {', '.join(METHODS)}, by no others")
@@ -90,71 +96,71 @@ class Callbacks:
         return len(self._open)
 
     def routes(self, path: str | None = None) -> list[web.RouteDef]:
-        """Make the routes, for an application of one's own.
+        """Return the routes, for an aiohttp application.
 
         Args:
-            path: Where they are below it, ending in `/`; by default the path of the URL.
+            path: The path below which they are, ending in `/`; by default that of the URL.
         """
         path = (urlsplit(self.url).path if path is None else path) + f"{{token:{_TOKEN}}}"
-        return [web.get(path, self._question, allow_head=False), web.post(path, self._content)]
+        return [web.get(path, self._verify, allow_head=False), web.post(path, self._deliver)]
 
-    def open(self, topic: str, inbox: Inbox) -> Callback:
-        """Begin to answer at a new callback.
+    def open(self, topic: str, inbox: DeliveryInbox) -> CallbackRoute:
+        """Return a new callback, which is answered from now on.
 
         Args:
-            topic: What it is for.
-            inbox: Where its content goes.
+            topic: The topic of its subscription.
+            inbox: Receives its content.
         """
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        subscription = Subscription(
+        subscription = CallbackSubscription(
             topic,
             self.url + token,
             secret=secrets.token_urlsafe(_TOKEN_BYTES) if self.terms.secret else None,
             signatures=self.terms.signatures,
             lease=self.terms.lease,
         )
-        self._open[token] = callback = Callback(subscription, inbox)
+        self._open[token] = callback = CallbackRoute(subscription, inbox)
         return callback
 
-    def close(self, callback: Callback) -> None:
-        """Answer there that it is gone."""
+    def close(self, callback: CallbackRoute) -> None:
+        """Answer requests to a callback with 410 from now on."""
         self._open = {token: one for token, one in self._open.items() if one is not callback}
 
-    async def _question(self, request: web.Request) -> web.Response:
+    async def _verify(self, request: web.Request) -> web.Response:
         callback = self._open.get(request.match_info["token"])
         if callback is None:
             raise web.HTTPNotFound
         now = asyncio.get_running_loop().time()
-        answer = callback.subscription.question(request.query, now)
-        callback.tell()
+        answer = callback.subscription.verify(request.query, now)
+        callback.notify()
         if answer is None:
             raise web.HTTPNotFound
         return web.Response(text=answer, headers=_PLAIN)
 
-    async def _content(self, request: web.Request) -> web.Response:
+    async def _deliver(self, request: web.Request) -> web.Response:
         callback = self._open.get(request.match_info["token"])
-        if callback is None:  # of an earlier run, or ended
-            return web.Response(status=_STATUS[Verdict.OVER])
+        if callback is None:  # it belongs to an earlier run, or has ended
+            return web.Response(status=_STATUS[CallbackDecision.OVER])
         if callback.reading >= _AT_ONCE:
-            return web.Response(status=503, headers=_AGAIN)
+            return web.Response(status=503, headers=_RETRY)
         callback.reading += 1
         try:
             body = await self._body(request)
         finally:
             callback.reading -= 1
-        return self._take(callback, request.headers.get(_SIGNATURE), body)
+        return self._accept(callback, request.headers.get(_SIGNATURE), body)
 
-    def _take(self, callback: Callback, signature: str | None, body: bytes) -> web.Response:
-        verdict = callback.subscription.judge(signature, body)
-        if verdict is Verdict.TAKEN and not callback.inbox.put(body):
-            return web.Response(status=503, headers=_AGAIN)
-        if verdict is Verdict.FORGED:
-            self._note_forged(callback, signature)
+    def _accept(self, callback: CallbackRoute, signature: str | None, body: bytes) -> web.Response:
+        decision = callback.subscription.decide(signature, body)
+        if decision is CallbackDecision.ACCEPTED and not callback.inbox.put(body):
+            return web.Response(status=503, headers=_RETRY)
+        if decision is CallbackDecision.FORGED:
+            self._log_forged(callback, signature)
             return web.Response(status=_REFUSED if self.terms.refuse else _IGNORED)
-        callback.tell()
-        return web.Response(status=_STATUS[verdict])
+        callback.notify()
+        return web.Response(status=_STATUS[decision])
 
-    def _note_forged(self, callback: Callback, signature: str | None) -> None:
+    def _log_forged(self, callback: CallbackRoute, signature: str | None) -> None:
         what = "without a signature" if signature is None else "with a wrong signature"
         level = logging.DEBUG if callback.was_forged else logging.WARNING
         callback.was_forged = True
@@ -162,7 +168,7 @@ class Callbacks:
 
     async def _body(self, request: web.Request) -> bytes:
         if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
-            raise web.HTTPUnsupportedMediaType(text="a Content-Encoding is not taken\n")
+            raise web.HTTPUnsupportedMediaType(text="no Content-Encoding is accepted\n")
         body = bytearray()
         try:
             async with asyncio.timeout(self.terms.patience):

@@ -1,4 +1,4 @@
-"""Finding the hubs of a topic, and what they call it (WebSub §4)."""
+"""Finding the hubs and the canonical URL of a topic (WebSub §4)."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from rsnotify.format.vocabulary import Rel
 from rsnotify_subscriber.fetching.responses import body, check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
 
-#: How much of a topic is searched for links, in bytes; they stand at its beginning.
+#: The most bytes of a topic that are searched for links, which are at its beginning.
 _BEGINNING = 1_000_000
 _HTML = ("text/html", "application/xhtml+xml")
 
-Links = Sequence[tuple[str, str]]
+_Links = Sequence[tuple[str, str]]
 
 
-class Found(Struct, frozen=True):
-    """What a topic says of itself.
+class DiscoveredTopic(Struct, frozen=True):
+    """The links of a topic.
 
     Args:
-        topic: Its canonical URL, which is what one subscribes to.
-        hubs: Its hubs that speak WebSub, those by https first (WebSub §8.2).
+        topic: Its canonical URL, to which one subscribes.
+        hubs: Its hubs that speak WebSub, those with https first (WebSub §8.2).
     """
 
     topic: str
     hubs: tuple[str, ...]
 
 
-async def discover(sessions: Sessions, uri: str) -> Found:
-    """GET a topic, and find its hubs: by Link headers, else by links in its body.
+async def discover_topic(sessions: Sessions, uri: str) -> DiscoveredTopic:
+    """GET a topic, and return its hubs from Link headers, else from links in its body.
 
     Args:
         sessions: The HTTP client sessions.
         uri: The topic.
 
     Raises:
-        FetchError: It could not be had.
+        FetchError: The server did not send it.
     """
     async with sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
         check_status(uri, response)
         place = str(response.url)
-        links: Links = parse_links(response.headers.getall("Link", []))
-        found = _found(place, links)
+        links: _Links = parse_links(response.headers.getall("Link", []))
+        found = _discovered(place, links)
         if found.hubs and _targets(place, links, Rel.SELF):
-            return found  # a large topic need not be read
+            return found  # the body, which may be large, need not be read
         beginning = bytearray()
         async for chunk in body(uri, response):
             beginning += chunk
             if len(beginning) > _BEGINNING:
                 break
-        return _found(place, links, embedded(bytes(beginning), response.content_type))
+        return _discovered(place, links, embedded(bytes(beginning), response.content_type))
 
 
-def embedded(beginning: bytes, content_type: str) -> Links:
-    """Find the links in a body, if it is a page, a feed or a Sitemap.
+def embedded(beginning: bytes, content_type: str) -> _Links:
+    """Return the links in a body, if it is an HTML page, a feed or a Sitemap.
 
     Args:
         beginning: The body, or its first part.
@@ -68,17 +68,17 @@ def embedded(beginning: bytes, content_type: str) -> Links:
     return xml_links(beginning) if "xml" in content_type else []
 
 
-def _found(place: str, links: Links, embedded: Links = ()) -> Found:
+def _discovered(place: str, links: _Links, embedded: _Links = ()) -> DiscoveredTopic:
     topics = _targets(place, links, Rel.SELF) or _targets(place, embedded, Rel.SELF) or [place]
     hubs = _hubs(place, links) or _hubs(place, embedded)
-    return Found(topics[0], tuple(sorted(hubs, key=lambda hub: not hub.startswith("https:"))))
+    return DiscoveredTopic(topics[0], tuple(sorted(hubs, key=lambda hub: hub[:6] != "https:")))
 
 
-def _hubs(place: str, links: Links) -> list[str]:
-    """Return the hubs that are spoken to over HTTP; a Source may name others beside them."""
+def _hubs(place: str, links: _Links) -> list[str]:
+    """Return the hubs with HTTP URIs; a Source may name others beside them."""
     hubs = dict.fromkeys(_targets(place, links, Rel.HUB))
     return [hub for hub in hubs if hub.startswith(("http:", "https:"))]
 
 
-def _targets(place: str, links: Links, relation: str) -> list[str]:
+def _targets(place: str, links: _Links, relation: str) -> list[str]:
     return [resolve(place, target) for rel, target in links if rel.lower() == relation]

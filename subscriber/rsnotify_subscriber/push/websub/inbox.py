@@ -1,4 +1,4 @@
-"""What was delivered and is not yet taken on; and for how long nothing was."""
+"""Deliveries that wait for the listener, and the silence of the hub between deliveries."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from collections import deque
 from rsnotify.format.vocabulary import MAX_BYTES
 
 
-class Silence:
-    """Tells when it is time to ask whether a hub is still there. Times are in seconds.
+class HubSilence:
+    """Decides when to check whether a hub is still there. Times are in seconds.
 
-    A hub that has nothing to deliver is as silent as one that is gone. So it is asked when it
-    has been silent for longer than it usually is: an answer shows that this is usual, too.
+    A hub that has nothing to deliver is as silent as one that is gone. So it is checked when it
+    has been silent for longer than usual; an answer shows that this silence is usual, too.
 
     Args:
         now: The time.
-        least: For how long it may be silent in any case.
+        least: How long it may be silent in any case.
     """
 
     def __init__(self, now: float, least: float) -> None:
-        self._heard = now
+        self._last = now
         self._least = least
         self._longest = 0.0
 
-    def heard(self, now: float) -> None:
-        """Hear something of the hub."""
-        self._longest = max(self._longest, now - self._heard)
-        self._heard = now
+    def end(self, now: float) -> None:
+        """Note a sign of life."""
+        self._longest = max(self._longest, now - self._last)
+        self._last = now
 
     @property
     def due(self) -> float:
-        """When it is time."""
-        return self._heard + max(self._least, 2 * self._longest)
+        """The time of the next check."""
+        return self._last + max(self._least, 2 * self._longest)
 
 
-class Inbox:
-    """Content in the order in which it came, bounded in bytes.
+class DeliveryInbox:
+    """A queue of deliveries, bounded in bytes.
 
     Args:
-        silence: Is told of all that comes.
-        most: Bytes that may wait; one that is larger may wait alone.
+        silence: Is ended by each delivery.
+        most: The most bytes that may wait; a larger delivery may wait alone.
     """
 
-    def __init__(self, silence: Silence, most: int = MAX_BYTES) -> None:
+    def __init__(self, silence: HubSilence, most: int = MAX_BYTES) -> None:
         self.silence = silence
         self._most = most
         self._bytes = 0
         self._waiting: deque[bytes] = deque()
-        self._came = asyncio.Event()
+        self._arrived = asyncio.Event()
 
     def put(self, body: bytes) -> bool:
-        """Take content, if there is room; return whether there is."""
+        """Add a delivery; return whether it fits."""
         if self._waiting and self._bytes + len(body) > self._most:
             return False
         self._waiting.append(body)
         self._bytes += len(body)
-        self._came.set()
-        self.silence.heard(asyncio.get_running_loop().time())
+        self._arrived.set()
+        self.silence.end(asyncio.get_running_loop().time())
         return True
 
     async def get(self) -> bytes:
-        """Wait for content, and hand it over."""
+        """Wait for a delivery, and remove and return it."""
         while not self._waiting:
-            self._came.clear()
-            await self._came.wait()
+            self._arrived.clear()
+            await self._arrived.wait()
         body = self._waiting.popleft()
         self._bytes -= len(body)
         return body

@@ -1,4 +1,4 @@
-"""A listener for callbacks alone, for who has no web application to mount them in."""
+"""An HTTP server for callbacks alone, for programs without a web application to mount them in."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rsnotify_subscriber.push.websub.callbacks import Callbacks
 
 logger = logging.getLogger("rsnotify.subscriber.websub.http")
 
-#: Seconds in which the first request of a connection has to come, and between two of them.
+#: The seconds in which the first request of a connection has to come, and between two of them.
 _HEAD, _IDLE = 10.0, 60.0
-#: Connections at a time: few hubs deliver over more than a handful.
+#: The most connections: few hubs deliver over more than a handful.
 _MOST = 1_000
 
 
 @asynccontextmanager
 async def listening(callbacks: Callbacks, listener: socket.socket) -> AsyncIterator[None]:
-    """Answer at callbacks, within the context.
+    """Serve callbacks within the context.
 
     Args:
-        callbacks: What is answered.
-        listener: A socket that listens; it is closed at the end.
+        callbacks: The callbacks.
+        listener: A listening socket, which is closed at the end.
     """
     connections = _Connections()
-    app = web.Application(middlewares=[connections.arrived])
+    app = web.Application(middlewares=[connections.keep])
     app.add_routes(callbacks.routes())
     logger.addFilter(_is_ours)
     runner = web.AppRunner(
         app,
-        access_log=None,  # what is asked for is a capability
+        access_log=None,  # a path is a secret: anybody who has it can post to the callback
         keepalive_timeout=_IDLE,
         shutdown_timeout=1,
         auto_decompress=False,
@@ -56,20 +56,20 @@ async def listening(callbacks: Callbacks, listener: socket.socket) -> AsyncItera
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Leave out what a stranger did wrong, which aiohttp logs with what the stranger sent."""
+    """Leave out malformed requests, which aiohttp logs with bytes of the request."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)
 
 
 class _Connections:
-    """Those that are open. aiohttp waits for a first request without end, so nobody may."""
+    """The open connections. aiohttp waits for a first request without end, so each has a timer."""
 
     def __init__(self) -> None:
         self.open: dict[object, asyncio.TimerHandle] = {}
 
     @web.middleware
-    async def arrived(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let a connection live whose request is there."""
+    async def keep(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Cancel the timer of a connection whose request has arrived."""
         timer = self.open.get(request.transport)
         if timer is not None:
             timer.cancel()
@@ -77,7 +77,7 @@ class _Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """Stands between one connection's transport and the protocol that serves it."""
+    """Passes the calls of a transport to the protocol that serves it, and counts the connection."""
 
     def __init__(self, serving: asyncio.Protocol, connections: _Connections) -> None:
         self._serving = serving
@@ -85,7 +85,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, since uvloop's transports are none by class.
+        # A cast, since uvloop's transports do not inherit from `asyncio.Transport`.
         made = self._transport = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
         full = len(self._open) >= _MOST

@@ -1,18 +1,18 @@
-"""One subscription as its callback sees it: values in, decisions out; others do the I/O.
+"""One subscription as its callback sees it: values in, decisions out, no I/O.
 
-Theory of operation. Who knows a callback may send it anything, so it only ever answers to what
-was asked for, and for a while only: a question about another topic or another intent is not
-confirmed (WebSub §5.3.1), and neither is the same one later. A hub may put its question
-again meanwhile, as an answer can be lost.
+Theory of operation. Anybody who knows a callback may send it anything, so it confirms only what
+was requested, and only for a while: a verification of another topic or another mode is not
+confirmed (WebSub §5.3.1), and neither is a late one. A hub may repeat its verification meanwhile,
+as an answer can be lost.
 
-    state     subscribe wanted   confirmed   unsubscribe wanted   confirmed   denied
-    new       asked              -           -                    -           -
-    asked     -                  active      over                 -           over
-    active    -                  active      leaving              -           over
-    leaving   -                  -           -                    over        over
+    state          subscribe requested  confirmed  unsubscribe requested  confirmed  denied
+    new            requested            -          -                      -          -
+    requested      -                    active     over                   -          over
+    active         -                    active     unsubscribing          -          over
+    unsubscribing  -                    -          -                      over       over
 
-Content is taken while it is active or leaving, if its signature is right. What comes for one
-that is over is told so, by 410, that the hub may end it too (WebSub §7).
+Content is accepted while the subscription is active or unsubscribing, if its signature is right.
+Content for one that is over is answered with 410, so that the hub may end it, too (WebSub §7).
 """
 
 from __future__ import annotations
@@ -20,60 +20,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 
-from rsnotify.format.signatures import signed_by
+from rsnotify.format.signatures import verify_signature
 
-#: Hubs grant less; a number that is longer need not be computed with.
+#: The longest lease that is believed; a longer number is not computed with.
 _LONGEST_LEASE = 30 * 86_400
 _MOST_DIGITS = 18
-#: What is longer is no challenge, but somebody who wants to see it sent.
+#: A longer challenge is not repeated: it would be an attempt to make us send it.
 _LONGEST_CHALLENGE = 4096
 _LONGEST_REASON = 200
 _LONGEST_SHOWN = 100
 
 
-class Mode(StrEnum):
-    """What is wanted of a hub."""
+class SubscriptionMode(StrEnum):
+    """The request to a hub."""
 
     SUBSCRIBE = "subscribe"
     UNSUBSCRIBE = "unsubscribe"
 
 
-class State(Enum):
-    """Where a subscription stands."""
+class SubscriptionState(Enum):
+    """The state of a subscription."""
 
     NEW = auto()
-    ASKED = auto()
+    REQUESTED = auto()
     ACTIVE = auto()
-    LEAVING = auto()
+    UNSUBSCRIBING = auto()
     OVER = auto()
 
 
-class Verdict(Enum):
-    """What becomes of content."""
+class CallbackDecision(Enum):
+    """The decision about delivered content."""
 
-    TAKEN = auto()
+    ACCEPTED = auto()
     FORGED = auto()
     WEAK = auto()
     EARLY = auto()
     OVER = auto()
 
 
-class Subscription:
-    """A subscription that is wanted, and what became of it.
+class CallbackSubscription:
+    """A subscription that is requested, and its result.
 
     Args:
-        topic: What it is for.
-        callback: The URL at which nothing else arrives.
-        secret: What content has to be signed with, if anything.
-        signatures: The methods that are taken.
-        lease: The lease in seconds that is asked for.
+        topic: The topic.
+        callback: The URL to which only the hub of this subscription delivers.
+        secret: The secret of its signatures, if there is one.
+        signatures: The methods that are accepted.
+        lease: The lease in seconds that is requested.
 
     Attributes:
-        state: Where it stands.
-        expires: When the lease ends, in the seconds of the clock of `verify`.
-        denial: Why the hub does not want it, if it said so.
-        weak: The method by which the hub signs, if it is none that is taken.
-        refused: What was wrong with the last question that was not confirmed.
+        state: The state.
+        expires: When the lease ends, in seconds of the clock of `verify`.
+        denial: The hub's reason for denying the subscription, if it gave one.
+        weak: The method by which the hub signs, if that is not accepted.
+        refused: The parameter that was wrong in the last verification that was not confirmed.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Subscription:
         lease: int,
     ) -> None:
         self.topic = topic
-        self.state = State.NEW
+        self.state = SubscriptionState.NEW
         self.expires = 0.0
         self.denial: str | None = None
         self.weak: str | None = None
@@ -95,50 +95,51 @@ class Subscription:
         self._secret = secret
         self._signatures = signatures
         self._lease = lease
-        self._wanted: tuple[Mode, float] | None = None
+        self._requested: tuple[SubscriptionMode, float] | None = None
 
     def __repr__(self) -> str:
         """Return what may be logged: neither the secret nor the callback."""
-        return f"Subscription(topic={self.topic!r}, state={self.state.name})"
+        return f"CallbackSubscription(topic={self.topic!r}, state={self.state.name})"
 
     @property
     def is_active(self) -> bool:
         """Whether the hub delivers."""
-        return self.state is State.ACTIVE
+        return self.state is SubscriptionState.ACTIVE
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended."""
-        return self.state is State.OVER
+        return self.state is SubscriptionState.OVER
 
-    def want(self, mode: Mode, until: float) -> dict[str, str]:
-        """Begin to want something of the hub.
+    def request(self, mode: SubscriptionMode, until: float) -> dict[str, str]:
+        """Begin a request to the hub.
 
         Args:
-            mode: What.
-            until: When its question is too late.
+            mode: The request.
+            until: When a verification of it is too late.
 
         Returns:
-            The form of the request (WebSub §5.1).
+            The form to send (WebSub §5.1).
         """
-        self._wanted = (mode, until)
+        self._requested = (mode, until)
         form = {"hub.mode": mode, "hub.topic": self.topic, "hub.callback": self._callback}
-        if mode is Mode.UNSUBSCRIBE:
-            self.state = State.LEAVING if self.is_active else State.OVER
+        if mode is SubscriptionMode.UNSUBSCRIBE:
+            is_active = self.is_active
+            self.state = SubscriptionState.UNSUBSCRIBING if is_active else SubscriptionState.OVER
             return form
-        self.state = State.ASKED
+        self.state = SubscriptionState.REQUESTED
         form["hub.lease_seconds"] = str(self._lease)
         return form if self._secret is None else form | {"hub.secret": self._secret}
 
-    def question(self, query: Mapping[str, str], now: float) -> str | None:
-        """Answer a question of the hub (WebSub §5.2, §5.3).
+    def verify(self, query: Mapping[str, str], now: float) -> str | None:
+        """Answer a verification of intent, or a denial (WebSub §5.2, §5.3).
 
         Args:
-            query: What it asks.
+            query: The parameters of the hub's request.
             now: The time.
 
         Returns:
-            The body of the answer; None where the answer is 404.
+            The body of the answer; None if the answer is 404.
         """
         if self.is_over:
             return None
@@ -147,67 +148,68 @@ class Subscription:
         if query.get("hub.mode") == "denied":
             return self._deny(query.get("hub.reason", ""))
         challenge = query.get("hub.challenge", "")
-        if not self._is_wanted(query.get("hub.mode"), now):
+        if not self._is_requested(query.get("hub.mode"), now):
             return self._refuse("hub.mode", query)
         if len(challenge) > _LONGEST_CHALLENGE:
             return self._refuse("hub.challenge", query)
-        if self._confirm(query.get("hub.lease_seconds", ""), now) is None:
+        if not self._confirm(query.get("hub.lease_seconds", ""), now):
             return self._refuse("hub.lease_seconds", query)
         return challenge
 
     def _refuse(self, name: str, query: Mapping[str, str]) -> str | None:
-        """Remember which parameter was wrong, for whoever waits for the confirmation."""
+        """Store which parameter was wrong, for the error message of the request."""
         value = query.get(name)
         what = f"without {name}" if value is None else f"with {name}={value[:_LONGEST_SHOWN]!r}"
         self.refused = what
         return None
 
-    def _is_wanted(self, mode: str | None, now: float) -> bool:
-        return self._wanted is not None and self._wanted[0] == mode and now <= self._wanted[1]
+    def _is_requested(self, mode: str | None, now: float) -> bool:
+        requested = self._requested
+        return requested is not None and requested[0] == mode and now <= requested[1]
 
     def _deny(self, reason: str) -> str | None:
-        if self.state is State.NEW:
+        if self.state is SubscriptionState.NEW:
             return None
         self.denial = reason[:_LONGEST_REASON]
-        self.state = State.OVER
+        self.state = SubscriptionState.OVER
         return ""
 
-    def _confirm(self, granted: str, now: float) -> str | None:
-        if self.state is State.LEAVING:
-            self.state = State.OVER
-            return "confirmed"
+    def _confirm(self, granted: str, now: float) -> bool:
+        if self.state is SubscriptionState.UNSUBSCRIBING:
+            self.state = SubscriptionState.OVER
+            return True
         lease = self._seconds(granted)
         if lease is None:
-            return None
-        self.state = State.ACTIVE
+            return False
+        self.state = SubscriptionState.ACTIVE
         self.expires = now + lease
-        return "confirmed"
+        return True
 
     def _seconds(self, granted: str) -> int | None:
-        """Read a lease; some hubs say none, though they must (WebSub §5.3)."""
+        """Read a lease; some hubs send none, though they must (WebSub §5.3)."""
         if not granted:
             return self._lease
         if not (granted.isascii() and granted.isdigit()) or len(granted) > _MOST_DIGITS:
             return None
         return min(int(granted), _LONGEST_LEASE) or None
 
-    def judge(self, signature: str | None, body: bytes) -> Verdict:
-        """Decide about content.
+    def decide(self, signature: str | None, body: bytes) -> CallbackDecision:
+        """Decide whether content is accepted.
 
         Args:
             signature: Its `X-Hub-Signature`, if it has one.
             body: The content.
         """
         if self.is_over:
-            return Verdict.OVER
-        if self.state not in (State.ACTIVE, State.LEAVING):
-            return Verdict.EARLY
+            return CallbackDecision.OVER
+        if self.state not in (SubscriptionState.ACTIVE, SubscriptionState.UNSUBSCRIBING):
+            return CallbackDecision.EARLY
         if self._secret is None:
-            return Verdict.TAKEN
-        method = signed_by(signature or "", self._secret, body)
+            return CallbackDecision.ACCEPTED
+        method = verify_signature(signature or "", self._secret, body)
         if method is None:
-            return Verdict.FORGED
+            return CallbackDecision.FORGED
         if method not in self._signatures:
             self.weak = method
-            return Verdict.WEAK
-        return Verdict.TAKEN
+            return CallbackDecision.WEAK
+        return CallbackDecision.ACCEPTED

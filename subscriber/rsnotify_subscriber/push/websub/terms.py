@@ -1,4 +1,4 @@
-"""What is asked of hubs, and what is taken from them."""
+"""The terms of WebSub subscriptions: the requested lease, signatures, and time limits."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from rsnotify.sync.retry import Retry
 
 
 class WebSubTerms(Struct, frozen=True, kw_only=True):
-    """What a user may tune. Times are in seconds.
+    """The terms of WebSub subscriptions. Times are in seconds.
 
     Args:
-        lease: The lease that a hub is asked for; it may grant another.
-        secret: Whether hubs are given a secret, each subscription another. Without one,
-            whoever learns of a callback can send it anything.
-        signatures: The methods of signatures that are taken, of `sha1`, `sha256`, `sha384` and
+        lease: The lease that is requested; a hub may grant another.
+        secret: Whether each subscription gets a secret of its own. Without one, anybody who
+            learns the URL of a callback can send content to it.
+        signatures: The methods of signatures that are accepted, of `sha1`, `sha256`, `sha384` and
             `sha512`.
-        refuse: Whether content whose signature is missing or wrong is answered with 403. If not,
-            the answer is as to any other (WebSub §7.1.2). It is never used.
-        patience: How long a hub may take to ask back, and to send the whole of a request.
-        settle: How long a hub may take to begin to deliver, once it has been answered.
-        quiet: After so long without content a hub is asked anew, whether it is still there;
-            where content is always rarer, after twice the longest such time.
-        retry: The waits between tries to renew a lease.
+        refuse: Whether content whose signature is missing or wrong is answered with 403, and not
+            as any other content is (WebSub §7.1.2). It is never used.
+        patience: How long a hub may take to verify a subscription, and to send a whole request.
+        settle: How long a hub may take to begin to deliver after the verification.
+        quiet: The time without content after which the subscription is renewed, to find out
+            whether the hub is still there; if content is rarer, twice the longest such time.
+        retry: The waits between attempts to renew a lease.
     """
 
     lease: int = 86_400

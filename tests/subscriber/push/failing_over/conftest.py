@@ -9,7 +9,7 @@ import pytest
 
 from rsnotify_subscriber.push import mqtt, preference
 from rsnotify_subscriber.push.websub import transport
-from tests.subscriber.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource
 
@@ -17,7 +17,7 @@ from tests.subscriber.source import SmallSource
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preference, "HOLD", 0.1)
-    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     # The machine may have much to do.
     monkeypatch.setattr(preference, "PATIENCE", PATIENCE)
     monkeypatch.setattr(transport, "_GOODBYE", PATIENCE)

@@ -1,4 +1,4 @@
-"""What goes on between a Source, its hubs and a Destination."""
+"""Helpers for a Source, its hubs and a Destination."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rsnotify.format.digest import SetDigest
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource
 
-#: So rare that what is in step is so by push, or by what follows from it.
+#: Polls so rare that only push, or what follows from it, can bring a copy in step.
 RARE = replace(PACE, poll=600, poll_with_push=600)
 LIST = "/data/changelist.xml"
 
 
 @asynccontextmanager
 async def followed(destination: Destination, **options: object) -> AsyncIterator[Subscriber]:
-    """Follow, from the moment that the baseline is there and a way is up."""
+    """Follow; enter once the baseline is complete and a connection is up."""
     async with destination.subscriber(**{"pace": RARE} | options) as subscriber:
         await destination.until(lambda: subscriber.status.level)
         await destination.until(lambda: subscriber.status.push is PushState.UP)
@@ -35,7 +35,7 @@ async def until_by(destination: Destination, *hubs: str) -> None:
 
 
 async def push(source: SmallSource, *hubs: SmallHub) -> None:
-    """Push the last change at each of these."""
+    """Push the last change through each of these hubs."""
     before, until = source.changes[-2].changed_at, source.changes[-1].changed_at
     assert before is not None
     assert until is not None

@@ -6,13 +6,14 @@ import pytest
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError, Unavailable
-from rsnotify_subscriber import PushState, following
+from rsnotify_subscriber import PushState
 from rsnotify_subscriber.events import (
     Event,
     OfferChanged,
 )
 from rsnotify_subscriber.push import preference, websocket
-from tests.subscriber.conftest import PACE, Destination
+from rsnotify_subscriber.sync import rediscovery
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub, anywhere
 from tests.subscriber.push.failing_over.scene import (
     LIST,
@@ -23,7 +24,7 @@ from tests.subscriber.push.failing_over.scene import (
 from tests.subscriber.source import SmallSource, status
 
 
-async def test_a_lost_hub_is_followed_by_the_next_and_come_back_to(
+async def test_the_next_hub_takes_over_until_the_lost_one_is_back(
     source: SmallSource, two: list[SmallHub], destination: Destination
 ) -> None:
     hub, other = two
@@ -49,7 +50,7 @@ async def test_a_lost_hub_is_followed_by_the_next_and_come_back_to(
         await destination.until_equal()
 
 
-async def test_what_is_published_while_no_hub_is_there_is_replayed_by_whichever_is_back(
+async def test_the_first_hub_that_is_back_replays_what_was_published_meanwhile(
     source: SmallSource, two: list[SmallHub], destination: Destination
 ) -> None:
     async with followed(destination) as subscriber:
@@ -103,7 +104,7 @@ async def test_a_hub_that_never_confirms_a_subscription_is_given_up(
     ],
     ids=["more listeners than a number holds", "less than none", "too deep", "cut off"],
 )
-async def test_a_hub_that_says_what_cannot_be_is_given_up(
+async def test_a_hub_that_sends_nonsense_is_given_up(
     hub: SmallHub, monkeypatch: pytest.MonkeyPatch, frame: str
 ) -> None:
     async def babble(socket: web.WebSocketResponse, _: object) -> None:
@@ -115,7 +116,7 @@ async def test_a_hub_that_says_what_cannot_be_is_given_up(
         await lost.receive(None, Nobody())
 
 
-async def test_of_what_a_hub_says_only_the_beginning_is_told(
+async def test_only_the_beginning_of_a_hub_s_reason_is_repeated(
     hub: SmallHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(socket: web.WebSocketResponse, _: object) -> None:
@@ -140,7 +141,7 @@ class Nobody:
         raise AssertionError
 
 
-async def test_several_hubs_at_once_bring_each_change_once(
+async def test_each_change_is_applied_once_though_several_hubs_send_it(
     source: SmallSource, two: list[SmallHub], destination: Destination
 ) -> None:
     hub, other = two
@@ -163,7 +164,7 @@ async def test_several_hubs_at_once_bring_each_change_once(
         await destination.until_equal()
 
 
-async def test_who_only_catches_up_speaks_to_no_hub(
+async def test_a_run_that_only_catches_up_connects_to_no_hub(
     two: list[SmallHub], destination: Destination
 ) -> None:
     await destination.catch_up()
@@ -176,13 +177,13 @@ async def test_no_hub_at_once_is_refused(destination: Destination) -> None:
         destination.subscriber(hubs=0)
 
 
-async def test_only_the_hubs_that_are_others_now_are_touched(
+async def test_another_offer_affects_only_the_hubs_that_changed(
     source: SmallSource,
     two: list[SmallHub],
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "_REDISCOVER", 0.05)
+    monkeypatch.setattr(rediscovery, "_INTERVAL", 0.05)
     hub, other = two
     source.hubs = [hub.url, "ws://127.0.0.1:9/ws"]
     events: list[Event] = []

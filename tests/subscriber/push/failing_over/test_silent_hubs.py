@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_subscriber import PushState, reception
+from rsnotify_subscriber import PushState
 from rsnotify_subscriber.events import (
     Event,
     PushDown,
 )
-from rsnotify_subscriber.push import push as push_module
-from tests.subscriber.conftest import PACE, Destination
+from rsnotify_subscriber.push import subscription as push_module
+from rsnotify_subscriber.sync import push_intake
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.push.failing_over.scene import (
     LIST,
@@ -26,13 +27,13 @@ from tests.subscriber.push.failing_over.scene import (
 from tests.subscriber.source import SmallSource, status
 
 
-async def test_a_hub_that_the_source_does_not_reach_is_told_from_the_lists(
+async def test_the_lists_reveal_a_hub_that_the_source_does_not_reach(
     source: SmallSource,
     two: list[SmallHub],
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(push_module, "MUTE", 0.1)
+    monkeypatch.setattr(push_module, "SILENCE_GRACE", 0.1)
     hub, other = two
     events: list[Event] = []
     pace = replace(PACE, poll_with_push=0.2)
@@ -43,7 +44,7 @@ async def test_a_hub_that_the_source_does_not_reach_is_told_from_the_lists(
             await destination.until_equal()
             await destination.until(lambda: events)
         reasons = [one.reason for one in events if isinstance(one, PushDown)]
-        assert reasons == [f"{hub.url}: it does not tell of changes that the lists have"]
+        assert reasons == [f"{hub.url}: it does not send changes that the lists have"]
         await other.subscribed()
         source.answers[LIST] = status(503)
         source.put_inline("new", b"by the other")
@@ -80,13 +81,13 @@ async def test_after_a_loss_the_lists_are_polled_until_push_brings_something_new
         assert source.gets[LIST] <= 2
 
 
-async def test_polls_come_as_without_push_where_the_one_hub_tells_nothing(
+async def test_the_lists_are_polled_as_without_push_where_the_only_hub_is_silent(
     source: SmallSource,
     hub: SmallHub,
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(push_module, "MUTE", 0.1)
+    monkeypatch.setattr(push_module, "SILENCE_GRACE", 0.1)
     source.hubs = [hub.url]
     async with followed(destination, pace=replace(PACE, poll_with_push=0.2)) as subscriber:
         while subscriber.status.push is PushState.UP:
@@ -102,14 +103,14 @@ async def test_polls_come_as_without_push_where_the_one_hub_tells_nothing(
 
 
 @pytest.mark.parametrize("tell", [beat, sum_up])
-async def test_polls_come_as_without_push_where_heartbeats_stop(
+async def test_the_lists_are_polled_as_without_push_where_heartbeats_stop(
     tell: Callable[[SmallSource, SmallHub], Awaitable[None]],
     source: SmallSource,
     hub: SmallHub,
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reception, "QUIET", 0.2)
+    monkeypatch.setattr(push_intake, "QUIET", 0.2)
     source.hubs = [hub.url]
     async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
         await until_by(destination, hub.url)
@@ -120,14 +121,14 @@ async def test_polls_come_as_without_push_where_heartbeats_stop(
         assert len(hub.sockets) == 1
 
 
-async def test_what_is_offered_is_looked_at_soon_where_heartbeats_stop(
+async def test_the_offer_is_read_soon_where_heartbeats_stop(
     source: SmallSource,
     hub: SmallHub,
     other: SmallHub,
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reception, "QUIET", 0.2)
+    monkeypatch.setattr(push_intake, "QUIET", 0.2)
     source.hubs = [hub.url]
     async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
         await until_by(destination, hub.url)

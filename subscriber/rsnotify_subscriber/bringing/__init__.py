@@ -1,1 +1,0 @@
-"""Bringing content, by one way after another."""

@@ -1,0 +1,1 @@
+"""The commands `follow`, `audit`, `inspect` and `validate`: options, output and exit codes."""

@@ -1,0 +1,75 @@
+"""The command `rsnotify audit`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from rsnotify.plural import counted
+from rsnotify.runtime.cli.running import printable, run_until_stopped
+from rsnotify_subscriber.commands.options import (
+    Bearer,
+    Dest,
+    Header,
+    Json,
+    Login,
+    Private,
+    State,
+    Url,
+    credentials_of,
+)
+
+if TYPE_CHECKING:
+    from rsnotify_subscriber.auditing.auditor import Audit
+
+
+def audit(
+    url: Url,
+    dest: Dest,
+    state: State = None,
+    json: Json = False,
+    allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
+) -> None:
+    """Compare DEST with the resources that the Source at URL lists.
+
+    Exit code 0: in step. 1: not in step. 2: unknown.
+
+    Examples:
+        rsnotify audit https://source.example/ copy
+        rsnotify audit https://source.example/ copy --json
+    """
+    from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
+
+    credentials = credentials_of(login, bearer, header)
+    result = run_until_stopped(
+        lambda: audit_mirror(
+            url,
+            dest,
+            state=state,
+            allow_private_addresses=allow_private_addresses,
+            credentials=credentials,
+        )
+    )
+    if result is None:
+        raise typer.Exit(2)
+    if json:
+        facts = msgspec.structs.asdict(result) | {"in_step": result.in_step}
+        typer.echo(msgspec.json.encode(facts).decode())
+    else:
+        _print_audit(result)
+    raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
+
+
+def _print_audit(result: Audit) -> None:
+    for kind in ("created", "updated", "deleted", "absent", "unknown"):
+        for name in getattr(result, kind):
+            typer.echo(f"{kind}  {printable(name)}")
+    for doubt in result.doubts:
+        typer.echo(f"doubt  {printable(doubt)}")
+    verdict = {True: "in step", False: "not in step", None: "could not tell"}[result.in_step]
+    typer.echo(f"{verdict}: {counted(result.resources, 'resource')} at the Source")

@@ -1,0 +1,81 @@
+"""The command `rsnotify follow`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.runtime.cli.running import complain
+from rsnotify_subscriber.commands.follow_options import FollowArguments, with_follow_arguments
+from rsnotify_subscriber.commands.options import Config, Json, MaybeDest, MaybeUrl, State
+
+if TYPE_CHECKING:
+    from rsnotify_subscriber.commands.callback_server import CallbackServer
+    from rsnotify_subscriber.subscriber import Subscriber
+
+
+@with_follow_arguments
+def follow(
+    context: typer.Context,
+    url: MaybeUrl = None,
+    dest: MaybeDest = None,
+    config: Config = None,
+    once: Annotated[bool, typer.Option("--once", help="Catch up, then exit.")] = False,
+    state: State = None,
+    json: Json = False,
+    *,
+    arguments: FollowArguments,
+) -> None:
+    """Keep DEST a copy of the Source at URL.
+
+    With --config: follow all Sources in a file, in one process.
+
+    Examples:
+        rsnotify follow https://source.example/ copy
+        rsnotify follow https://source.example/ copy --once --only '*.ttl'
+        rsnotify follow --config fleet.toml
+    """
+    from rsnotify_subscriber.commands.follow_fleet import follow_all, given
+    from rsnotify_subscriber.mirror import FolderMirror, default_state
+    from rsnotify_subscriber.subscriber import Subscriber
+
+    if config is not None:
+        follow_all(config, given(context), once=once, json=json)
+        return
+    if url is None or dest is None:
+        raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
+    with arguments.callback_server() as server:
+        subscriber = Subscriber(
+            url,
+            FolderMirror(dest),
+            state=state or default_state(dest),
+            options=arguments.options(server.callbacks),
+        )
+        _run(subscriber, server, once=once, json=json)
+
+
+def _run(subscriber: Subscriber, server: CallbackServer, *, once: bool, json: bool) -> None:
+    from rsnotify_subscriber.commands.report import SubscriberView, not_level, outcome, report_for
+    from rsnotify_subscriber.commands.running import follow_and_show
+
+    report = report_for(SubscriberView(), json=json)
+    failure = None
+    try:
+        follow_and_show(subscriber, server, report, once=once)
+    except ConfigurationError:
+        raise
+    except RsnotifyError as error:
+        if not once:
+            raise
+        failure = complain(error, 1)
+    status = subscriber.status
+    if once and json:
+        report.show(status)
+    elif once:
+        typer.echo(outcome(status))
+    if failure is None and once and not status.level:
+        failure = complain(not_level(status), 1)
+    if failure is not None:
+        raise failure

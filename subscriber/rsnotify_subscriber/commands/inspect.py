@@ -1,0 +1,196 @@
+"""The command `rsnotify inspect`: what a Source offers, as a tree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.vocabulary import Capability
+from rsnotify.plural import counted
+from rsnotify.runtime.cli.running import complain, printable, run_until_stopped
+from rsnotify_subscriber.commands.options import (
+    Bearer,
+    Header,
+    Json,
+    Login,
+    Private,
+    Url,
+    credentials_of,
+)
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from rsnotify_subscriber.inspection.findings import InspectionFinding
+
+#: By capability, the name of the document, and of its entries.
+_WORDS = {
+    Capability.DESCRIPTION: ("Source Description", "set of resources", "sets of resources"),
+    Capability.CAPABILITY_LIST: ("Capability List", "capability", "capabilities"),
+    Capability.RESOURCE_LIST: ("Resource List", "resource", "resources"),
+    Capability.CHANGE_LIST: ("Change List", "change", "changes"),
+    Capability.RESOURCE_DUMP: ("Resource Dump", "package", "packages"),
+    Capability.CHANGE_DUMP: ("Change Dump", "package", "packages"),
+    Capability.RESOURCE_DUMP_MANIFEST: ("Resource Dump Manifest", "resource", "resources"),
+    Capability.CHANGE_DUMP_MANIFEST: ("Change Dump Manifest", "change", "changes"),
+    Capability.RESOURCE_LIST_ARCHIVE: ("Resource List Archive", "list", "lists"),
+    Capability.CHANGE_LIST_ARCHIVE: ("Change List Archive", "list", "lists"),
+    Capability.RESOURCE_DUMP_ARCHIVE: ("Resource Dump Archive", "dump", "dumps"),
+    Capability.CHANGE_DUMP_ARCHIVE: ("Change Dump Archive", "dump", "dumps"),
+    Capability.CHANGE_NOTIFICATION: ("channel", "change", "changes"),
+    Capability.FRAMEWORK_NOTIFICATION: ("channel of the framework", "change", "changes"),
+    "robots.txt": ("robots.txt", "Sitemap", "Sitemaps"),
+    None: ("Sitemap", "resource", "resources"),
+}
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+def inspect(
+    url: Url,
+    json: Json = False,
+    allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
+) -> None:
+    """Show what the Source at URL offers.
+
+    Exit code 1: it cannot be inspected at all.
+
+    Examples:
+        rsnotify inspect https://source.example/
+        rsnotify inspect https://source.example/changelist.xml --json
+    """
+    from rsnotify_subscriber.inspection.walk import inspect as inspect_source
+
+    credentials = credentials_of(login, bearer, header)
+    try:
+        found = run_until_stopped(
+            lambda: inspect_source(
+                url, allow_private_addresses=allow_private_addresses, credentials=credentials
+            )
+        )
+    except RsnotifyError as error:
+        raise complain(error, 1) from None
+    if found is None:
+        raise typer.Exit(1)
+    if json:
+        typer.echo(msgspec.json.encode(found).decode())
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(_tree(found, datetime.now(UTC)))
+    else:
+        for line in plain_lines(found, datetime.now(UTC)):
+            typer.echo(line)
+
+
+def plain_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
+    """Yield a tree as indented lines."""
+    indent = "  " * depth
+    yield f"{indent}{_title(found)}  {printable(found.uri)}"
+    for line in _details(found, now):
+        yield f"{indent}    {printable(line)}"
+    for part in found.parts:
+        yield from plain_lines(part, now, depth + 1)
+
+
+def _tree(found: InspectionFinding, now: Instant) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    label = Text.assemble((_title(found), "bold"), "  ", (printable(found.uri), "cyan"))
+    for line in _details(found, now):
+        wrong = line.startswith("!")
+        label.append("\n" + printable(line), style="red" if wrong else "dim")
+    tree = Tree(label)
+    for part in found.parts:
+        tree.add(_tree(part, now))
+    return tree
+
+
+def _words(found: InspectionFinding) -> tuple[str, str, str]:
+    return _WORDS.get(found.capability) or (printable(str(found.capability)), "entry", "entries")
+
+
+def _title(found: InspectionFinding) -> str:
+    name, _, _ = _words(found)
+    return f"{name} Index" if found.index else name
+
+
+def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
+    """Yield the facts about a document, a line for each kind."""
+    if found.problem is not None:
+        yield f"! {found.problem}"
+    for warning in found.warnings:
+        yield f"! {warning}"
+    if found.entries is not None:
+        yield ", ".join(_counts(found))
+        if interval := ", ".join(_interval(found, now)):
+            yield interval
+    if found.reaches is not None:
+        yield _reach(found, *found.reaches, now)
+    for link in found.links:
+        yield f"{link.rel} {link.uri}"
+
+
+def _counts(found: InspectionFinding) -> Iterator[str]:
+    from rich.filesize import decimal
+
+    _, one, many = _words(found)
+    if found.index:
+        one, many = "part", "parts"
+    count = found.entries or 0
+    yield counted(count, one, many)
+    if found.changes:
+        yield " ".join(f"{number:,} {change}" for change, number in found.changes.items())
+    if found.listed_bytes:
+        yield f"{decimal(found.listed_bytes)} in all"
+    yield f"document of {decimal(found.bytes)}"
+    if found.profile:
+        yield f"format {found.profile}"
+    if found.granularity:
+        yield f"datetimes to {found.granularity}"
+    if found.unread:
+        yield f"{found.unread:,} of those below left unread"
+
+
+def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
+    if found.at is not None:
+        yield f"at {_with_age(found.at, now)}"
+    if found.completed is not None:
+        yield f"completed {_with_age(found.completed, now)}"
+    if found.from_ is not None:
+        yield f"from {_with_age(found.from_, now)}"
+    if found.until is not None:
+        yield f"until {_with_age(found.until, now)}"
+    elif found.from_ is not None:
+        yield "open"
+
+
+def _reach(found: InspectionFinding, earliest: Instant, latest: Instant, now: Instant) -> str:
+    if (found.capability or "").endswith("-archive"):
+        return f"reaches back to {_with_age(earliest, now)}"
+    what = "last change" if found.changes else "newest entry"
+    return f"{what} {_with_age(latest, now)}"
+
+
+def _with_age(instant: Instant, now: Instant) -> str:
+    return f"{format_datetime(instant)} ({age(instant, now)})"
+
+
+def age(instant: Instant, now: Instant) -> str:
+    """Return how long ago an instant was, in the largest unit."""
+    seconds = int((now - instant).total_seconds())
+    for unit, size in _UNITS:
+        if count := abs(seconds) // size:
+            span = counted(count, unit)
+            return f"{span} ago" if seconds > 0 else f"in {span}"
+    return "just now"

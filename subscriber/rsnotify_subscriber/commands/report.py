@@ -1,0 +1,234 @@
+"""How the commands that follow show a status: in a terminal, as lines, or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import msgspec
+import typer
+
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.plural import counted
+from rsnotify.runtime.cli.running import printable
+from rsnotify_subscriber.status import Status
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: The seconds (calls of `show`) between two lines while only counts change.
+_LINE_EVERY = 10
+#: The description of a copy without doubts, by the result of the last audit (docs/audit.md).
+_LEVEL = {None: "in step", True: "in step (audited)", False: "other than the Source says"}
+
+S = TypeVar("S")
+T = TypeVar("T", contravariant=True)
+
+
+class StatusView(Protocol[T]):
+    """What reports show of one kind of status, that of a `Subscriber` or of a `Fleet`."""
+
+    def sentence(self, status: T) -> str:
+        """Return the status as one line."""
+
+    def state(self, status: T) -> object:
+        """Return the part of the status whose changes are shown at once."""
+
+    def counts(self, status: T) -> object:
+        """Return the part whose changes are shown now and then."""
+
+    def news(self, status: T) -> Iterable[str]:
+        """Yield lines about what has changed since the last call."""
+
+    def facts(self, status: T) -> dict[str, Any]:
+        """Return the status for JSON."""
+
+    def display(self, status: T) -> RenderableType:
+        """Return what a terminal shows."""
+
+
+class FollowReport(Generic[S]):
+    """Shows a status about once a second; a context manager.
+
+    Args:
+        view: What is shown of it.
+    """
+
+    def __init__(self, view: StatusView[S]) -> None:
+        self._view = view
+
+    def __enter__(self) -> None:
+        """Begin to show."""
+
+    def __exit__(self, *_: object) -> None:
+        """End the display."""
+
+    def show(self, status: S) -> None:
+        """Show a status."""
+        raise NotImplementedError
+
+
+class JsonFollowReport(FollowReport[S]):
+    """One JSON object for each status."""
+
+    def show(self, status: S) -> None:
+        """Write the object."""
+        typer.echo(msgspec.json.encode(self._view.facts(status)).decode())
+
+
+class LineFollowReport(FollowReport[S]):
+    """A line when the state changes, and now and then while only counts change.
+
+    A service manager stores all lines, so a copy that does not change writes none.
+    """
+
+    def __init__(self, view: StatusView[S]) -> None:
+        super().__init__(view)
+        self._state: object = ()
+        self._counts: object = ()
+        self._calls = 0
+
+    def show(self, status: S) -> None:
+        """Write lines if any are due."""
+        for line in self._view.news(status):
+            typer.echo(printable(line))
+        state, counts = self._view.state(status), self._view.counts(status)
+        self._calls += 1
+        if state != self._state or (counts != self._counts and self._calls >= _LINE_EVERY):
+            typer.echo(self._view.sentence(status))
+            self._state, self._counts, self._calls = state, counts, 0
+
+
+class TerminalFollowReport(FollowReport[S]):
+    """A display that is refreshed in place."""
+
+    def __init__(self, view: StatusView[S]) -> None:
+        from rsnotify.runtime.cli.display import live
+
+        super().__init__(view)
+        self._live = live("looking for the Source")
+
+    def __enter__(self) -> None:
+        self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, status: S) -> None:
+        """Refresh the display."""
+        self._live.update(self._view.display(status))
+
+
+def report_for(view: StatusView[S], *, json: bool) -> FollowReport[S]:
+    """Return the report for a program, a terminal or a log."""
+    if json:
+        return JsonFollowReport(view)
+    return TerminalFollowReport(view) if sys.stdout.isatty() else LineFollowReport(view)
+
+
+class SubscriberView:
+    """The status of one subscriber. A terminal shows a progress bar during a baseline."""
+
+    def __init__(self) -> None:
+        self._progress: Any = None
+
+    def sentence(self, status: Status) -> str:
+        """Return the status as one line."""
+        return sentence(status)
+
+    def state(self, status: Status) -> object:
+        """Return push, doubts and results of audits."""
+        doubts = len(status.doubts)
+        return status.push, status.way, status.level, doubts, status.baseline, status.in_step
+
+    def counts(self, status: Status) -> object:
+        """Return the numbers of resources and changes."""
+        return status.resources, status.applied, status.pending
+
+    def news(self, status: Status) -> Iterable[str]:
+        """Yield nothing: the sentence tells all."""
+        return ()
+
+    def facts(self, status: Status) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return status_facts(status)
+
+    def display(self, status: Status) -> RenderableType:
+        """Return a progress bar or the sentence."""
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+        from rich.text import Text
+
+        if not status.baseline:
+            return Text(sentence(status))
+        if self._progress is None:
+            self._progress = Progress(
+                TextColumn("baseline"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            )
+            self._progress.add_task("baseline", total=None)
+        (task,) = self._progress.task_ids
+        done = status.applied
+        self._progress.update(task, completed=done, total=done + status.pending)
+        progress: RenderableType = self._progress
+        return progress
+
+
+def status_facts(status: Status) -> dict[str, Any]:
+    """Return the fields of a status for JSON."""
+    facts = msgspec.structs.asdict(status)
+    del facts["baseline"]
+    return facts
+
+
+def sentence(status: Status) -> str:
+    """Return a status as one line."""
+    lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
+    by = f" by {', '.join(status.way)}" if status.way else ""
+    doubts = f": {'; '.join(status.doubts)}" if status.doubts else ""
+    return (
+        f"{counted(status.resources, 'resource')}, {counted(status.applied, 'change')} "
+        f"applied{lag}, "
+        f"{_standing(status)}, {_through(status)}, {_compared(status)}, "
+        f"push {status.push}{by}{printable(doubts)}"
+    )
+
+
+def outcome(status: Status) -> str:
+    """Return the last line of a run that catches up and exits."""
+    if not status.level:
+        return sentence(status)
+    differs = f"; {printable(status.difference)}" if status.difference else ""
+    return (
+        f"{_LEVEL[status.in_step]}: {counted(status.resources, 'resource')}, "
+        f"{_through(status)}, {_compared(status)}{differs}"
+    )
+
+
+def not_level(status: Status) -> str:
+    """Return why a run ended before the copy was level."""
+    stopped = "it was stopped before the copy was level"
+    return f"{stopped}: {'; '.join(status.doubts)}" if status.doubts else stopped
+
+
+def _standing(status: Status) -> str:
+    if status.level:
+        return _LEVEL[status.in_step]
+    return f"{status.pending} pending" if status.pending else "not in step"
+
+
+def _through(status: Status) -> str:
+    if status.through is None:
+        return "not synced yet"
+    return f"synced through {format_datetime(status.through)}"
+
+
+def _compared(status: Status) -> str:
+    if status.compared is None:
+        return "never compared with the whole set"
+    return f"compared with the whole set at {status.compared:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,1 @@
+"""The content of changes: inline, from packages, from patches, or from servers."""

@@ -1,0 +1,129 @@
+"""The packages of a dump, while their members are applied.
+
+At most two are open at once: the follower requests the next one only when few members of the last
+are still to be applied. A member that a package does not have is fetched by its own URI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Rel
+from rsnotify_subscriber.content.zip_package import ZipPackage
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: How many packages stay open: the last, and one with members that are still to be applied.
+_KEPT = 2
+#: The most bytes of a package, if its dump does not announce fewer.
+_MOST_BYTES = 16 * 2**30
+
+
+class DumpPackages:
+    """The packages that are open.
+
+    Args:
+        fetcher: Downloads them, and verifies their members.
+    """
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._open: list[ZipPackage] = []
+
+    @property
+    def open_count(self) -> int:
+        """How many packages are open."""
+        return len(self._open)
+
+    async def open(self, entry: Resource) -> Document:
+        """GET a package, verify it and open it.
+
+        Args:
+            entry: The entry of the package in its dump; its URI is absolute.
+
+        Returns:
+            Its manifest. If the package cannot be used, that is the copy which the Source may
+            have beside it (core §11.1), and no package is opened.
+
+        Raises:
+            FetchError: It could not be fetched, or is not what was announced.
+            DocumentError: It is no package, or its manifest cannot be read.
+            StorageError: It could not be written.
+        """
+        try:
+            return await self._manifest(entry)
+        except Unavailable:
+            raise
+        except OSError as error:
+            raise StorageError(f"{entry.uri}: {error}") from error
+        except (FetchError, DocumentError) as error:
+            copy = next((link.href for link in entry.links if link.rel == Rel.CONTENTS), None)
+            if copy is None:
+                raise
+            logger.warning("the copy of its manifest is used instead: %s", error)
+            return await self._fetcher.document(resolve(entry.uri, copy))
+
+    async def _manifest(self, entry: Resource) -> Document:
+        content = await self._fetcher.content(entry, most=_MOST_BYTES)
+        opening = asyncio.ensure_future(asyncio.to_thread(_opened, content, entry.uri))
+        try:
+            package, manifest = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            package, _ = await opening  # the thread continues, and what it opens must be closed
+            package.close()
+            raise
+        self._open.append(package)
+        await self._close(self._open[:-_KEPT])
+        return manifest
+
+    async def member(self, package: str, entry: Resource) -> Content:
+        """Return the member at `entry.path`, verified by the entry's hash and length.
+
+        Args:
+            package: The URI of the package.
+            entry: The entry of its manifest.
+
+        Raises:
+            FetchError: The package is closed, or does not have it.
+            OSError: It could not be written.
+        """
+        opened = next((one for one in reversed(self._open) if one.uri == package), None)
+        if opened is None or entry.path is None:
+            raise Unavailable(entry.uri, f"the package {package} is no longer open")
+        return await self._fetcher.collect(entry, _asynchronous(opened.pieces(entry.path)))
+
+    async def close(self) -> None:
+        """Close all packages, and remove their files."""
+        await self._close(self._open[:])
+
+    async def _close(self, packages: Sequence[ZipPackage]) -> None:
+        for package in packages:
+            await asyncio.to_thread(package.close)
+            if package in self._open:  # removed only then, as this may be cancelled
+                self._open.remove(package)
+
+
+def _opened(content: Content, uri: str) -> tuple[ZipPackage, Document]:
+    try:
+        content.write()
+        package = ZipPackage(content.path, uri)
+    except BaseException:
+        content.discard()
+        raise
+    try:
+        return package, package.manifest()
+    except BaseException:
+        package.close()
+        raise
+
+
+async def _asynchronous(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece

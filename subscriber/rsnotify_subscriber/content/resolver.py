@@ -1,0 +1,262 @@
+"""The content of changes, from the cheapest source that has what was announced (core §14).
+
+The order is that of cost: content inside the document, a member of a package that is already here,
+a patch of the content that is held, and then a GET, of a mirror or of the resource itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from random import Random
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.errors import ContentMismatch, FetchError, Unavailable
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import end_of_unit, postponed
+from rsnotify.selection.representations import (
+    RepresentationSource,
+    WantedRepresentation,
+    wanted_link_target,
+    wanted_representation,
+)
+from rsnotify_subscriber.content.freshness import FreshnessCheck, check_announced
+from rsnotify_subscriber.content.inline import inline_content
+from rsnotify_subscriber.fetching.contents import Content, Unchanged
+from rsnotify_subscriber.fetching.digests import agree
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.handlers import ReadableHandler
+from rsnotify_subscriber.patching import Patch
+from rsnotify_subscriber.patching.patcher import Patcher
+from rsnotify_subscriber.storage.resource_state import ResourceState
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+
+#: The seconds for which a host gets no requests after it did not answer.
+_PAUSE = 60.0
+#: A validator received so shortly before or after a change may be that of both versions.
+_AROUND = timedelta(seconds=2)
+
+
+class ContentPreferences(Struct, frozen=True):
+    """The choices of a user, where a Source offers several representations.
+
+    Args:
+        prefer: Media types, the best first (core §14.3).
+        exact: Whether the version of the change is fetched, rather than the current one, where
+            the Source has both (core §14.6).
+        patches: Functions that apply patches, by media type, beside the standard ones.
+    """
+
+    prefer: tuple[str, ...] = ()
+    exact: bool = False
+    patches: Mapping[str, Patch] = {}
+
+
+NO_PREFERENCES = ContentPreferences()
+
+
+class PackageSource(Protocol):
+    """Has the members of dump packages."""
+
+    async def member(self, package: str, entry: Resource) -> Content:
+        """Return the member at `entry.path`, verified by the entry's hash and length.
+
+        Raises:
+            FetchError: The package does not have it; it is then fetched from elsewhere.
+            OSError: It could not be written.
+        """
+
+
+class ContentResolver:
+    """Returns the content of changes.
+
+    Args:
+        fetcher: Fetches.
+        preferences: The choices of the user.
+        packages: Has the members of dump packages, if dumps are used.
+        holding: Has the content that is held, if the handler can return it.
+        give_up: How often an answer that looks out of date is refused.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        preferences: ContentPreferences = NO_PREFERENCES,
+        *,
+        packages: PackageSource | None = None,
+        holding: ReadableHandler | None = None,
+        give_up: int = 5,
+    ) -> None:
+        self._fetcher = fetcher
+        self._freshness = FreshnessCheck(fetcher, give_up)
+        self._preferences = preferences
+        self._packages = packages
+        self._random = Random()
+        self._paused: dict[str, float] = {}
+        self._patcher = Patcher(holding, preferences.patches) if holding is not None else None
+
+    def wanted(self, change: Change) -> WantedRepresentation:
+        """Return the representation to copy for a change that is no deletion."""
+        prefer, exact = self._preferences.prefer, self._preferences.exact
+        return wanted_representation(change, prefer, exact=exact, random=self._random)
+
+    def inline(self, wanted: WantedRepresentation) -> Content | None:
+        """Return the verified content inside the document; None if it has to be fetched."""
+        data = inline_content(wanted)
+        return None if data is None else self._fetcher.store(data, wanted.entry.hash)
+
+    async def resolve(
+        self, wanted: WantedRepresentation, held: ResourceState | None
+    ) -> Content | Unchanged:
+        """Return verified content, from a package, a patch or a server.
+
+        Args:
+            wanted: The representation.
+            held: The state of the resource in the copy.
+
+        Returns:
+            The content, or the server's answer that it is the content that is held.
+
+        Raises:
+            FetchError: No source had what was announced; the error is that of its own URI.
+            OSError: It could not be written.
+        """
+        uri = wanted.entry.uri
+        try:
+            answer = await self._resolve(wanted, held, fresh=self._freshness.refused(uri))
+        except ContentMismatch:
+            self._freshness.refuse(uri)
+            raise
+        self._freshness.accept(uri)
+        return answer
+
+    async def _resolve(
+        self, wanted: WantedRepresentation, held: ResourceState | None, *, fresh: bool
+    ) -> Content | Unchanged:
+        if (member := await self._member(wanted)) is not None:
+            return member
+        since = None if fresh else _condition(wanted, held)
+        if since is not None:
+            home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
+            answer = await self._fetcher.changed_content(home, since)
+        else:
+            answer = await self._patched(wanted, held) or await self._get(wanted, fresh=fresh)
+        return await self._freshness.checked(answer, wanted, held)
+
+    async def current(self, wanted: WantedRepresentation, held: ResourceState | None) -> Content:
+        """Fetch the current content of a resource from its own URI, past caches.
+
+        Args:
+            wanted: The announced representation.
+            held: The state of the resource in the copy. Content that has not changed since is
+                returned whatever was announced.
+
+        Raises:
+            ContentMismatch: It is neither what is held nor what was announced.
+            FetchError: It could not be fetched.
+            OSError: It could not be written.
+        """
+        home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
+        content = await self._fetcher.current_content(home)
+        if held is None or agree(held.hash, content.hashes) is not True:
+            try:
+                check_announced(wanted.entry, content)
+            except ContentMismatch:
+                content.discard()
+                raise
+        return content
+
+    async def _member(self, wanted: WantedRepresentation) -> Content | None:
+        if self._packages is None or wanted.package is None or wanted.entry.path is None:
+            return None
+        try:
+            return await self._packages.member(wanted.package, wanted.entry)
+        except FetchError as error:
+            logger.info("it is fetched, as its package did not have it: %s", error)
+            return None
+
+    async def _patched(
+        self, wanted: WantedRepresentation, held: ResourceState | None
+    ) -> Content | None:
+        if self._patcher is None or held is None:
+            return None
+        for link in self._patcher.usable(wanted, held):
+            try:
+                document = await self._document(wanted_link_target(link, wanted.package))
+            except FetchError as error:
+                logger.info("a patch cannot be fetched: %s", error)
+                continue
+            data = await self._patcher.patched(wanted, held, link, document)
+            if data is not None:
+                return self._fetcher.store(data, wanted.entry.hash)
+        return None
+
+    async def _document(self, wanted: WantedRepresentation) -> Content:
+        data = inline_content(wanted, needs_hash=False)
+        if data is not None:
+            return self._fetcher.store(data, wanted.entry.hash)
+        return await self._member(wanted) or await self._get(wanted)
+
+    async def _get(self, wanted: WantedRepresentation, *, fresh: bool = False) -> Content:
+        reason: FetchError | None = None
+        for place in self._answering(wanted):
+            entry = msgspec.structs.replace(wanted.entry, uri=place.uri)
+            try:
+                return await self._fetcher.content(entry, moment=place.moment, fresh=fresh)
+            except FetchError as error:
+                if reason is None or place == wanted.home:
+                    reason = error
+                if place != wanted.home:
+                    self._note(place, error)
+        # Without a URI it is inside the document, and was found not to be what was announced.
+        raise reason or ContentMismatch(wanted.entry.uri[:80], "it is not what was announced")
+
+    def _answering(self, wanted: WantedRepresentation) -> Sequence[RepresentationSource]:
+        """Return the sources to try: a mirror that is away must not delay each resource."""
+        now = asyncio.get_running_loop().time()
+        found = [place for place in wanted.sources if self._paused.get(_host(place), 0.0) <= now]
+        return found or wanted.sources
+
+    def _note(self, place: RepresentationSource, error: FetchError) -> None:
+        logger.info("another source is tried: %s", error)
+        if isinstance(error, Unavailable):
+            now = asyncio.get_running_loop().time()
+            self._paused = {host: end for host, end in self._paused.items() if end > now}
+            self._paused[_host(place)] = now + _PAUSE
+
+
+def _condition(wanted: WantedRepresentation, held: ResourceState | None) -> str | None:
+    """Return the header field of a conditional request for content that is not what is held."""
+    entry = wanted.entry
+    if held is None or held.validator is None or not held.fetched_at:
+        return None
+    if entry.hash is not None or wanted.sources != (wanted.home,):
+        return None
+    if entry.length not in (None, held.length):
+        return None  # it cannot be what is held
+    if entry.lastmod and held.lastmod and to_microseconds(entry.lastmod) < held.lastmod:
+        # The date went back, and servers may answer 304 to any later date (RFC 9110 §13.1.3).
+        return None
+    if wanted.at is not None and _is_around(wanted.at, from_microseconds(held.fetched_at)):
+        return None  # RFC 9110 §8.8.2.2: the validator may be that of both versions
+    return held.validator
+
+
+def _is_around(made: Instant, fetched: Instant) -> bool:
+    over = end_of_unit(made)
+    if over - made > _AROUND:
+        return False  # for a whole day, the age in the answer itself shows more
+    return made <= postponed(fetched, _AROUND) and fetched <= postponed(over, _AROUND)
+
+
+def _host(place: RepresentationSource) -> str:
+    return place.uri.partition("://")[2].partition("/")[0]

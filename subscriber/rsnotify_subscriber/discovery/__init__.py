@@ -1,0 +1,1 @@
+"""Finding the set of resources that a URI leads to (core §6.3), and what a Source offers."""

@@ -1,0 +1,169 @@
+"""The documents that describe what a Source offers: its Source Description and Capability Lists.
+
+Every run requests them again, so the state stores what the last run received: an unchanged
+document then costs a 304, and one that moved permanently is requested where it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from rsnotify.errors import DocumentError, FetchError, Unavailable
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.sync.pull import PageJoiner
+from rsnotify_subscriber.fetching.fetcher import FetchedDocument, Fetcher
+from rsnotify_subscriber.fetching.origin import ResponseOrigin
+from rsnotify_subscriber.storage.description_memory import DescriptionMemory, StoredDescription
+
+T = TypeVar("T", FetchedDocument, Document)
+
+#: The most documents and redirects that are stored: a Source needs one of each kind.
+_MOST = 4
+_STORED = (Capability.DESCRIPTION, Capability.CAPABILITY_LIST)
+#: A larger document (by entries, or bytes of JSON) is not stored, but requested unconditionally.
+_ENTRIES = 100
+_LARGEST = 64_000
+#: Servers report their clocks in whole seconds.
+_SECOND = timedelta(seconds=1)
+
+
+class DescriptionReader:
+    """Reads the documents that describe one Source.
+
+    Args:
+        fetcher: Fetches them.
+        memory: The documents that an earlier run stored.
+    """
+
+    def __init__(self, fetcher: Fetcher, memory: DescriptionMemory | None = None) -> None:
+        memory = memory or DescriptionMemory()
+        self._fetcher = fetcher
+        self._moved = dict(memory.moved)
+        self._known = {one.uri: one for one in memory.documents}
+        for one in memory.documents:
+            if one.condition is not None and fetcher.cache.get(one.uri) is None:
+                fetcher.cache.put(one.uri, one.document, one.condition)
+
+    @property
+    def memory(self) -> DescriptionMemory:
+        """The documents to store for the next run."""
+        return DescriptionMemory(tuple(self._known.values()), dict(self._moved))
+
+    def current_uri(self, uri: str) -> str:
+        """Return the URI to which one has moved permanently; the URI itself if it has not."""
+        return self._moved.get(uri, uri)
+
+    async def page(self, uri: str) -> tuple[FetchedDocument, ResponseOrigin]:
+        """GET any page or document that a user named.
+
+        Raises:
+            FetchError: It could not be fetched.
+        """
+        page, origin = await self._at_current_uri(uri, self._page)
+        if page.document is not None:
+            page = replace(page, document=await self._whole(page.document, origin))
+        return page, origin
+
+    async def document(self, uri: str) -> tuple[Document, ResponseOrigin]:
+        """GET a document as it is at the Source now.
+
+        Raises:
+            FetchError: It could not be fetched, or a cache has only an old copy of it.
+            DocumentError: It could not be read.
+        """
+        document, origin = await self._at_current_uri(uri, self._current)
+        return await self._whole(document, origin), origin
+
+    async def _whole(self, document: Document, origin: ResponseOrigin) -> Document:
+        """Join the pages of a description (`rel="next"`)."""
+        if document.capability not in _STORED:
+            return document
+        pages, uri = PageJoiner(), origin.place
+        while True:
+            try:
+                whole = pages.add(uri, document)
+            except DocumentError as error:
+                raise error.at(origin.place) from None
+            if isinstance(whole, Document):
+                return whole
+            uri = whole
+            document = await self._fetcher.current_document(uri, ResponseOrigin(uri))
+
+    async def _at_current_uri(
+        self, uri: str, get: Callable[[str, ResponseOrigin], Awaitable[T]]
+    ) -> tuple[T, ResponseOrigin]:
+        """GET from the URI to which one has moved, and if that fails, from the URI itself."""
+        place = self.current_uri(uri)
+        origin = ResponseOrigin(place)
+        try:
+            found = await get(place, origin)
+        except (FetchError, DocumentError):
+            if place == uri:
+                raise
+            origin = ResponseOrigin(uri)
+            with suppress(FetchError, DocumentError):
+                found = await get(uri, origin)
+                self._note_move(uri, origin, found)
+                return found, origin
+            raise
+        self._note_move(uri, origin, found)
+        return found, origin
+
+    async def _page(self, uri: str, origin: ResponseOrigin) -> FetchedDocument:
+        page = await self._fetcher.page(uri, origin)
+        if page.document is not None:
+            self._remember(uri, page.document, origin)
+        return page
+
+    async def _current(self, uri: str, origin: ResponseOrigin) -> Document:
+        document = await self._fetcher.current_document(uri, origin)
+        self._check_current(uri, document, origin)
+        self._remember(uri, document, origin)
+        return document
+
+    def _check_current(self, uri: str, document: Document, origin: ResponseOrigin) -> None:
+        """Refuse a cache's copy that is older than the document received before."""
+        known = self._known.get(uri)
+        if known is None or known.sent is None or origin.sent is None or not origin.cached:
+            return
+        if document != known.document and origin.sent < known.sent - _SECOND:
+            raise Unavailable(
+                uri,
+                f"a cache answers with a copy of {format_datetime(origin.sent)}, which is older "
+                f"than that of {format_datetime(known.sent)}",
+            )
+
+    def _note_move(
+        self, uri: str, origin: ResponseOrigin, found: FetchedDocument | Document
+    ) -> None:
+        if isinstance(found, FetchedDocument) and found.document is None:
+            return  # a redirect to a page may be one to a login portal
+        self._moved.pop(uri, None)
+        if origin.place != uri:
+            self._moved[uri] = origin.place
+        while len(self._moved) > _MOST:
+            del self._moved[next(iter(self._moved))]
+
+    def _remember(self, uri: str, document: Document, origin: ResponseOrigin) -> None:
+        before = self._known.pop(uri, None)
+        if document.capability not in _STORED or len(document.resources) > _ENTRIES:
+            return
+        if len(msgspec.json.encode(document)) > _LARGEST:
+            return
+        kept = self._fetcher.cache.get(uri)
+        now = StoredDescription(
+            uri, document, kept.condition if kept is not None else None, origin.sent
+        )
+        if before is not None and replace(before, sent=now.sent) == now:
+            now = before  # so that a run which finds nothing new has nothing to store
+        self._known[uri] = now
+        while len(self._known) > _MOST:
+            del self._known[next(iter(self._known))]

@@ -1,0 +1,170 @@
+"""Handlers, which apply changes to the copy, and the changes that they receive."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.arguments import is_plain_function
+
+
+class Received(Struct, frozen=True):
+    """A change, ready to be applied.
+
+    Args:
+        change: The type of change. In a baseline, a resource that is new or differs is `updated`.
+        uri: The URI of the resource.
+        at: The datetime of the change, or of the Resource List.
+        resource: The entry as the Source wrote it.
+        content: A temporary file with the verified content, None for a deletion. It is
+            removed after `apply`; a handler that wants to keep it renames it.
+        alternate: The link of `resource` from which the content was fetched, if it is an
+            alternate of a preferred media type and not the resource itself.
+        hash: The digests of the content, as a `hash` attribute: SHA-256 and those announced.
+        length: The length of the content in bytes.
+    """
+
+    change: ChangeType
+    uri: str
+    at: Instant
+    resource: Resource
+    content: Path | None
+    alternate: Link | None = None
+    hash: str | None = None
+    length: int | None = None
+
+
+@runtime_checkable
+class Handler(Protocol):
+    """Applies changes."""
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        """Apply changes, at most one of each resource, durably.
+
+        Changes come at least once: after a crash the last ones come again. If this raises, it is
+        called with each change alone, and a change that still fails is retried later.
+        """
+
+
+@runtime_checkable
+class PreparedHandler(Protocol):
+    """A handler that is prepared for the set of resources before the first change."""
+
+    def prepare(self, base: str, temporary: Path) -> None:
+        """Prepare for the set of resources; called once, before the first `apply`.
+
+        Args:
+            base: The URI below which the Source describes its resources.
+            temporary: The folder of the state, on whose file system content is received.
+        """
+
+
+@runtime_checkable
+class BlockingHandler(Protocol):
+    """A handler that only waits for the disk, and can do so in the thread of the state.
+
+    This saves a hand-over between threads for each change, which takes part of a millisecond.
+    """
+
+    def apply_blocking(self, changes: Sequence[Received]) -> None:
+        """Apply changes as `Handler.apply` does, in a thread that is not the event loop's."""
+
+
+@runtime_checkable
+class TransactionalHandler(Protocol):
+    """A handler whose effect is committed in one transaction with T, and so comes exactly once.
+
+    It needs no `apply`. Effects outside of the database may still come again.
+    """
+
+    def apply_within(self, connection: Any, changes: Sequence[Received]) -> None:
+        """Apply changes, at most one of each resource, without committing.
+
+        If this raises, its effect is rolled back; it is then called with each change alone, and a
+        change that still fails is retried later.
+
+        Args:
+            connection: To the database in which the state is kept, a `psycopg.Connection` with
+                `PostgreSQLState`. It belongs to the transaction, and must not be kept.
+            changes: The changes.
+        """
+
+
+@runtime_checkable
+class ReadableHandler(Protocol):
+    """A handler that can return the content it holds, so that patches can be applied to it."""
+
+    def held_content(self, uri: str) -> Path | None:
+        """Return a file with the content of a resource as it was last applied, if there is one.
+
+        The file is only read. Its hash is compared before a patch is applied to it.
+        """
+
+
+@runtime_checkable
+class LocatedHandler(ReadableHandler, Protocol):
+    """A handler that holds resources in a place that may be lost, such as a mounted folder."""
+
+    @property
+    def place(self) -> str:
+        """An identifier of the place; empty while it does not exist."""
+
+
+class PerChangeHandler:
+    """A handler that calls a function with each change.
+
+    Args:
+        function: An async function of one `Received`.
+    """
+
+    def __init__(self, function: Callable[[Received], Awaitable[None]]) -> None:
+        self._function = function
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        """Call the function with each change."""
+        for change in changes:
+            applied = self._function(change)
+            if not inspect.isawaitable(applied):
+                raise TypeError("the handler returned nothing to await; write it with `async def`")
+            await applied
+
+
+def as_handler(
+    handler: Handler | TransactionalHandler | Callable[[Received], Awaitable[None]],
+) -> Handler | TransactionalHandler:
+    """Return an object with `apply` or `apply_within` for any kind of handler.
+
+    Raises:
+        ConfigurationError: It is no handler, or an async method is not async or the other way
+            round: a call that is never awaited would apply nothing.
+    """
+    name = getattr(handler, "__name__", None) or type(handler).__name__
+    if isinstance(handler, type):
+        raise ConfigurationError(f"the handler {name} is a class; give an instance of it")
+    for method in ("apply_within", "apply_blocking"):
+        if inspect.iscoroutinefunction(getattr(handler, method, None)):
+            raise ConfigurationError(
+                f"{name}.{method} is called in a thread and not awaited; write it `def`"
+            )
+    if isinstance(handler, TransactionalHandler):
+        return handler
+    if isinstance(handler, Handler):
+        if is_plain_function(handler.apply):
+            raise ConfigurationError(f"{name}.apply is not async; write it with `async def`")
+        return handler
+    if not callable(handler):
+        raise ConfigurationError(
+            f"the handler is of type {name}; give an object with `apply` or `apply_within`, or an "
+            "async function"
+        )
+    if is_plain_function(handler):
+        raise ConfigurationError(f"the handler {name} is not async; write it with `async def`")
+    return PerChangeHandler(handler)

@@ -1,0 +1,106 @@
+"""How a Source is followed: the same options for the library, the commands, relays and fleets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.media_types import is_media_type
+from rsnotify.runtime.arguments import require, require_struct
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
+from rsnotify_subscriber.fetching.connections import PER_HOST
+from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
+from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
+from rsnotify_subscriber.patching import Patch
+from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions
+from rsnotify_subscriber.push.websub.callbacks import Callbacks
+from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.via import Via
+
+
+class FollowOptions(Struct, frozen=True, kw_only=True):
+    """The options of a `Subscriber` or a `Relay`, checked when they are made.
+
+    Args:
+        via: The transport by which changes arrive.
+        hubs: How many hub connections are kept up at once, of the best that work.
+        pace: How often documents are requested, and how much is done at once.
+        selection: The part of the set that is followed. If it differs from the last run's, the
+            whole copy is compared with the Source again.
+        prefer: A media type, or several, the best first. Where the Source offers an alternate
+            representation of such a type, the copy holds it instead of the resource's own
+            (core §14.3).
+        exact: Whether the version of each change is fetched where the Source keeps versions
+            (core §14.6), and not the current one.
+        patches: Functions that apply patches, by media type: each takes the content before and
+            the patch, and returns the content after. JSON Patch, JSON Merge Patch and XML Patch
+            are built in.
+        per_host: Connections to one host at a time; of a subscriber in a fleet, its requests.
+        largest: The most bytes that are read of a resource whose length is not announced.
+        allow_private_addresses: Whether documents may name hosts at loopback and private
+            addresses. The host of the Source's URL may always have one.
+        credentials: What is sent to the origin of the Source, and to no other; by default the
+            entry of the netrc file for its host.
+        callbacks: The URL at which hubs reach this process, for WebSub; any number of subscribers
+            may share it.
+        terms: What a relay requests of hubs over WebSub if it makes its own `callbacks`.
+        mqtt: How to connect to MQTT brokers.
+
+    Raises:
+        ConfigurationError: A value has a wrong type, or one that can never work.
+    """
+
+    via: Via = Via.AUTO
+    hubs: int = 1
+    pace: Pace = Pace()
+    selection: Selection = Selection()
+    prefer: str | Sequence[str] = ()
+    exact: bool = False
+    patches: Mapping[str, Patch] = {}
+    per_host: int = PER_HOST
+    largest: int = MOST_CONTENT_BYTES
+    allow_private_addresses: bool = False
+    credentials: Credentials = NO_CREDENTIALS
+    callbacks: Callbacks | None = None
+    terms: WebSubTerms = DEFAULT_TERMS
+    mqtt: MqttOptions = DEFAULT_MQTT
+
+    def __post_init__(self) -> None:
+        """Check all values; `via` may be given as text, and `prefer` as a single media type."""
+        require("hubs", self.hubs, int, "a number")
+        require("per_host", self.per_host, int, "a number")
+        require("largest", self.largest, int, "a number of bytes")
+        require("callbacks", self.callbacks, Callbacks | None, "Callbacks")
+        require_struct("terms", self.terms, WebSubTerms)
+        require("mqtt", self.mqtt, MqttOptions, "a MqttOptions")
+        require("credentials", self.credentials, Credentials, "Credentials")
+        require("patches", self.patches, Mapping, "a dict from media types to functions")
+        require("prefer", self.prefer, str | Sequence, "a media type, or a list of media types")
+        require_struct("pace", self.pace, Pace)
+        require_struct("selection", self.selection, Selection)
+        self.selection.check()
+        self.mqtt.check()
+        if self.hubs < 1:
+            raise ConfigurationError(f"hubs is {self.hubs}; give 1 or more")
+        force_setattr(self, "via", _via(self.via))
+        prefer = (self.prefer,) if isinstance(self.prefer, str) else tuple(self.prefer)
+        for media_type in prefer:
+            if not is_media_type(media_type) or "*" in media_type:
+                raise ConfigurationError(
+                    f"{media_type!r} is no media type; write it as text/turtle"
+                )
+        force_setattr(self, "prefer", prefer)
+
+
+def _via(via: str) -> Via:
+    try:
+        return Via(via)
+    except ValueError:
+        raise ConfigurationError(f"via is {via!r}; give one of {', '.join(Via)}") from None
+
+
+DEFAULT_OPTIONS = FollowOptions()

@@ -1,0 +1,86 @@
+"""The connections, threads and memory that the subscribers of one process share."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.lanes import Lane
+from rsnotify_subscriber.fetching.cache import DocumentCache
+from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
+
+#: Entries of documents that are kept in memory, of all Sources together.
+_ENTRIES = 100_000
+#: Documents that are kept; those of Sources that hardly ever change have few entries.
+_DOCUMENTS = 10_000
+_Count = Annotated[int, Meta(ge=1, le=10**6)]
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The resources of the machine that all subscribers of a process may use together.
+
+    Args:
+        requests: HTTP requests at a time.
+        per_host: Connections to one host at a time.
+        per_source: Requests of one subscriber at a time.
+        workers: Threads that read and write on the disk, and call handlers.
+        starting: How many subscribers begin at a time; the others wait until these are in step,
+            or have taken a while.
+    """
+
+    requests: _Count = 256
+    per_host: _Count = PER_HOST
+    per_source: _Count = 8
+    workers: _Count = 8
+    starting: _Count = 16
+
+    def check(self) -> None:
+        """Refuse limits that would stop all work.
+
+        Raises:
+            ConfigurationError: A limit is less than one.
+        """
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} has to be at least 1")
+
+
+class SubscriberPool:
+    """Connections, threads and memory for any number of subscribers; an async context manager.
+
+    Args:
+        limits: How much of each there is.
+
+    Attributes:
+        connections: The HTTP connections.
+        kept: The cache of documents.
+        moved: Set for a moment whenever the status of a subscriber may have changed.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.connections = Connections(most=limits.requests, per_host=limits.per_host)
+        self.kept = DocumentCache(_DOCUMENTS, _ENTRIES)
+        self.moved = asyncio.Event()
+
+    async def __aenter__(self) -> SubscriberPool:
+        self._threads = ThreadPoolExecutor(self.limits.workers, "rsnotify-worker")
+        await self.connections.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.connections.__aexit__(*exception)
+        self._threads.shutdown()
+
+    def wake(self) -> None:
+        """Wake all who wait on `moved` now; later waiters wait for the next call."""
+        self.moved.set()
+        self.moved.clear()
+
+    def worker(self) -> Executor:
+        """Return an executor for one subscriber, which runs its calls one after another."""
+        return Lane(self._threads)

@@ -1,0 +1,112 @@
+"""The comparison of a state with Resource Lists, and the table of the resources seen in them.
+
+A version that was fetched while the second, or the day, of its `lastmod` was running is unsettled:
+a later version of that unit has the same `lastmod`, so that without a hash no list shows it. (Git
+calls such entries of its index racy.) Unsettled versions are fetched again until the unit is over:
+at the first comparison of each run, and at intervals while a run continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic
+
+from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.selection.representations import describe_representation
+from rsnotify_subscriber.storage.database import StateDatabase
+from rsnotify_subscriber.storage.lookups import look_up_equivalent
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.transaction import StateTransactions
+
+_UNLISTED = """
+SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
+    AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
+"""
+#: Seconds between two requests for an unsettled version.
+_BETWEEN = 900.0
+
+
+class UnsettledVersions:
+    """The unsettled versions that this process has fetched, and when."""
+
+    def __init__(self) -> None:
+        self._fetched: dict[str, float] = {}
+
+    def note(self, states: Iterable[ResourceState]) -> None:
+        """Note the new states of resources."""
+        for state in states:
+            if state.lastmod is not None and state.is_unsettled:
+                self._fetched[state.uri] = monotonic()
+            elif self._fetched:
+                self._fetched.pop(state.uri, None)
+
+    def is_due(self, uri: str) -> bool:
+        """Return whether it is time to fetch an unsettled version again."""
+        fetched = self._fetched.get(uri)
+        return fetched is None or monotonic() - fetched >= _BETWEEN
+
+
+class BaselineTables:
+    """Compares the resources of a state with the entries of Resource Lists.
+
+    Args:
+        database: The database of the state.
+        transactions: Its transactions.
+        prefer: The media types of which alternates are held.
+    """
+
+    def __init__(
+        self, database: StateDatabase, transactions: StateTransactions, prefer: tuple[str, ...]
+    ) -> None:
+        self._database = database
+        self._transactions = transactions
+        self.prefer = prefer
+        self.unsettled = UnsettledVersions()
+
+    def clear(self) -> None:
+        """Forget which resources an earlier baseline has seen."""
+        self._database.execute("DELETE FROM {seen}")
+
+    def compare(self, resources: Iterable[Resource], at: Instant) -> list[Resource]:
+        """Store entries of a Resource List as seen, and return those that differ from the copy.
+
+        Args:
+            resources: The entries.
+            at: The instant of the list; resources that changed later here are left alone.
+        """
+        differing: list[Resource] = []
+        moment = to_microseconds(at)
+        entries = list(resources)
+        seen = {entry.uri for entry in entries}
+
+        def compare() -> None:
+            known = look_up_equivalent(self._database.execute, [entry.uri for entry in entries])
+            seen.update(state.uri for state in known.values())  # as it is spelled here
+            for resource in entries:
+                state = known.get(resource.uri)
+                entry = describe_representation(resource, self.prefer)
+                if state is None or (state.changed_at <= moment and self._differs(state, entry)):
+                    differing.append(resource)
+            query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"
+            self._database.executemany(query, [(uri,) for uri in seen])
+
+        self._transactions.run(compare)
+        return differing
+
+    def _differs(self, state: ResourceState, entry: Resource) -> bool:
+        if not state.is_as_listed(entry):
+            return True
+        if entry.hash is not None or not state.is_unsettled:
+            return False
+        return self.unsettled.is_due(state.uri)
+
+    def unlisted(self, at: Instant) -> list[str]:
+        """Return the resources of the copy that were in no list of this baseline.
+
+        Args:
+            at: The instant of the lists; resources that changed later here are left alone.
+        """
+        with self._transactions.storage_errors():
+            rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
+        return [uri for (uri,) in rows]

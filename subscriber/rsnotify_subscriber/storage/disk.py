@@ -1,0 +1,55 @@
+"""The disk: folders that outlive a power failure, and errors that pass by themselves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+_SQLITE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+#: Extended codes of SQLite have the primary one in their lowest byte.
+_PRIMARY = 0xFF
+
+
+def make_durably(folder: Path) -> None:
+    """Make a folder and its parents, and flush their entries.
+
+    An existing folder's entry is flushed too, as the process that made it may have died first.
+
+    Raises:
+        OSError: It cannot be made, or not be flushed.
+    """
+    above = list(folder.parents)
+    made = [parent for parent in above if not parent.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for parent in above[: len(made) + 1]:
+        with suppress(PermissionError):  # some folders may only be passed through
+            flush(parent)
+
+
+def flush(path: Path) -> None:
+    """Flush a file, or the entries of a folder."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows cannot open a folder, and does not need to
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_disk_fault(error: BaseException) -> bool:
+    """Return whether an error comes from a disk that is full, or that failed to read or write."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _ERRNOS:
+            return True
+        if isinstance(cause, sqlite3.Error):
+            code = getattr(cause, "sqlite_errorcode", None)
+            if code is not None and code & _PRIMARY in _SQLITE_CODES:
+                return True
+        cause = cause.__cause__ or cause.__context__
+    return False

@@ -1,0 +1,85 @@
+"""The record of the changes that a handler is about to apply.
+
+It is stored before a handler is called and outlives the process, beside the database since a commit
+would wait for the disk. The next commit has the number of the record. A record with a later number
+is of effects that may exist though the state does not know of them: a file of a mirror would stay
+for ever if the Source deleted the resource meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify_subscriber.storage.database import StateDatabase
+
+
+class HandlerIntent(Struct, frozen=True, array_like=True):
+    """The changes of one call of a handler.
+
+    Args:
+        batch: The number of the commit that follows.
+        uris: The resources of the changes.
+        refused: The resources of changes that a handler failed to apply before.
+    """
+
+    batch: int = 0
+    uris: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def unfinished(self, committed: int) -> set[str]:
+        """Return what may be applied and is not committed, after the commit of this number."""
+        if self.batch < committed:
+            return set()
+        return {*self.refused, *(self.uris if self.batch > committed else ())}
+
+
+class IntentLog:
+    """Stores intents, and reads the last one of an earlier run.
+
+    Args:
+        database: The database of the state.
+        committed: The number of the last commit.
+
+    Attributes:
+        unfinished: The resources that may be applied and are not committed.
+    """
+
+    def __init__(self, database: StateDatabase, committed: int) -> None:
+        self._database = database
+        self._batch = self._committed = committed
+        intent = _decoded(database.read_intent())
+        self.unfinished = intent.unfinished(committed)
+        if self.unfinished:
+            self._batch = max(committed, intent.batch) + 1
+
+    def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
+        """Store an intent in place of the last.
+
+        Args:
+            uris: The resources.
+            refused: Those that a handler failed to apply before.
+        """
+        self._batch += 1
+        record = msgspec.json.encode(HandlerIntent(self._batch, tuple(uris), tuple(refused)))
+        self._database.store_intent(record, durably=len(uris) > 1)
+
+    def settle(self) -> int | None:
+        """Flush the last intent, and return its number for the commit; None if that has it."""
+        if self._batch == self._committed:
+            return None
+        self._database.flush_intent()
+        self._committed = self._batch
+        return self._batch
+
+
+def _decoded(stored: bytes | None) -> HandlerIntent:
+    """Return the intent that was stored; an empty one if there is none, or a part of one."""
+    if stored is None:
+        return HandlerIntent()
+    try:
+        return msgspec.json.decode(stored, type=HandlerIntent)
+    except msgspec.DecodeError:
+        return HandlerIntent()  # the process died while writing it, and had begun nothing of it

@@ -1,0 +1,167 @@
+"""The state of a resource in the copy, and whether a change from the Source is new to it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import Enum
+
+from msgspec import Struct
+
+from rsnotify.format import timestamp_precision as dating
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import postponed
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify_subscriber.fetching.digests import agree
+
+#: HTTP dates are in whole seconds.
+_SECOND = timedelta(seconds=1)
+
+
+class Novelty(Enum):
+    """What has to be done about a change, by the state of its resource."""
+
+    #: Nothing: this change or a later one was applied.
+    COVERED = "covered"
+    #: Apply it as it was announced.
+    APPLY = "apply"
+    #: Fetch the resource itself, and store its current version.
+    FETCH = "fetch"
+
+
+class ResourceState(Struct, frozen=True):
+    """The state of a resource in the copy; that of a deletion is kept until it is confirmed.
+
+    Args:
+        uri: The URI of the resource.
+        changed_at: The datetime of the change that led here, in microseconds since 1970.
+        change: The type of that change.
+        hash: The digests of the content, as a `hash` attribute. None if the content is unknown,
+            because of a crash between its application and the commit.
+        length: The length of the content in bytes.
+        lastmod: As the Source listed it, in microseconds since 1970.
+        validator: The header field of a conditional request. It is stored only if no later
+            version can have the same.
+        fetched_at: When the Source's own server last sent or confirmed the content, by the clock
+            of that server, in microseconds since 1970; 0 if the server has no clock, None if the
+            content came by push, in a package or from a mirror.
+    """
+
+    uri: str
+    changed_at: int
+    change: str
+    hash: str | None = None
+    length: int | None = None
+    lastmod: int | None = None
+    validator: str | None = None
+    fetched_at: int | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the copy has the resource."""
+        return self.change != ChangeType.DELETED
+
+    def covers(self, change: Change) -> bool:
+        """Return whether, by its datetime, this change or a later one was applied."""
+        if self.exists and deletes(change, self.hash, self.lastmod):
+            return False
+        at = to_microseconds(change.at)
+        if self.changed_at != at or change.resource.change is None:
+            # An entry of a Resource List was compared already, and found to differ.
+            return self.changed_at > at
+        if self.change != change.change.value:
+            return False
+        same = agree(self.hash, change.resource.hash)
+        # A datetime in whole seconds may stand for several changes.
+        return same if same is not None else change.at.microsecond != 0
+
+    def novelty(self, change: Change) -> Novelty:
+        """Return what has to be done about a change, by the method of its `check`."""
+        if change.check is CheckMethod.FETCH:
+            return Novelty.FETCH
+        if change.check is CheckMethod.COMPARE and self.changed_at >= to_microseconds(change.at):
+            if self._agrees(change):
+                return Novelty.COVERED
+            return Novelty.FETCH if self.covers(change) else Novelty.APPLY
+        if not self.covers(change):
+            return Novelty.APPLY
+        return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
+
+    def _agrees(self, change: Change) -> bool:
+        """Return whether the last entry of a resource describes the copy of it."""
+        if change.change is ChangeType.DELETED or not self.exists:
+            return change.change is ChangeType.DELETED and not self.exists
+        entry = change.resource
+        same = agree(self.hash, entry.hash)
+        if same is not None:
+            return same
+        if entry.length not in (None, self.length) or self.hash is None:
+            return False
+        if self._is_fetched_after(change.at, by=_SECOND):
+            return True
+        lastmod = None if entry.lastmod is None else to_microseconds(entry.lastmod)
+        if lastmod is not None and self.lastmod is not None and entry.lastmod is not None:
+            if lastmod != self.lastmod:
+                return False
+            if entry.length is not None and self._is_fetched_after(entry.lastmod):
+                return True
+        return self.fetched_at is None  # as in a state of an earlier version
+
+    def _is_unconfirmed(self, change: Change) -> bool:
+        """Return whether the content of a change that a list now repeats came only from a hub."""
+        return (
+            self.exists
+            and self.fetched_at is None
+            and self.hash is not None
+            and change.resource.hash is None
+            and change.resource.change is not None
+            and change.package is None
+            and self.changed_at == to_microseconds(change.at)
+        )
+
+    def _is_fetched_after(self, instant: Instant, *, by: timedelta = timedelta()) -> bool:
+        """Return whether the content was fetched after the unit of time of an instant."""
+        return self.fetched_at is not None and (
+            self.fetched_at >= to_microseconds(postponed(dating.end_of_unit(instant), by))
+        )
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether it was fetched within the second, or day, of its `lastmod`.
+
+        It may have changed again within that time.
+        """
+        if self.lastmod is None or not self.fetched_at or self.lastmod % 1_000_000:
+            return False
+        return not self._is_fetched_after(from_microseconds(self.lastmod))
+
+    def is_as_listed(self, resource: Resource) -> bool:
+        """Return whether an entry of a Resource List describes this version."""
+        if not self.exists:
+            return False
+        same = agree(self.hash, resource.hash)
+        if same is not None or resource.lastmod is None:
+            return same is True
+        return self.lastmod == to_microseconds(resource.lastmod) and (
+            resource.length in (None, self.length)
+        )
+
+
+def deletes(change: Change, hash: str | None, lastmod: int | None) -> bool:
+    """Return whether a change is the deletion of the very version with this hash or lastmod.
+
+    Then it came after that version, though its own datetime may lie before: some Sources date
+    a deletion with the last modification of the deleted version.
+
+    Args:
+        change: The change.
+        hash: The digests of the version.
+        lastmod: Its last modification in microseconds since 1970.
+    """
+    if not change.dated_by_lastmod:
+        return False
+    same = agree(hash, change.resource.hash)
+    if same is not None or lastmod is None or change.resource.lastmod is None:
+        return same is True
+    return lastmod == to_microseconds(change.resource.lastmod)

@@ -1,0 +1,60 @@
+"""The sum over the resources of a state (docs/audit.md): of all of them, or after a change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rsnotify.format.digest import SetSum
+from rsnotify_subscriber.storage.database import Rows
+from rsnotify_subscriber.storage.resource_state import ResourceState
+
+#: The number of resources in the copy, and the datetime (µs) of the latest change of any.
+EXTENT = """
+SELECT count(CASE WHEN change != 'deleted' THEN 1 END), max(changed_at) FROM {resources}
+"""
+_HASHES = """
+SELECT uri, hash FROM {resources} WHERE change != 'deleted' AND uri > ? ORDER BY uri LIMIT ?
+"""
+#: How many resources are read at once.
+_PAGE = 10_000
+
+
+def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
+    """Return the sum over all resources of the copy."""
+    total = SetSum()
+    after = ""
+    while rows := execute(_HASHES, (after, _PAGE)).fetchall():
+        total.add(rows)
+        after = rows[-1][0]
+    return total
+
+
+def usable(stored: str | None, count: int) -> SetSum | None:
+    """Return a stored sum; None if it cannot be that of the copy.
+
+    Args:
+        stored: The sum, if one was stored. A version that knew no sums may have run since.
+        count: The number of resources in the copy.
+    """
+    try:
+        total = SetSum.parse(stored or "0 0 0")
+    except ValueError:
+        return None
+    return total if total.count == count else None
+
+
+def sum_after(
+    total: SetSum, before: Mapping[str, ResourceState], after: Iterable[ResourceState]
+) -> SetSum:
+    """Return the sum after a change.
+
+    Args:
+        total: The sum before.
+        before: The previous states of the resources that had one, by URI.
+        after: Their new states; of several of one resource the last counts.
+    """
+    changed = total.copy()
+    changed.remove((state.uri, state.hash) for state in before.values() if state.exists)
+    last = {state.uri: state for state in after}
+    changed.add((state.uri, state.hash) for state in last.values() if state.exists)
+    return changed

@@ -1,0 +1,193 @@
+"""A state in a folder of its own, in SQLite: one connection that writes, and one that reads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from io import FileIO
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.folder_roles import check_role
+from rsnotify_subscriber.storage.database import Row, Rows
+from rsnotify_subscriber.storage.disk import flush, make_durably
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS resources (
+    uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
+    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
+"""
+#: The length of the record at the start of a file; the rest is left over from a longer one.
+_LENGTH = struct.Struct(">Q")
+_TABLES = {"facts": "facts", "resources": "resources", "seen": "temp.seen"}
+
+
+class SQLiteFolder:
+    """The folder of a state; a `StateLocation`.
+
+    Args:
+        path: The folder; made if it does not exist, and locked while the state is open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self) -> SQLiteDatabase:
+        """Lock the folder and open the file in it, as `StateLocation.open`."""
+        check_role(self._path / "state.sqlite")
+        # The state may be closed in another thread.
+        lock = FileLock(self._path / "lock", timeout=0, thread_local=False)
+        try:
+            make_durably(self._path)
+            lock.acquire()
+        except Timeout:
+            raise ConfigurationError(
+                f"{self._path} is in use by another follower; "
+                "stop it first, or choose another folder"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{error.filename or self._path}: {error.strerror}") from error
+        try:
+            return SQLiteDatabase(self._path / "state.sqlite", lock)
+        except BaseException as error:
+            lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise StorageError(f"{self._path / 'state.sqlite'}: {error}") from error
+            raise
+
+
+class SQLiteDatabase:
+    """The file of a state; a `Database`.
+
+    Args:
+        path: The file.
+        lock: The lock of the folder; released by `close`.
+    """
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
+    is_local = True
+
+    def __init__(self, path: Path, lock: FileLock) -> None:
+        self.name = str(path)
+        self._folder = path.parent
+        self._lock = lock
+        self._intent: FileIO | None = None
+        self._flusher: ThreadPoolExecutor | None = None
+        self._flushing: Future[None] | None = None
+        self._reader, self.connection = (
+            sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
+        )
+        try:
+            self._begin()
+        except BaseException:
+            self._reader.close()
+            self.connection.close()
+            raise
+
+    def _begin(self) -> None:
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = FULL")
+        self.connection.executescript(_SCHEMA)
+        self._migrate()
+        # Temporary, since a baseline begins again after a restart.
+        self.connection.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
+
+    def _migrate(self) -> None:
+        """Add the columns that a state of an earlier version lacks, oldest first."""
+        columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
+        for name, kind in (("validator", "TEXT"), ("fetched_at", "INTEGER")):
+            if name not in columns:
+                self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
+
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
+        return self.connection.execute(sql.format_map(_TABLES), tuple(parameters))
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
+        self.connection.executemany(sql.format_map(_TABLES), parameters)
+
+    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        return self._reader.execute(sql.format_map(_TABLES), tuple(parameters)).fetchall()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        self.connection.execute("SAVEPOINT handler")
+        try:
+            yield
+        except BaseException:
+            self.connection.execute("ROLLBACK TO handler")
+            raise
+        finally:
+            self.connection.execute("RELEASE handler")
+
+    def store_intent(self, record: bytes, *, durably: bool) -> None:
+        """Store a record in a file of its own: a commit would wait for the disk.
+
+        It is flushed while the handler flushes its files, so that both happen at once.
+        """
+        if self._intent is None:
+            self._intent = open(self._folder / "applying", "wb", buffering=0)  # noqa: SIM115
+            flush(self._folder)
+        self._intent.seek(0)
+        self._intent.write(_LENGTH.pack(len(record)) + record)
+        if durably:
+            if self._flusher is None:
+                self._flusher = ThreadPoolExecutor(1, "rsnotify-intent")
+            self._flushing = self._flusher.submit(os.fsync, self._intent.fileno())
+
+    def flush_intent(self) -> None:
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.result()
+
+    def read_intent(self) -> bytes | None:
+        try:
+            stored = (self._folder / "applying").read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(stored) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(stored)
+        return stored[_LENGTH.size : _LENGTH.size + length]
+
+    def make_incoming(self) -> Path:
+        folder = self._folder / "incoming"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def close(self) -> None:
+        if self._flusher is not None:
+            self._flusher.shutdown()
+        if self._intent is not None:
+            self._intent.close()
+        self._reader.close()
+        self.connection.close()
+        self._lock.release()
+
+
+def read_fact(folder: Path, name: str) -> bytes | None:
+    """Read a fact of a state, without locking or changing it.
+
+    Raises:
+        StorageError: There is a state, but it cannot be read.
+    """
+    path = folder / "state.sqlite"
+    if not path.exists():
+        return None
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        with closing(connection):
+            query = "SELECT value FROM facts WHERE name = ?"
+            row = connection.execute(query, (name,)).fetchone()
+    except (OSError, sqlite3.Error) as error:
+        raise StorageError(f"{path}: {error}") from error
+    return None if row is None else row[0]

@@ -1,0 +1,348 @@
+"""The state of a Destination: its progress, and the version of each resource that the copy has.
+
+It is kept in a database: in a SQLite file of its own, or in one of the aggregator's. T is
+committed in one transaction with the changes it covers, and with the effect of the handler where
+that is in the same database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Progress
+from rsnotify_subscriber.storage.baseline import BaselineTables
+from rsnotify_subscriber.storage.database import StateLocation
+from rsnotify_subscriber.storage.handler_intent import IntentLog
+from rsnotify_subscriber.storage.identity import Identity, has_moved
+from rsnotify_subscriber.storage.lookups import held_uris, look_up, look_up_equivalent
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.set_sum import EXTENT, sum_after, sum_up, usable
+from rsnotify_subscriber.storage.sqlite import SQLiteFolder
+from rsnotify_subscriber.storage.transaction import StateTransactions
+
+NO_DOUBTS: Mapping[str, str] = {}
+#: How many doubts are stored with the URIs of their resources.
+_DOUBTS = 100
+
+_UPSERT = """
+INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
+    changed_at = excluded.changed_at, change = excluded.change, hash = excluded.hash,
+    length = excluded.length, lastmod = excluded.lastmod, validator = excluded.validator,
+    fetched_at = excluded.fetched_at
+"""
+_CHANGED_AFTER = "SELECT uri, changed_at, change, hash FROM {resources} WHERE changed_at > ?"
+_UNKNOWN = "SELECT uri FROM {resources} WHERE hash IS NULL AND change != 'deleted' ORDER BY uri"
+_INVALIDATE = """
+UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,
+    validator = NULL, fetched_at = NULL
+"""
+
+
+class DestinationState:
+    """The state of one Destination.
+
+    Args:
+        location: A folder, which is made if it does not exist, or another location. Nobody else
+            can use it until `close`.
+
+    Attributes:
+        sum: The sum over the copy, as of the last commit.
+        doubts: By URI, why resources may differ from what the Source announced, though they were
+            applied.
+        baseline: Compares the copy with Resource Lists.
+        transactions: Runs work in transactions, also that of a handler.
+
+    Raises:
+        ConfigurationError: Another process is using the location.
+        StorageError: The state cannot be read or written.
+    """
+
+    def __init__(self, location: Path | StateLocation) -> None:
+        self._pruned = 0
+        folder = SQLiteFolder(location) if isinstance(location, Path) else location
+        self._database = folder.open()
+        self.transactions = StateTransactions(self._database)
+        try:
+            self._load()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _load(self) -> None:
+        identity = self.identity()
+        prefer = identity.prefer if identity is not None else ()
+        self.baseline = BaselineTables(self._database, self.transactions, prefer)
+        stored = self.transactions.read_fact("sum", str)
+        doubts = self.transactions.read_fact("doubts", dict[str, str])
+        self.doubts: Mapping[str, str] = doubts or {}
+        with self.transactions.storage_errors():
+            count, latest = self._database.read(EXTENT)[0]
+            self._latest: int = latest or 0
+            self.sum = usable(stored, count) or sum_up(self._database.execute)
+        committed = self.transactions.read_fact("batch", int) or 0
+        with self.transactions.storage_errors():
+            self._intents = IntentLog(self._database, committed)
+        if unfinished := self._intents.unfinished:
+            # So whatever the Source announces of them is applied, versions and deletions.
+            unknown = [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in unfinished]
+            self.transactions.run(lambda: self._write(unknown, None))
+
+    def store_intent(self, uris: Sequence[str], refused: Collection[str]) -> None:
+        """Store which resources are about to be applied, until the next commit.
+
+        The record outlives the process, so that the next one knows which changes were applied and
+        not committed. That of a single change does not outlive a power failure, as a flush takes
+        longer than everything else that is done for it: the lists repeat such a change from T on.
+
+        Args:
+            uris: The resources.
+            refused: Those that a handler failed to apply before, and which may be applied in part.
+        """
+        with self.transactions.storage_errors():
+            self._intents.store(uris, refused)
+
+    def unknown_uris(self) -> list[str]:
+        """Return the resources whose content is unknown because of a crash."""
+        if not self.sum.unhashed:
+            return []
+        with self.transactions.storage_errors():
+            rows = self._database.read(_UNKNOWN)
+        return [uri for (uri,) in rows]
+
+    @property
+    def resources(self) -> int:
+        """The number of resources in the copy, as of the last commit."""
+        return self.sum.count
+
+    @property
+    def latest(self) -> Instant:
+        """The datetime of the latest change in the copy, which may be later than T."""
+        return from_microseconds(self._latest)
+
+    def close(self) -> None:
+        self._database.close()
+
+    @property
+    def name(self) -> str:
+        """The name of the state in messages."""
+        return self._database.name
+
+    def held_uris(self) -> Iterator[str]:
+        """Return the resources of the copy whose content is known."""
+        with self.transactions.storage_errors():
+            yield from held_uris(self._database.execute)
+
+    def make_incoming(self) -> Path:
+        """Make the folder of temporary content, without the files of an earlier run."""
+        with self.transactions.storage_errors():
+            return self._database.make_incoming()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether an event loop may wait for `find`."""
+        return self._database.is_local
+
+    def find(self, uri: str) -> ResourceState | None:
+        """Return the state of a resource as of the last commit, as `find_all`."""
+        return self.find_all([uri]).get(uri)
+
+    def find_all(self, uris: Sequence[str]) -> dict[str, ResourceState]:
+        """Return the states of resources as of the last commit, by the given URIs.
+
+        A resource that is stored under another spelling of its URI (RFC 3986 §6.2.2) is found too.
+        """
+        with self.transactions.storage_errors():
+            return look_up_equivalent(self._database.read, uris)
+
+    def progress(self) -> Progress | None:
+        return self.transactions.read_fact("progress", Progress)
+
+    def changed_after(self, instant: Instant) -> list[Change]:
+        """Return the changes in the copy that are later than an instant.
+
+        Resources whose content a crash left unknown are returned as well, as deleted long ago: no
+        list confirms that, and none has to.
+        Each change has a type and a collection that are selected, as only these are recorded.
+        """
+        identity = self.identity()
+        selection = identity.selection if identity is not None else Selection()
+        type = next(iter(selection.types), None)
+        links = tuple(Link(rel=Rel.COLLECTION, href=uri) for uri in selection.collections[:1])
+        moment = to_microseconds(instant)
+        rows = [(uri, 0, ChangeType.DELETED, None) for uri in self.unknown_uris()]
+        if self._latest > moment:
+            with self.transactions.storage_errors():
+                rows += self._database.read(_CHANGED_AFTER, (moment,))
+        changes = []
+        for uri, changed_at, change, hash in rows:
+            at, kind = from_microseconds(changed_at), ChangeType(change)
+            resource = Resource(uri, change=kind, hash=hash, type=type, links=links)
+            changes.append(Change(uri, kind, at, resource))
+        return changes
+
+    def compared(self) -> Instant | None:
+        """Return when the copy was last compared with the whole set, by the local clock."""
+        return self.transactions.read_fact("compared", Instant)
+
+    def store_compared(self, at: Instant) -> None:
+        """Store when the copy was compared with the whole set."""
+        self.transactions.run(lambda: self.transactions.write_facts(compared=at))
+
+    def identity(self) -> Identity | None:
+        """Return the Source of this state, if it has one yet."""
+        return self.transactions.read_fact("identity", Identity)
+
+    def store_identity(self, identity: Identity) -> None:
+        """Store the Source of this state.
+
+        With another selection, or if the set has moved, everything is due to be compared.
+        """
+        before = self.identity()
+        self.baseline.prefer = identity.prefer
+        self.transactions.run(lambda: self._write_identity(before, identity))
+
+    def _write_identity(self, before: Identity | None, identity: Identity) -> None:
+        self.transactions.write_facts(identity=identity)
+        if before is not None and (
+            before.selection != identity.selection or has_moved(before.offer, identity.offer)
+        ):
+            self.transactions.delete_progress()
+        if before is not None and before.prefer != identity.prefer:
+            self.transactions.delete_progress()
+            # They are those of another URI.
+            query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"
+            self._database.execute(query)
+
+    def invalidate(self, uris: Sequence[str] | None = None) -> None:
+        """Mark resources to be fetched again, and everything to be compared.
+
+        Args:
+            uris: The resources whose content is lost; None for all.
+        """
+
+        def invalidate() -> None:
+            self.transactions.delete_progress()
+            if uris is None:
+                self._database.execute(_INVALIDATE)
+            else:
+                self._database.executemany(f"{_INVALIDATE} WHERE uri = ?", [(u,) for u in uris])
+            self._sum_up()
+
+        self.transactions.run(invalidate)
+
+    def commit(
+        self,
+        states: Sequence[ResourceState],
+        progress: Progress | None,
+        doubts: Mapping[str, str] = NO_DOUBTS,
+    ) -> None:
+        """Make applied changes and the progress over them durable, together.
+
+        What a handler did by `apply_within` since the last commit becomes durable with them.
+
+        Args:
+            states: The new states of resources.
+            progress: The progress; None if it did not move.
+            doubts: By URI, why some of them may differ from what the Source announced.
+        """
+        self.transactions.run(lambda: self._write(states, progress, doubts), ends=True)
+
+    def save_progress(self, progress: Progress) -> None:
+        """Store a progress that moved without a change being applied.
+
+        Where a handler's effect waits for its commit, it becomes durable together with that.
+        """
+        self.transactions.run(lambda: self._write((), progress))
+
+    def _write(
+        self,
+        states: Sequence[ResourceState],
+        progress: Progress | None,
+        doubts: Mapping[str, str] = NO_DOUBTS,
+    ) -> None:
+        facts: dict[str, object] = {}
+        if self.doubts or doubts:
+            settled = {state.uri for state in states}
+            left = {uri: why for uri, why in self.doubts.items() if uri not in settled}
+            facts["doubts"] = self.doubts = _bounded({**left, **doubts})
+        total = self.sum
+        if states:
+            before = look_up(self._database.execute, [state.uri for state in states])
+            total = sum_after(total, before, states)
+            self._database.executemany(_UPSERT, map(msgspec.structs.astuple, states))
+            facts["sum"] = str(total)
+            self.baseline.unsettled.note(states)
+            self._latest = max(self._latest, *(state.changed_at for state in states))
+        if progress is not None:
+            facts["progress"] = progress
+        if (batch := self._intents.settle()) is not None:
+            facts["batch"] = batch
+        if facts:
+            self.transactions.write_facts(**facts)
+        if progress is not None:
+            self._prune(to_microseconds(progress.confirmed))
+        self.sum = total
+
+    def _prune(self, confirmed: int) -> None:
+        """Drop tombstones of deletions that no document can contradict any more."""
+        if confirmed > self._pruned:
+            query = "DELETE FROM {resources} WHERE change = 'deleted' AND changed_at < ?"
+            self._database.execute(query, (confirmed,))
+            self._pruned = confirmed
+
+    def forget_datetimes(self, after: Instant, entirely: bool = False) -> None:
+        """Forget the datetimes of changes in the copy that are later than an instant.
+
+        Args:
+            after: The instant.
+            entirely: Whether to forget the progress as well.
+        """
+        moment = to_microseconds(after)
+
+        def forget() -> None:
+            if entirely:
+                self.transactions.delete_progress()
+            query = "UPDATE {resources} SET changed_at = 0 WHERE changed_at > ?"
+            self._database.execute(query, (moment,))
+            (_, latest), *_ = self._database.execute(EXTENT)
+            self._latest = latest or 0
+            self._pruned = 0
+
+        if entirely or self._latest > moment:
+            self.transactions.run(forget)
+
+    def begin_baseline(self) -> None:
+        """Forget which resources were seen in an earlier baseline, and compute the sum again."""
+
+        def begin() -> None:
+            self.baseline.clear()
+            if "" in self.doubts:
+                self.doubts = {uri: why for uri, why in self.doubts.items() if uri}
+                self.transactions.write_facts(doubts=self.doubts)
+            # Everything is read anyway, and a wrong sum would stay wrong.
+            self._sum_up()
+
+        self.transactions.run(begin)
+
+    def _sum_up(self) -> None:
+        self.sum = sum_up(self._database.execute)
+        self.transactions.write_facts(sum=str(self.sum))
+
+
+def _bounded(doubts: dict[str, str]) -> dict[str, str]:
+    """Return a limited number of doubts; only a comparison settles that there are others."""
+    if len(doubts) <= _DOUBTS:
+        return doubts
+    return {
+        **dict(islice(doubts.items(), _DOUBTS - 1)),
+        "": "other resources may be out of date too",
+    }

@@ -1,0 +1,112 @@
+"""The transactions of a state, and the table of facts that they write.
+
+A handler with `apply_within` begins a transaction that the next commit of T ends. All others
+begin and end within one call. After a failure none begins any more: a later progress must not be
+stored without the changes that were lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import msgspec
+
+from rsnotify.errors import StorageError
+from rsnotify_subscriber.storage.database import StateDatabase
+
+T = TypeVar("T")
+
+_UPSERT = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+
+
+class StateTransactions:
+    """Runs work in transactions of a database.
+
+    Args:
+        database: The database.
+    """
+
+    def __init__(self, database: StateDatabase) -> None:
+        self._database = database
+        self._failed = False
+        self._begun = False
+
+    def run(self, work: Callable[[], object], *, ends: bool = False) -> None:
+        """Do some work in a transaction, or in the one that a handler has begun.
+
+        Args:
+            work: Reads and writes.
+            ends: Whether a transaction that a handler has begun is committed, too.
+        """
+        waits = self._begun and not ends
+        self._begin()
+        try:
+            with self.storage_errors():
+                work()
+                if not waits:
+                    self._database.execute("COMMIT")
+                    self._begun = False
+        except BaseException:
+            self._failed = True
+            with suppress(*self._database.errors):
+                self._database.execute("ROLLBACK")
+            raise
+
+    def apply_within(self, apply: Callable[[Any], None]) -> None:
+        """Call a handler that writes into the transaction which the next commit ends.
+
+        Args:
+            apply: Is called with the connection. If it raises, its changes are rolled back, and
+                no others; the exception passes through.
+
+        Raises:
+            StorageError: The database cannot be used any more.
+        """
+        self._begin()
+        with self._database.savepoint():
+            apply(self._database.connection)
+
+    def _begin(self) -> None:
+        if self._failed:
+            raise StorageError(
+                f"{self._database.name}: an earlier commit failed, so none is made any more"
+            )
+        if not self._begun:
+            try:
+                with self.storage_errors():
+                    self._database.execute("BEGIN")
+            except BaseException:
+                self._failed = True
+                raise
+            self._begun = True
+
+    @contextmanager
+    def storage_errors(self) -> Iterator[None]:
+        """Raise errors of the database and of the disk as `StorageError`."""
+        name = self._database.name
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"{error.filename or name}: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise StorageError(f"{name}: {error}") from error
+        except self._database.errors as error:
+            raise StorageError(f"{name}: {str(error).strip()}") from error
+
+    def read_fact(self, name: str, kind: type[T]) -> T | None:
+        with self.storage_errors():
+            query = "SELECT value FROM {facts} WHERE name = ?"
+            row = self._database.execute(query, (name,)).fetchone()
+            return None if row is None else msgspec.json.decode(row[0], type=kind)
+
+    def write_facts(self, **facts: object) -> None:
+        """Store facts by one statement, as each takes a while on a remote database."""
+        rows = ", ".join(["(?, ?)"] * len(facts))
+        values = [one for name in facts for one in (name, msgspec.json.encode(facts[name]))]
+        self._database.execute(f"INSERT INTO {{facts}} VALUES {rows}{_UPSERT}", values)
+
+    def delete_progress(self) -> None:
+        """Delete T, so that the next run compares everything."""
+        self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")

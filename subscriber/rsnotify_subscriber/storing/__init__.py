@@ -1,1 +1,0 @@
-"""Where a state can stand: in a SQLite file of its own, or in the aggregator's PostgreSQL."""

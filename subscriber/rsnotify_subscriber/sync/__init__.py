@@ -1,0 +1,1 @@
+"""The side of incremental and baseline synchronization that does I/O, around `rsnotify.sync`."""

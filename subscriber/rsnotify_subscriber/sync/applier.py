@@ -1,0 +1,265 @@
+"""Applying changes: content is fetched, the handler called, state and progress committed.
+
+Any number of changes are prepared at once; those that are ready while a commit runs make up the
+next batch. So a single change waits for nothing but its own flushes, and many share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from rsnotify.errors import RsnotifyError, StorageError
+from rsnotify.format.coverage import Change
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Progress
+from rsnotify_subscriber.content.resolver import ContentResolver
+from rsnotify_subscriber.handlers import BlockingHandler, Handler, Received, TransactionalHandler
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.sync.preparation import Preparation
+from rsnotify_subscriber.sync.prepared_change import PreparedChange, write
+from rsnotify_subscriber.tasks import Tasks
+
+T = TypeVar("T")
+_Apply = Callable[[Sequence[Received]], None]
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+
+class ApplyOutcome(Protocol):
+    """Receives the results of an `Applier`."""
+
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        """Return the progress that holds once changes are committed; it is committed with them."""
+
+    def applied(self, changes: Sequence[Change]) -> None:
+        """Receive the changes that are durable, also those that needed no effect."""
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        """Receive the changes that had an effect."""
+
+    def failed(self, change: Change, error: RsnotifyError) -> None:
+        """Receive a change that could not be applied."""
+
+
+class Applier:
+    """Applies the changes of a follower.
+
+    Args:
+        content: Returns the content of changes.
+        state: The state of the copy.
+        handler: Applies changes.
+        outcome: Receives the results.
+        worker: Runs calls that block on the disk; one thread, so that commits keep their order.
+        tasks: Runs the requests for content.
+        selection: The resources to be followed; others are removed from the copy.
+    """
+
+    def __init__(
+        self,
+        content: ContentResolver,
+        state: DestinationState,
+        handler: Handler | TransactionalHandler,
+        outcome: ApplyOutcome,
+        worker: Executor,
+        tasks: Tasks,
+        selection: Selection,
+    ) -> None:
+        self._state = state
+        self._preparation = Preparation(content, state, tasks, selection, self._put, outcome.failed)
+        self._handler = handler if isinstance(handler, Handler) else None
+        self._within = handler if isinstance(handler, TransactionalHandler) else None
+        blocking = handler.apply_blocking if isinstance(handler, BlockingHandler) else None
+        self._blocking: _Apply | None = self._apply_within if self._within else blocking
+        self._outcome = outcome
+        self._worker = worker
+        self._ready: list[PreparedChange] = []
+        #: Resources of changes that the handler failed to apply, and may have applied in part.
+        self._refused: set[str] = set()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self.idle = True
+        #: Whether changes are being applied, to be committed with the progress after them.
+        self.is_applying = False
+        #: Whether the handler has been called and has not returned.
+        self.is_in_handler = False
+
+    def submit(self, changes: Sequence[Change]) -> None:
+        """Begin to apply changes, each on its own."""
+        self._preparation.submit(changes)
+
+    def _put(self, ready: PreparedChange) -> None:
+        self._ready.append(ready)
+        self.idle = False
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let `run` return once it has committed the current batch."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Commit the changes that are ready, batch by batch.
+
+        Raises:
+            StorageError: A commit failed. Nothing can be committed after that.
+        """
+        while not self._stopping:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._ready = self._ready, []
+            if batch:
+                self.is_applying = True
+                await self._apply(batch)
+
+    async def _apply(self, batch: list[PreparedChange]) -> None:
+        new = [ready for ready in batch if ready.decided is not None]
+        failed: dict[str, RsnotifyError] = {}
+        if not await self._apply_together(batch, new):
+            failed = await self._apply_alone(new)
+            done = [ready for ready in batch if ready.change.uri not in failed]
+            self._refused.update(failed)
+            await self._in_worker(self._store_intent, new)
+            await self._in_worker(self._commit, done, *self._to_store(done))
+        self._report(batch, failed)
+
+    def _report(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:
+        done = [ready for ready in batch if ready.change.uri not in failed]
+        self.is_applying = False
+        self._outcome.applied([ready.change for ready in done])
+        if self._refused:
+            self._refused.difference_update(ready.change.uri for ready in done)
+        self.idle = not self._ready
+        self._outcome.committed([ready.decided for ready in done if ready.decided is not None])
+        for ready in batch:
+            if ready.change.uri in failed:
+                self._outcome.failed(ready.change, failed[ready.change.uri])
+            self._preparation.done(ready.change)
+
+    async def _apply_together(self, batch: list[PreparedChange], new: list[PreparedChange]) -> bool:
+        """Apply the new changes of a batch, and commit it all; False if the handler failed."""
+        if self._blocking is not None:
+            stored = self._to_store(batch)
+            return await self._in_worker(self._call_and_commit, self._blocking, new, batch, *stored)
+        if new:
+            await self._in_worker(self._store_intent, new)
+            if await self._call(new) is not None:
+                return False
+        await self._in_worker(self._commit, batch, *self._to_store(batch))
+        return True
+
+    async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
+        """Call the handler with each change alone, as it failed to apply them together.
+
+        Returns:
+            By URI, why a change could not be applied.
+        """
+        failed: dict[str, RsnotifyError] = {}
+        for ready in new:
+            if (reason := await self._call([ready])) is not None:
+                uri = ready.change.uri
+                failed[uri] = StorageError(f"{uri} could not be applied: {reason}")
+        return failed
+
+    async def _call(self, batch: list[PreparedChange]) -> str | None:
+        """Call the handler; return why it failed, if it did."""
+        if self._blocking is not None:
+            return await self._in_worker(self._call_blocking, self._blocking, batch)
+        assert self._handler is not None
+        try:
+            await self._in_worker(write, batch)
+            with self._handling():
+                await self._handler.apply([ready.received() for ready in batch])
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled():
+                raise
+            return _reason(error)
+        return None
+
+    def _apply_within(self, received: Sequence[Received]) -> None:
+        within = self._within
+        assert within is not None
+        self._state.transactions.apply_within(
+            lambda connection: within.apply_within(connection, received)
+        )
+
+    def _to_store(
+        self, done: Sequence[PreparedChange]
+    ) -> tuple[list[ResourceState], Progress | None]:
+        """Return the new states of resources, and the progress after that."""
+        states = [state for state in map(PreparedChange.new_state, done) if state is not None]
+        return states, self._outcome.progress_after([ready.change for ready in done])
+
+    # In the worker
+
+    def _store_intent(self, new: Sequence[PreparedChange]) -> None:
+        """Store which changes are about to be applied, in case of a crash before the commit."""
+        if self._within is None:
+            uris = [ready.decided.uri for ready in new if ready.decided is not None]
+            self._state.store_intent(uris, self._refused)
+
+    def _call_and_commit(
+        self,
+        apply: _Apply,
+        new: Sequence[PreparedChange],
+        batch: Sequence[PreparedChange],
+        states: Sequence[ResourceState],
+        progress: Progress | None,
+    ) -> bool:
+        """Do both without returning to the event loop, which would take part of a millisecond."""
+        if new:
+            self._store_intent(new)
+            if self._call_blocking(apply, new) is not None:
+                return False
+        self._commit(batch, states, progress)
+        return True
+
+    def _call_blocking(self, apply: _Apply, batch: Sequence[PreparedChange]) -> str | None:
+        """Call a handler that blocks; return why it failed, if it did."""
+        try:
+            write(batch)
+            with self._handling():
+                apply([ready.received() for ready in batch])
+        except (Exception, asyncio.CancelledError) as error:
+            return _reason(error)
+        return None
+
+    @contextmanager
+    def _handling(self) -> Iterator[None]:
+        self.is_in_handler = True
+        try:
+            yield
+        finally:
+            self.is_in_handler = False
+
+    def _commit(
+        self,
+        batch: Sequence[PreparedChange],
+        states: Sequence[ResourceState],
+        progress: Progress | None,
+    ) -> None:
+        if states or progress is not None or self._within is not None:
+            doubts = {ready.stored_uri: ready.doubt for ready in batch if ready.doubt}
+            self._state.commit(states, progress, doubts)
+        for ready in batch:
+            if ready.content is not None:
+                ready.content.discard()
+
+    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _reason(error: BaseException) -> str:
+    # The handler is not ours: whatever it raises, following must continue.
+    logger.debug("the handler failed", exc_info=error)
+    return str(error) or type(error).__name__

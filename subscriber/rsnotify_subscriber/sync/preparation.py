@@ -1,0 +1,186 @@
+"""Preparing changes: deciding by the state of the copy what to do, and fetching content."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from rsnotify.errors import FetchError, NotFound, RsnotifyError, StorageError
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.representations import WantedRepresentation
+from rsnotify.selection.selection import Selection
+from rsnotify_subscriber.content.resolver import ContentResolver
+from rsnotify_subscriber.fetching.digests import agree
+from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.storage.uri_spellings import normal
+from rsnotify_subscriber.sync.prepared_change import PreparedChange
+from rsnotify_subscriber.tasks import Tasks
+
+
+class Preparation:
+    """Prepares changes, any number at once.
+
+    Args:
+        content: Returns the content of changes.
+        state: The state of the copy.
+        tasks: Runs the requests for content.
+        selection: The resources to be followed; others are removed from the copy.
+        ready: Is called with each change that is prepared.
+        failed: Is called with each change that cannot be prepared, and the reason.
+    """
+
+    def __init__(
+        self,
+        content: ContentResolver,
+        state: DestinationState,
+        tasks: Tasks,
+        selection: Selection,
+        ready: Callable[[PreparedChange], None],
+        failed: Callable[[Change, RsnotifyError], None],
+    ) -> None:
+        self._content = content
+        self._state = state
+        self._tasks = tasks
+        self._selection = selection
+        self._ready = ready
+        self._outcome_failed = failed
+        #: By the normal form of a URI with several spellings: the change that is being prepared,
+        #: and those that wait for it.
+        self._underway: dict[str, list[Change]] = {}
+
+    def submit(self, changes: Sequence[Change]) -> None:
+        """Begin to prepare changes, each on its own."""
+        begun = [change for change in changes if self._begin(change)]
+        if not self._state.is_local:
+            self._tasks.spawn(self._look_up(begun))
+            return
+        for change in begun:
+            self._prepare(change, self._state.find(change.uri))
+
+    async def _look_up(self, changes: Sequence[Change]) -> None:
+        """Look up the states of resources in a thread, then prepare their changes."""
+        found = await asyncio.to_thread(self._state.find_all, [change.uri for change in changes])
+        for change in changes:
+            self._prepare(change, found.get(change.uri))
+
+    def _begin(self, change: Change) -> bool:
+        """Return whether no change of another spelling of the same URI is being prepared."""
+        if not _has_spellings(change.uri):
+            return True
+        waiting = self._underway.setdefault(normal(change.uri), [])
+        waiting.append(change)
+        return len(waiting) == 1
+
+    def done(self, change: Change) -> None:
+        """Begin the next change that waits for one that is committed or has failed."""
+        if _has_spellings(change.uri):
+            waiting = self._underway.pop(normal(change.uri), [])
+            self.submit(waiting[1:])
+
+    def _failed(self, change: Change, error: RsnotifyError) -> None:
+        self._outcome_failed(change, error)
+        self.done(change)
+
+    def _prepare(self, change: Change, held: ResourceState | None) -> None:
+        wanted = self._content.wanted(change)
+        decided = self._selection.decide(change, held=held is not None and held.exists)
+        ready = PreparedChange(change, decided, wanted)
+        if decided is None:
+            self._ready(ready)
+            return
+        match _novelty(decided, change, wanted, held):
+            case Novelty.COVERED:
+                self._ready(replace(ready, decided=None))
+            case Novelty.FETCH:
+                self._tasks.spawn(self._verify(ready, held))
+            case Novelty.APPLY:
+                self._apply(replace(ready, decided=_as_held(decided, held)), held)
+
+    def _apply(self, ready: PreparedChange, held: ResourceState | None) -> None:
+        decided, entry = ready.decided, ready.wanted.entry
+        if decided is None or decided.change is ChangeType.DELETED:
+            self._ready(ready)
+        elif held is not None and held.exists and agree(held.hash, entry.hash):
+            self._ready(replace(ready, decided=None, unchanged=held))
+        elif (content := self._content.inline(ready.wanted)) is not None:
+            self._ready(ready.with_answer(content, held))
+        else:
+            self._tasks.spawn(self._fetch(ready, held))
+
+    async def _fetch(self, ready: PreparedChange, held: ResourceState | None) -> None:
+        change = ready.change
+        try:
+            answer = await self._content.resolve(ready.wanted, held)
+        except FetchError as error:
+            self._failed(change, error)
+        except OSError as error:
+            self._failed(change, StorageError(f"{change.uri}: {error}"))
+        else:
+            self._ready(ready.with_answer(answer, held))
+
+    async def _verify(self, ready: PreparedChange, held: ResourceState | None) -> None:
+        """Fetch the resource itself, and apply its current version."""
+        change = ready.change
+        try:
+            content = await self._content.current(ready.wanted, held)
+        except NotFound as error:
+            if change.change is ChangeType.DELETED:
+                self._ready(_missing(ready, held))
+            else:
+                self._failed(change, error)
+        except FetchError as error:
+            self._failed(change, error)
+        except OSError as error:
+            self._failed(change, StorageError(f"{change.uri}: {error}"))
+        else:
+            decided = self._selected(change, held)
+            self._ready(replace(ready, decided=decided).with_answer(content, held))
+
+    def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
+        """Return the creation or update that the current version amounts to, if it is selected."""
+        exists = held is not None and held.exists
+        kind = ChangeType.UPDATED if exists else ChangeType.CREATED
+        resource = change.resource
+        if resource.change is not None:
+            resource = replace(resource, change=kind)
+        found = replace(change, change=kind, resource=resource)
+        decided = self._selection.decide(found, held=exists)
+        return None if decided is None else _as_held(decided, held)
+
+
+def _novelty(
+    decided: Change, change: Change, wanted: WantedRepresentation, held: ResourceState | None
+) -> Novelty:
+    described = replace(decided, resource=wanted.entry)
+    if decided.change is not change.change:  # it is not selected any more, so it is removed
+        assert held is not None, "only a held resource is removed"
+        return Novelty.COVERED if held.covers(described) else Novelty.APPLY
+    if held is not None:
+        return held.novelty(described)
+    if change.check is CheckMethod.FETCH:
+        return Novelty.FETCH
+    is_no_change = change.check is CheckMethod.COMPARE and change.change is ChangeType.DELETED
+    return Novelty.COVERED if is_no_change else Novelty.APPLY
+
+
+def _missing(ready: PreparedChange, held: ResourceState | None) -> PreparedChange:
+    """Return the deletion of a resource that the Source does not have, if the copy has it."""
+    if held is None or not held.exists:
+        return replace(ready, decided=None, unchanged=held)
+    assert ready.decided is not None, "only a decided change is verified"
+    return replace(ready, decided=_as_held(ready.decided, held))
+
+
+def _as_held(decided: Change, held: ResourceState | None) -> Change:
+    """Return a change with the URI as the state spells it."""
+    if held is None or held.uri == decided.uri:
+        return decided
+    return replace(decided, uri=held.uri)
+
+
+def _has_spellings(uri: str) -> bool:
+    return "%" in uri or "~" in uri

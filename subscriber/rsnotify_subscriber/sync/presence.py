@@ -1,0 +1,112 @@
+"""Whether the files of the state still exist: a folder may be unmounted, removed or replaced.
+
+A folder is identified by its device and inode. Where these have changed, as after a copy to a new
+disk, every file is looked up; where they have not, a few are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from itertools import islice
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.sync.fallback_order import resource_documents
+from rsnotify_subscriber.handlers import LocatedHandler
+from rsnotify_subscriber.storage.identity import Identity
+from rsnotify_subscriber.storage.state import DestinationState
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: How many files are looked up in a folder that is the same as in the last run.
+_SAMPLE = 16
+#: Seconds between two checks of the folder.
+_INTERVAL = 5.0
+
+
+def check_files(handler: object, state: DestinationState, identity: Identity) -> None:
+    """Check that the files of the state exist; this blocks on the disk.
+
+    Where some are missing, the state marks them to be fetched, and everything to be compared.
+
+    Args:
+        handler: The handler with the files; one that is no `LocatedHandler` is not checked.
+        state: The state.
+        identity: The place of the files in the last run, and the offer of the Source.
+
+    Raises:
+        ConfigurationError: All are missing, or some that could not be found in any list.
+    """
+    if not isinstance(handler, LocatedHandler) or not state.resources:
+        return
+    if handler.place == identity.place:
+        sample = list(islice(state.held_uris(), _SAMPLE))
+        if all(handler.held_content(uri) is not None for uri in sample):
+            return
+    missing = [uri for uri in state.held_uris() if handler.held_content(uri) is None]
+    if not missing:
+        return
+    if len(missing) == state.resources or not resource_documents(identity.offer):
+        raise ConfigurationError(_lost(state, len(missing), f", as that of {missing[0]}"))
+    logger.warning(
+        "%d files are missing, as that of %s; they are fetched again", len(missing), missing[0]
+    )
+    state.invalidate(missing)
+
+
+def check_location(handler: object, state: DestinationState) -> None:
+    """Check that the place of the files exists, before one is made; this blocks on the disk.
+
+    Raises:
+        ConfigurationError: It does not, though the state has resources.
+    """
+    if isinstance(handler, LocatedHandler) and state.resources and not handler.place:
+        raise ConfigurationError(_lost(state, state.resources))
+
+
+def _lost(state: DestinationState, missing: int, example: str = "") -> str:
+    return (
+        f"the copy lacks {missing} of the {state.resources} files that it should have according "
+        f"to {state.name}{example}; mount or restore the folder of the copy, or remove that state "
+        "to copy everything again"
+    )
+
+
+class PresenceCheck:
+    """Checks at intervals whether the place of a handler is still the same.
+
+    Args:
+        handler: The handler; one that is no `LocatedHandler` is not checked.
+        worker: Runs calls that block on the disk.
+    """
+
+    def __init__(self, handler: object, worker: Executor) -> None:
+        self._handler = handler if isinstance(handler, LocatedHandler) else None
+        self._worker = worker
+        self._place = self._handler.place if self._handler else ""
+
+    async def check(self) -> None:
+        """Check once.
+
+        Raises:
+            StorageError: The place is another, or does not exist.
+        """
+        if await self._is_lost():
+            raise StorageError(
+                "the folder of the copy was removed, unmounted or replaced while it was followed"
+            )
+
+    async def run(self, lost: Callable[[], None]) -> None:
+        """Call `lost` once the place is another; then return."""
+        while not await self._is_lost():  # noqa: ASYNC110 - no event announces it
+            await asyncio.sleep(_INTERVAL)
+        lost()
+
+    async def _is_lost(self) -> bool:
+        handler = self._handler
+        if handler is None:
+            return False
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._worker, lambda: handler.place) != self._place
