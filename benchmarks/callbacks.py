@@ -1,13 +1,13 @@
-"""WebSub callbacks: what a delivery costs the hub, beside aiohttp's client in the same run.
+"""WebSub callbacks: the cost of a delivery for the hub, and for aiohttp's client.
 
-The figure is the time of a processor that the process (all its threads) takes, divided by the
-deliveries that succeeded. Callbacks are in a process of their own (`receivers.py`), each with an
+The figure is the processor time of the process (all its threads), divided by the number of
+successful deliveries. Callbacks are in a process of their own (`callback_server.py`), each with an
 address of its own, and one in ten of them is broken: it hangs, answers 500, resets the connection
 or redirects. Each fragment is published once all sound callbacks have the one before.
 
-The hub makes every fragment durable, keeps where each subscription stands, merges what a callback
-lags behind, and bounds all that callbacks may do. Beside it, a bare loop on aiohttp's client signs
-and POSTs the same bodies to callbacks of the same kind, and does nothing else.
+The hub makes every fragment durable, stores the cursor of each subscription, merges the fragments
+that a callback lacks, and limits what callbacks may do. For comparison, a bare loop on aiohttp's
+client signs and POSTs the same bodies to callbacks of the same kind, and does nothing else.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from fanout import SIZE, TOPIC, Hub, fragment, processor_seconds, running
-from receivers import COUNT, SOUND, callbacks, secret_of
+from callback_server import COUNT, SOUND, callbacks, secret_of
+from fanout import SIZE, TOPIC, MeasuredHub, fragment, processor_seconds, running
 
 RUNS = 7
 ROUNDS = 20
 
 
-class Receivers:
+class CallbackServer:
     """A process of callbacks."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        script = str(Path(__file__).with_name("receivers.py"))
+        script = str(Path(__file__).with_name("callback_server.py"))
         self._process = stack.enter_context(running([sys.executable, script], folder))
-        self.port = int(self._says())
+        self.port = int(self._read_line())
 
     def wait(self, deliveries: int) -> None:
-        """Wait until the sound ones have so many more."""
+        """Wait until the working callbacks have received so many more."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{deliveries}\n")
         self._process.stdin.flush()
-        if self._says() != "done":
+        if self._read_line() != "done":
             raise ConnectionError("the callbacks have failed; see their messages in the log")
 
-    def _says(self) -> str:
+    def _read_line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
 
-class Sender(Protocol):
-    """One of the two that are measured."""
+class MeasuredSender(Protocol):
+    """One of the two measured senders."""
 
     pid: int
 
@@ -61,12 +61,12 @@ class Sender(Protocol):
         """Send to all callbacks."""
 
 
-class Client:
-    """aiohttp's client, in a process of its own (`posts.py`)."""
+class AiohttpSender:
+    """aiohttp's client, in a process of its own (`aiohttp_sender.py`)."""
 
-    def __init__(self, receivers: Receivers, folder: Path, stack: ExitStack) -> None:
-        script = str(Path(__file__).with_name("posts.py"))
-        arguments = [str(receivers.port)]
+    def __init__(self, server: CallbackServer, folder: Path, stack: ExitStack) -> None:
+        script = str(Path(__file__).with_name("aiohttp_sender.py"))
+        arguments = [str(server.port)]
         self._process = stack.enter_context(running([sys.executable, script, *arguments], folder))
         self.pid = self._process.pid
 
@@ -77,9 +77,9 @@ class Client:
         self._process.stdin.flush()
 
 
-def subscribe(hub: Hub, receivers: Receivers) -> None:
+def subscribe(hub: MeasuredHub, server: CallbackServer) -> None:
     """Subscribe every callback, and wait until all have confirmed."""
-    for callback in callbacks(receivers.port):
+    for callback in callbacks(server.port):
         form = {
             "hub.mode": "subscribe",
             "hub.topic": TOPIC,
@@ -88,12 +88,12 @@ def subscribe(hub: Hub, receivers: Receivers) -> None:
         }
         with urlopen(f"http://127.0.0.1:{hub.port}/websub", urlencode(form).encode()):
             pass
-    receivers.wait(COUNT)
+    server.wait(COUNT)
     while _status(hub)["subscriptions"] < COUNT:
         time.sleep(0.1)
 
 
-def _status(hub: Hub) -> dict[str, Any]:
+def _status(hub: MeasuredHub) -> dict[str, Any]:
     with urlopen(f"http://127.0.0.1:{hub.port}/admin/status") as answer:
         found: dict[str, Any] = json.load(answer)
         return found
@@ -102,9 +102,9 @@ def _status(hub: Hub) -> dict[str, Any]:
 class Run:
     """Rounds of one sender."""
 
-    def __init__(self, sender: Sender, receivers: Receivers) -> None:
+    def __init__(self, sender: MeasuredSender, server: CallbackServer) -> None:
         self._sender = sender
-        self._receivers = receivers
+        self._server = server
         self._number = 0
 
     def measure(self, rounds: int) -> float:
@@ -113,19 +113,19 @@ class Run:
         for _ in range(rounds):
             self._sender.publish([fragment(self._number)])
             self._number += 1
-            self._receivers.wait(SOUND)
+            self._server.wait(SOUND)
         return (processor_seconds(self._sender.pid) - began) / (rounds * SOUND) * 1e6
 
 
 def measure(folder: Path, stack: ExitStack) -> dict[str, float]:
     """Return the microseconds of a delivery, the median of some runs, by sender."""
-    receivers = [Receivers(folder, stack), Receivers(folder, stack)]
+    servers = [CallbackServer(folder, stack), CallbackServer(folder, stack)]
     os.environ["RSNOTIFY_HUB_ALLOW_PRIVATE_ADDRESSES"] = "1"  # the callbacks are on this machine
-    hub = Hub(folder, stack)
-    subscribe(hub, receivers[0])
+    hub = MeasuredHub(folder, stack)
+    subscribe(hub, servers[0])
     runs = {
-        Hub.name: Run(hub, receivers[0]),
-        "aiohttp's client": Run(Client(receivers[1], folder, stack), receivers[1]),
+        MeasuredHub.name: Run(hub, servers[0]),
+        "aiohttp's client": Run(AiohttpSender(servers[1], folder, stack), servers[1]),
     }
     took: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(RUNS + 1):

@@ -1,7 +1,7 @@
-"""The Destination of `latency.py`, in a process of its own: tells when each change is durable.
+"""The Destination for `latency.py` in a separate process, which prints when changes are durable.
 
-Prints `ready` once it is level and push works, then a line a change: the change's datetime and
-the time at which it was committed, both in microseconds since 1970.
+It prints `ready` once it is level and push works, then a line per change: the change's datetime
+and the time of its commit, both in microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
+from rsnotify_subscriber import FolderMirror, Subscriber
 
 
-def told(changes: Sequence[Change]) -> None:
+def print_committed(changes: Sequence[Change]) -> None:
     now = time.time_ns() // 1000
     lines = [f"{to_microseconds(change.at)} {now}\n" for change in changes]
     sys.stdout.write("".join(lines))
@@ -25,7 +25,7 @@ def told(changes: Sequence[Change]) -> None:
 
 
 async def in_step(subscriber: Subscriber) -> None:
-    """Wait until it is level and hears of changes by push."""
+    """Wait until the copy is level and push works."""
     while True:
         status = subscriber.status
         if status.level and status.push == "up":
@@ -38,8 +38,8 @@ async def main(url: str, folder: Path) -> None:
         url,
         FolderMirror(folder),
         state=folder.with_suffix(".state"),
-        on_committed=told,
-        options=FollowOptions(allow_private_addresses=True),
+        on_committed=print_committed,
+        allow_private_addresses=True,
     )
     async with subscriber:
         await in_step(subscriber)

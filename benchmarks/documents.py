@@ -1,9 +1,9 @@
-"""Reading and writing documents, beside the PyPI client `resync` in the same run.
+"""Reading and writing documents, compared with the PyPI client `resync`.
 
-Each figure is the best of several runs of a process of its own, ours and theirs in turn, so
-that both meet the same noise; a process tells how much time of a processor the work took, and
-how much memory it needed at most beyond what the imports of both take. Both parse the same file,
-and each writes the same resources, which it has in memory.
+Each figure is the best of several runs, each in a separate process, alternating between the two,
+so that both have the same noise. A process prints the processor time of the work, and its peak
+memory beyond that after the imports. Both parse the same file, and write the same resources from
+memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""WebSocket fan-out: what a delivery costs the server, beside nginx with nchan in the same run.
+"""WebSocket fan-out: the cost of a delivery for the server, and for nginx with nchan.
 
-The figure is the time of a processor that the server's process (all its threads) takes, divided
-by the deliveries, so that it survives a machine that does other things. Clients are in processes
-of their own (`listeners.py`). Both servers have TCP_NODELAY on: nchan does not set it, so that it
-is given a listening socket that passes it on to what it accepts. The hub makes every fragment
-durable; nchan keeps its messages in memory.
+The figure is the processor time of the server's process (all its threads), divided by the number
+of deliveries, so that other work of the machine does not distort it. Clients are in separate
+processes (`websocket_clients.py`). Both servers use TCP_NODELAY: nchan does not set it, so it gets
+a listening socket whose connections inherit it. The hub makes every fragment durable; nchan keeps
+its messages in memory.
 
 - One in flight: each fragment is published once all have the one before.
 - Bursts of eight: eight are published in one write, once all have the eight before.
@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol
 
-from listeners import connect, frame, frame_size, receive_frame
+from websocket_clients import connect, frame, frame_size, receive_frame
 
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
@@ -63,8 +63,8 @@ def fragment(number: int) -> bytes:
     return write_document(document).ljust(SIZE, b"\n")
 
 
-class Server(Protocol):
-    """One of the two that are measured."""
+class MeasuredServer(Protocol):
+    """One of the two measured servers."""
 
     name: str
     port: int
@@ -76,7 +76,7 @@ class Server(Protocol):
         """Publish some messages in one write, and wait until they are accepted."""
 
 
-class Hub:
+class MeasuredHub:
     """`rsnotify hub`."""
 
     name = "rsnotify hub"
@@ -178,7 +178,7 @@ def running(
     env: dict[str, str] | None = None,
     pass_fds: tuple[int, ...] = (),
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a process, and end it."""
+    """Run a process within the context."""
     with (
         (folder / "log").open("ab") as log,
         subprocess.Popen(
@@ -197,33 +197,33 @@ def running(
             process.terminate()
 
 
-class Listeners:
+class WebSocketClients:
     """A process of clients."""
 
-    def __init__(self, server: Server, count: int, folder: Path, stack: ExitStack) -> None:
-        script = str(Path(__file__).with_name("listeners.py"))
+    def __init__(self, server: MeasuredServer, count: int, folder: Path, stack: ExitStack) -> None:
+        script = str(Path(__file__).with_name("websocket_clients.py"))
         arguments = [_HOST, str(server.port), server.path, str(count)]
         first = [server.first] if server.first else []
         self._process = stack.enter_context(
             running([sys.executable, script, *arguments, *first], folder)
         )
         self._count = count
-        self._says("ready")
+        self._read_line("ready")
 
     def expect(self, messages: int) -> None:
-        """Say how many messages each client will get."""
+        """Announce how many messages each client will receive."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{messages * frame_size(SIZE) * self._count}\n")
         self._process.stdin.flush()
 
     def wait(self) -> None:
-        """Wait until they have them."""
-        self._says("done")
+        """Wait until all clients have received them."""
+        self._read_line("done")
 
-    def _says(self, word: str) -> None:
+    def _read_line(self, word: str) -> None:
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != word:
-            raise ConnectionError("the listeners have failed; see their messages in the log")
+            raise ConnectionError("the clients have failed; see their messages in the log")
 
 
 def processor_seconds(pid: int) -> float:
@@ -237,12 +237,12 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-class Feed:
-    """What is published on one server, and heard by its listeners."""
+class FanOut:
+    """Publishes on one server, and measures the cost of the deliveries to its clients."""
 
-    def __init__(self, server: Server, listeners: Listeners) -> None:
+    def __init__(self, server: MeasuredServer, clients: WebSocketClients) -> None:
         self._server = server
-        self._listeners = listeners
+        self._clients = clients
         self._number = 0
 
     def _next(self, count: int) -> list[bytes]:
@@ -254,21 +254,21 @@ class Feed:
         """Publish bursts for some seconds; return the microseconds of a delivery."""
         began, number, end = self._time(), self._number, time.monotonic() + SECONDS
         while time.monotonic() < end:
-            self._listeners.expect(size)
+            self._clients.expect(size)
             self._server.publish(self._next(size))
-            self._listeners.wait()
+            self._clients.wait()
         return self._each(began, self._number - number)
 
     def steady(self, rate: int = 100) -> float:
         """Publish at a rate for some seconds; return the microseconds of a delivery."""
         count = round(rate * SECONDS)
-        self._listeners.expect(count)
+        self._clients.expect(count)
         began, due = self._time(), time.monotonic()
         for body in self._next(count):
             self._server.publish([body])
             due += 1 / rate
             time.sleep(max(0.0, due - time.monotonic()))
-        self._listeners.wait()
+        self._clients.wait()
         return self._each(began, count)
 
     def _time(self) -> float:
@@ -278,9 +278,9 @@ class Feed:
         return (self._time() - began) / (messages * SUBSCRIBERS) * 1e6
 
 
-def measure_fan_out(servers: list[Server], folder: Path) -> dict[str, dict[str, float]]:
+def measure_fan_out(servers: list[MeasuredServer], folder: Path) -> dict[str, dict[str, float]]:
     """Return the microseconds of a delivery, the median of some runs, by kind and server."""
-    kinds: dict[str, Callable[[Feed], float]] = {
+    kinds: dict[str, Callable[[FanOut], float]] = {
         "one in flight": lambda feed: feed.bursts(1),
         "bursts of eight": lambda feed: feed.bursts(8),
         "a hundred a second": lambda feed: feed.steady(),
@@ -290,7 +290,7 @@ def measure_fan_out(servers: list[Server], folder: Path) -> dict[str, dict[str, 
     }
     with ExitStack() as stack:
         feeds = {
-            server.name: Feed(server, Listeners(server, SUBSCRIBERS, folder, stack))
+            server.name: FanOut(server, WebSocketClients(server, SUBSCRIBERS, folder, stack))
             for server in servers
         }
         for _ in range(RUNS):
@@ -302,12 +302,12 @@ def measure_fan_out(servers: list[Server], folder: Path) -> dict[str, dict[str, 
     }
 
 
-def measure_idle(server: Server, folder: Path) -> float:
+def measure_idle(server: MeasuredServer, folder: Path) -> float:
     """Return the kilobytes of one idle connection."""
     with ExitStack() as stack:
         before = resident_bytes(server.pid)
         for _ in range(4):
-            Listeners(server, IDLE // 4, folder, stack)
+            WebSocketClients(server, IDLE // 4, folder, stack)
         return (resident_bytes(server.pid) - before) / IDLE / 1000
 
 
@@ -323,7 +323,7 @@ def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name, ExitStack() as stack:
         folder = Path(name)
-        kinds: list[Callable[[Path, ExitStack], Server]] = [Hub]
+        kinds: list[Callable[[Path, ExitStack], MeasuredServer]] = [MeasuredHub]
         if _NCHAN.exists() and shutil.which("nginx"):
             kinds.append(Nchan)
         idle = {}
@@ -332,7 +332,7 @@ def main() -> None:
             with ExitStack() as fresh:
                 server = kind(folder / str(number), fresh)
                 idle[server.name] = measure_idle(server, folder)
-        servers: list[Server] = [kind(folder, stack) for kind in kinds]
+        servers: list[MeasuredServer] = [kind(folder, stack) for kind in kinds]
         results = measure_fan_out(servers, folder)
     names = "".join(f"{server.name:>14}" for server in servers)
     print(f"WebSocket, {SUBSCRIBERS} subscribers, {SIZE} bytes: the server's processor time")

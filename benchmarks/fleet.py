@@ -1,8 +1,8 @@
-"""What it costs to follow hundreds of Sources in one process: `make fleet`.
+"""The cost of following hundreds of Sources in one process: `make fleet`.
 
-A hub and many small Sources (`sets.py`) are processes of their own; all the Sources are followed
-here, by push. What this process has of tasks, threads, open files, sockets and memory is counted
-before, while following, after a change in each, and after the end.
+A hub and many small Sources (`small_sources.py`) are separate processes; this process follows all
+Sources, by push. It prints its tasks, threads, open files, sockets and memory before, while
+following, after a change in each Source, and after the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
-from sets import RESOURCES
+from small_sources import RESOURCES
 
 from rsnotify.runtime.open_files import allow_files
 from rsnotify.runtime.processes import Process, free_port
@@ -33,7 +33,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def counted() -> str:
-    """Return what this process has."""
+    """Return the tasks, threads, open files, sockets and memory of this process."""
     files = [_target(name) for name in os.listdir("/proc/self/fd")]
     sockets = sum(one.startswith("socket:") for one in files)
     memory = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6
@@ -53,7 +53,7 @@ def _target(name: str) -> str:
 
 
 async def measure(name: str, what: Callable[[], Awaitable[object]]) -> None:
-    """Do something, and print how long it took and what there is afterwards."""
+    """Do something, and print its duration and the resources in use afterwards."""
     began = time.monotonic()
     async with asyncio.timeout(PATIENCE):
         await what()
@@ -93,7 +93,12 @@ async def follow(folder: Path, url: str, count: int) -> None:
 @asynccontextmanager
 async def serving(hub: str, url: str, count: int) -> AsyncIterator[None]:
     """Serve the Sources, within the context."""
-    command = [Path(__file__).with_name("sets.py"), str(urlsplit(url).port), hub, str(count)]
+    command = [
+        Path(__file__).with_name("small_sources.py"),
+        str(urlsplit(url).port),
+        hub,
+        str(count),
+    ]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""What inline content saves the Source: GETs after one change that a thousand hear of.
+"""What inline content saves the Source: GETs after one change, with a thousand Destinations.
 
 A Source, a hub, and Destinations in a few processes, all over real HTTP and WebSocket. The same
 resource of 2 KiB changes again and again, at first without its content in the fragment, then with
@@ -30,12 +30,12 @@ from rsnotify_publisher import Publisher, routes
 SIZE = 2048
 PROCESSES = 4
 ROUNDS = 5
-#: Seconds that all may take to apply a change, and that a process may take to begin.
+#: Seconds in which all have to apply a change, and in which a process has to start.
 PATIENCE = 300
 
 
 class CountingSource:
-    """One resource in memory, and how often what was asked for."""
+    """One resource in memory, with counters of requests."""
 
     def __init__(self, root: Path, url: str, hub: str) -> None:
         self.uri = url + "resource"
@@ -81,8 +81,8 @@ class CountingSource:
         return await handler(request)
 
 
-class Crowd:
-    """Some processes of Destinations."""
+class ManyDestinations:
+    """The processes with Destinations."""
 
     def __init__(self, processes: list[asyncio.subprocess.Process]) -> None:
         self._processes = processes
@@ -90,9 +90,9 @@ class Crowd:
         self._reading = [asyncio.create_task(self._read(process)) for process in processes]
 
     @classmethod
-    async def start(cls, url: str, count: int, folder: Path) -> Crowd:
+    async def start(cls, url: str, count: int, folder: Path) -> ManyDestinations:
         """Start them, and wait until all are in step."""
-        script = str(Path(__file__).with_name("crowd.py"))
+        script = str(Path(__file__).with_name("many_destinations.py"))
         processes = [
             await asyncio.create_subprocess_exec(
                 *(sys.executable, script, url, str(count // PROCESSES), str(folder / str(number))),
@@ -101,12 +101,12 @@ class Crowd:
             )
             for number in range(PROCESSES)
         ]
-        crowd = cls(processes)
+        destinations = cls(processes)
         async with asyncio.timeout(PATIENCE):
             ready = 0
             while ready < PROCESSES:
-                ready += await crowd._lines.get() == b"ready\n"
-        return crowd
+                ready += await destinations._lines.get() == b"ready\n"
+        return destinations
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -132,13 +132,15 @@ class Crowd:
         await asyncio.gather(*self._reading)
 
 
-async def measure(source: CountingSource, crowd: Crowd, count: int, title: str) -> None:
+async def measure(
+    source: CountingSource, destinations: ManyDestinations, count: int, title: str
+) -> None:
     """Change the resource some times, and print what that cost."""
     resources, documents, seconds, lags = [], [], [], []
     for _ in range(ROUNDS):
         source.gets.clear()
         began = time.perf_counter()
-        lags += await crowd.applied(await source.change(), count)
+        lags += await destinations.applied(await source.change(), count)
         seconds.append(time.perf_counter() - began)
         resources.append(source.gets["resource"])
         documents.append(source.gets["document"])
@@ -156,11 +158,11 @@ async def run(root: Path, count: int) -> None:
         async with source.serving(port):
             await source.change()
             await asyncio.to_thread(source.publisher.wait_published, 10)
-            crowd = await Crowd.start(source.url, count, root / "crowd")
+            destinations = await ManyDestinations.start(source.url, count, root / "destinations")
             for inline in (False, True):
                 source.inline = inline
-                await measure(source, crowd, count, "inline" if inline else "not inline")
-            await crowd.stop()
+                await measure(source, destinations, count, "inline" if inline else "not inline")
+            await destinations.stop()
     finally:
         await hub.stop()
 

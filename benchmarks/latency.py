@@ -3,12 +3,12 @@
 Source, hub and Destination are three processes. The Source embeds a Publisher and records
 changes of small resources at a steady rate; their content travels inline.
 
-On its way a change is flushed to the disk five times, and each flush has to wait for the one
-before: in the Source's journal, before the hub is told; in the hub's log, before the Destination
-is told; as a file, before it takes its place in the mirror; with the folder of that place, before
-the state says that it is held; and with that state. What these flushes take alone, and what one
-fsync takes, is measured beside it, on the same disk in the same run. The floor of the design
-stands on the former: a millisecond more in the median, and five in the 99th percentile.
+A change is flushed to the disk five times, one flush after the other: in the Source's journal,
+before the hub receives it; in the hub's log, before the Destination receives it; as a file, before
+it is renamed into the mirror; with its folder, before the state records it; and with the state.
+The duration of these flushes alone, and of one fsync, is measured on the same disk in the same
+run. The target of the design is relative to the former: at most a millisecond more in the median,
+and five in the 99th percentile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What it costs to publish hundreds of sets in one process: `make publishing`.
+"""The cost of publishing hundreds of sets in one process: `make publishing`.
 
-A hub and a Source of many small folders are processes of their own. Some of the sets are followed
-here. What the Source has of threads, open files and memory is counted while it starts, when it is
-ready, at rest, and after a file was changed in each of those that are followed, one by one.
+A hub and a Source with many small folders are separate processes; this process follows some of
+the sets. It prints the threads, open files and memory of the Source during its start, when it is
+ready, at rest, and after a file was changed in each of the followed sets, one by one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Counted:
-    """Counts what a process has."""
+    """Counts the threads, open files and memory of a process."""
 
     def __init__(self, process: Process) -> None:
         self._folder = Path(f"/proc/{process.pid}")
@@ -59,7 +59,7 @@ class Counted:
 
 
 class Copy:
-    """Follows one set, and holds nothing of it."""
+    """Follows one set, without storing its content."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._came = asyncio.Event()
@@ -73,7 +73,7 @@ class Copy:
         self._came.set()
 
     async def after(self, file: Path) -> float:
-        """Change a file, and return the milliseconds until that was brought."""
+        """Change a file, and return the milliseconds until the change arrives."""
         self._came.clear()
         began = time.monotonic()
         await asyncio.to_thread(file.write_text, f"changed at {began}")
@@ -95,7 +95,7 @@ def write_sets(folder: Path, count: int) -> Path:
 
 
 async def answered(url: str, counted: Counted, when: str) -> None:
-    """Ask until there is an answer."""
+    """Send requests until there is an answer."""
     async with aiohttp.ClientSession() as session:
         while True:
             try:

@@ -1,9 +1,9 @@
-"""Recording changes: so many at once, in a small set and in a large one.
+"""Recording changes, in batches of several sizes, in a small and in a large set.
 
-Each batch is durable before the next, and the current set and its sum are brought along. What is
-printed is changes a second of the whole way through `Publisher.record`, and what of a processor
-each change takes. A thousand changes a batch are few for a set of a million: each change then lies
-in another page of the file. There, single changes take longer at first, while the WAL still grows.
+Each batch is durable before the next, and updates the current set and its sum. The figures are
+changes per second through `Publisher.record`, and processor time per change. In a set of a million
+resources, a batch of a thousand changes is small: each change is in another page of the file.
+Single changes take longer there at first, while the WAL still grows.
 """
 
 from __future__ import annotations

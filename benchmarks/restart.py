@@ -1,4 +1,4 @@
-"""How soon a hub serves again, with a long log and many subscriptions."""
+"""The start-up time of a hub with a long log and many subscriptions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.processes import Process
 from rsnotify_hub.log.fragments import Fragment, read_fragment
-from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.sqlite_writing import LogRetention
 from rsnotify_hub.subscriptions import Subscription
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10
@@ -67,7 +67,7 @@ def _processor_seconds() -> float:
 
 async def _fill(folder: Path) -> None:
     now = datetime.now(UTC)
-    store = SqliteStore(folder, Retention(size=10**9, age=timedelta(days=9)), lambda: now)
+    store = SqliteStore(folder, LogRetention(size=10**9, age=timedelta(days=9)), lambda: now)
     for topic in range(TOPICS):
         for first in range(0, ENTRIES // TOPICS, BATCH):
             fragments = [_fragment(now, topic, first + number) for number in range(BATCH)]

@@ -1,6 +1,7 @@
-"""rsnotify: push-extended ResourceSync, the format and the rules.
+"""rsnotify: push-extended ResourceSync. This package has what all others share.
 
-This package takes bytes and instants and returns values and actions: it opens no socket or
-file, starts no thread, and reads no clock. `rsnotify_publisher`, `rsnotify_hub` and
-`rsnotify_subscriber` stand around it and do the I/O.
+`format`, `sync`, `selection` and `validation` are pure: they take bytes and instants, return
+values and actions, and open no socket or file, start no thread and read no clock.
+`rsnotify_publisher`, `rsnotify_hub` and `rsnotify_subscriber` do the I/O around them; `runtime`
+has the I/O that they share.
 """

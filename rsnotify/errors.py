@@ -1,49 +1,57 @@
 """Every error rsnotify raises, in one tree.
 
     RsnotifyError
-    ├── DocumentError            somebody sent a document we cannot accept
-    │   ├── MalformedDocument        not well-formed, truncated, or a refused construct (DOCTYPE)
+    ├── DocumentError            a document cannot be accepted
+    │   ├── MalformedDocument        not well-formed, truncated, or with a DOCTYPE
     │   ├── WrongDocument            well-formed, but not the ResourceSync document expected here
     │   └── InvalidDocument          a ResourceSync document that breaks a rule of the specification
-    │       └── TooLarge                 more than is read of one document
+    │       └── TooLarge                 beyond the limits for one document
     ├── FetchError               a URI could not be fetched
-    │   ├── NotFound                 the server says 404
-    │   │   └── Gone                     the server says 410
-    │   ├── Unavailable              no answer, or an answer that may be better later
-    │   ├── ContentMismatch          the content is not what its hash or length promised
-    │   └── RefusedAddress           a document or a stranger named an address we do not dial
+    │   ├── NotFound                 the server answers 404
+    │   │   └── Gone                     the server answers 410
+    │   ├── Unavailable              no usable answer; a later attempt may succeed
+    │   │   ├── NotPermitted             an MQTT broker does not allow it (rsnotify.runtime.mqtt)
+    │   │   ├── ConnectionRefused        an MQTT broker refuses a message (rsnotify.runtime.mqtt)
+    │   │   └── UnsupportedVersion       an MQTT broker lacks a version (rsnotify.runtime.mqtt)
+    │   ├── ContentMismatch          the content does not have the announced hash or length
+    │   └── RefusedAddress           the address is not public, and is not connected to
     ├── ConfigurationError       the user asked for something that cannot work
     │   ├── WrongOption              an option of a command has a wrong value
-    │   └── SeveralSets              a URI leads to several sets of resources; one must be named
-    └── StorageError             the journal, log or state cannot be read or written
+    │   ├── WrongSetting             a setting of a file is wrong (rsnotify.runtime.config)
+    │   └── SeveralSets              a URI leads to several sets; the user has to name one
+    ├── StorageError             the journal, log or state cannot be read or written
+    ├── PacketTooLong            an MQTT packet is too long (rsnotify.runtime.mqtt)
+    └── ProcessError             a subcommand failed as a child process (rsnotify.runtime.processes)
 
-Facts are fields, so that a program need not parse a message; messages say what, where
-and what to do.
+The other packages derive their own errors from these, next to the code that raises them.
+
+Facts are fields, so that a program need not parse a message. Messages say what, where and what
+to do.
 """
 
 from __future__ import annotations
 
 import re
 
-#: Characters of a reason that a message tells.
-_LONGEST = 500
+#: How many characters of a reason a message contains.
+_MAX_REASON = 500
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
-def shown(uri: str) -> str:
-    """Leave out a user's name and password, which a message must not tell."""
+def without_credentials(uri: str) -> str:
+    """Return a URI without user name and password, which messages must not contain."""
     return _CREDENTIALS.sub("//", uri)
 
 
-def _brief(reason: str) -> str:
-    """Leave out what is too long for a message: a stranger's document may be quoted."""
-    return reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
+def _shortened(reason: str) -> str:
+    """Limit the length of a reason, which may quote an untrusted document."""
+    return reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…"
 
 
 class RsnotifyError(Exception):
     """The base of every error that rsnotify raises."""
 
-    #: Seconds that the other side asked to wait before the next try, if it did.
+    #: Seconds that the other side asked to wait before the next attempt, if it did.
     retry_after: float | None = None
     #: What the user has to change, as a clause, where waiting does not help.
     remedy: str | None = None
@@ -55,7 +63,7 @@ class DocumentError(RsnotifyError):
     Args:
         reason: What is wrong, as a clause without the place.
         source: Where the document came from (a URI or a path), if known.
-        entry: The 1-based position of the `<url>` or `<sitemap>` at fault, if one is.
+        entry: The 1-based position of the `<url>` or `<sitemap>` at fault, if there is one.
     """
 
     def __init__(self, reason: str, *, source: str | None = None, entry: int | None = None) -> None:
@@ -65,23 +73,22 @@ class DocumentError(RsnotifyError):
         super().__init__(reason, source, entry)
 
     def at(self, source: str) -> DocumentError:
-        """Return the same error, told of the document at `source`."""
+        """Return the same error for the document at `source`."""
         return type(self)(self.reason, source=source, entry=self.entry)
 
     def __str__(self) -> str:
-        """Return the reason, led by the place."""
-        place = shown(self.source or "document")
+        place = without_credentials(self.source or "document")
         if self.entry is not None:
             place = f"{place}, entry {self.entry}"
-        return f"{place}: {_brief(self.reason)}"
+        return f"{place}: {_shortened(self.reason)}"
 
 
 class MalformedDocument(DocumentError):
-    """Not well-formed XML, ended too early, or a construct that is refused."""
+    """A document that is not well-formed XML, is truncated, or has a refused construct."""
 
 
 class WrongDocument(DocumentError):
-    """A sound document of another kind than the one expected."""
+    """A sound document of another kind than the expected one."""
 
 
 class InvalidDocument(DocumentError):
@@ -89,14 +96,14 @@ class InvalidDocument(DocumentError):
 
 
 class TooLarge(InvalidDocument):
-    """More than is read of one document. To read it once more would cost as much again."""
+    """A document beyond the limits. Reading it again would fail again, at the same cost."""
 
 
 class FetchError(RsnotifyError):
     """A URI could not be fetched.
 
     Args:
-        uri: What was asked for.
+        uri: The requested URI.
         reason: Why it failed, as a clause without the URI.
     """
 
@@ -106,23 +113,22 @@ class FetchError(RsnotifyError):
         super().__init__(uri, reason)
 
     def __str__(self) -> str:
-        """Return the URI and the reason."""
-        return f"{shown(self.uri)}: {_brief(shown(self.reason))}"
+        return f"{without_credentials(self.uri)}: {_shortened(without_credentials(self.reason))}"
 
 
 class NotFound(FetchError):
-    """The server says that the resource is not there (404)."""
+    """The server answers that the resource does not exist (404)."""
 
 
 class Gone(NotFound):
-    """The server says that the resource is gone, and means it (410)."""
+    """The server answers that the resource is gone for good (410)."""
 
 
 class Unavailable(FetchError):
-    """No usable answer this time; a later try may succeed.
+    """No usable answer this time; a later attempt may succeed.
 
     Args:
-        uri: What was asked for.
+        uri: The requested URI.
         reason: Why it failed.
         retry_after: Seconds the server asked to wait, if it did.
         status: The status of the HTTP response, if there was one.
@@ -142,11 +148,11 @@ class Unavailable(FetchError):
 
 
 class ContentMismatch(FetchError):
-    """The content's hash or length differs from what was announced."""
+    """The content's hash or length differs from the announced one."""
 
 
 class RefusedAddress(FetchError):
-    """A document, or a stranger's request, named an address that is not dialled."""
+    """A document, or an untrusted request, named an address that rsnotify does not connect to."""
 
 
 class ConfigurationError(RsnotifyError):
@@ -158,7 +164,7 @@ class WrongOption(ConfigurationError):
 
     Args:
         name: The option without its dashes, as `resource_list_every`.
-        reason: What is wrong, and what may be there, as a clause.
+        reason: What is wrong, and which values are allowed, as a clause.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -168,7 +174,7 @@ class WrongOption(ConfigurationError):
 
 
 class SeveralSets(ConfigurationError):
-    """A URI leads to several sets of resources, of which the user has to name one.
+    """A URI leads to several sets of resources, and the user has to name one of them.
 
     Args:
         message: What to change.

@@ -77,7 +77,7 @@ class _Connection:
                 listener(message["method"], message["params"])
             return
         answer = self._answers.pop(message["id"])
-        if answer.done():  # nobody waits any more
+        if answer.done():  # the caller has stopped waiting
             return
         if "error" in message:
             answer.set_exception(BrowserError(message["error"]["message"]))
@@ -204,7 +204,7 @@ class Page:
         path.write_bytes(base64.b64decode(answer["data"]))
 
     async def spoken(self) -> list[tuple[str, str]]:
-        """Return what a screen reader is told: role and name of each element, in order."""
+        """Return what a screen reader speaks: role and name of each element, in order."""
         nodes = (await self.call("Accessibility.getFullAXTree"))["nodes"]
         return [
             (node["role"]["value"], node.get("name", {}).get("value", ""))

@@ -70,7 +70,7 @@ def _devtools_url(stderr: IO[bytes]) -> str:
 
 
 def _drain(stderr: IO[bytes]) -> None:
-    """Read what it has to say, so that it need not wait to be heard."""
+    """Read its output, so that it does not block on a full pipe."""
     with suppress(ValueError):  # it was closed
         while stderr.read(65_536):
             pass

@@ -61,7 +61,7 @@ class Mosquitto:
             self._acl(acl) if acl is not None else "",
             f"persistence true\npersistence_location {folder}/\nautosave_interval 1",
             "autosave_on_changes true\nlog_dest stderr\nlog_type all",
-            # Started by root it would become another user, who cannot write here.
+            # Started by root, it would change to a user without write access here.
             "user root" if os.getuid() == 0 else "",
         ]
         (folder / "mosquitto.conf").write_text("\n".join(part for part in parts if part) + "\n")
@@ -149,7 +149,7 @@ class Mosquitto:
         self._process.send_signal(signal.SIGHUP)
 
     def pause(self) -> None:
-        """Let it answer nobody, from now on."""
+        """Make it unresponsive from now on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)

@@ -1,4 +1,4 @@
-"""A port that nobody else is given while whose it is does not listen on it."""
+"""A port that stays reserved while its owner does not listen on it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from weakref import finalize
 
 
 def port_for(owner: object) -> int:
-    """Return a port of loopback that is kept for somebody as long as it is there.
+    """Return a port of loopback that stays reserved as long as its owner exists.
 
     Args:
-        owner: Who listens on it, with SO_REUSEADDR, and may go away and come back.
+        owner: The listener, which uses SO_REUSEADDR, and may stop and start again.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

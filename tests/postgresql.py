@@ -89,7 +89,7 @@ def running_postgresql() -> Iterator[PostgreSQL]:
     """Run a server, or skip the test where PostgreSQL is not installed."""
     if shutil.which("initdb", path=PATH) is None:
         pytest.skip("PostgreSQL is not installed")
-    # Not in a folder of pytest's, which nobody else may enter.
+    # Not in a folder of pytest, which other users cannot enter.
     with TemporaryDirectory(prefix="rsnotify-postgresql-") as folder:
         if USER is not None:
             shutil.chown(folder, USER)

@@ -1,4 +1,4 @@
-"""A reader of the documentation, who does in a folder what a page says, line by line.
+"""A simulated reader of the documentation, who follows a page in a folder, line by line.
 
 A fence in another language than the shell's, that begins with the name of a file as a comment, is
 that file. A line for the shell is a command; what goes on until it is stopped stays running, as in
@@ -35,7 +35,7 @@ WORKS = re.compile(
 )
 #: The ports of the pages.
 PORTS = ("8000", "8001", "8010", "8080")
-#: Where each command listens that is not told.
+#: The default port of each command.
 DEFAULT_PORTS = {"hub": "8080", "source": "8000", "relay": "8000"}
 #: What the pages use of a checkout.
 CHECKOUT = (".env.example", "publisher", "subscriber")
@@ -106,7 +106,7 @@ def goes_on(command: str) -> bool:
 
 
 def place_of(command: str) -> str:
-    """Return what two commands have in common of which one takes the place of the other."""
+    """Return what identifies two commands if one replaces the other."""
     words = command.split()
     # Hubs and Sources take the same port, what follows only the same folder.
     return " ".join(words[:4] if words[1] in ("follow", "relay") else words[:2])

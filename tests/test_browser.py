@@ -67,7 +67,7 @@ async def clicks_types_and_presses(page: Page) -> None:
     ]
 
 
-async def test_it_does_what_a_person_would(browser: Browser, tmp_path: Path):
+async def test_it_acts_like_a_user(browser: Browser, tmp_path: Path):
     async with site() as url, browser.open(url, width=400, dark=True) as page:
         assert await page.text("#scheme") == "dark 400"
         await clicks_types_and_presses(page)
@@ -79,7 +79,7 @@ async def test_it_does_what_a_person_would(browser: Browser, tmp_path: Path):
             await page.until("1 > 2", seconds=0.2)
 
 
-async def test_it_sees_what_goes_wrong(browser: Browser):
+async def test_it_reports_errors_of_the_page(browser: Browser):
     script = """
     console.error("told");
     setTimeout(() => { throw new Error("thrown") });

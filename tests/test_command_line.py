@@ -75,7 +75,7 @@ def test_help_version_and_token_import_nothing_that_is_slow_to_import() -> None:
     assert loaded_by(["--help"], *helps, ["--version"], ["hub", "token"]) & HEAVY == set()
 
 
-def test_what_is_slow_to_import_is_known_by_its_name() -> None:
+def test_slow_modules_exist_under_the_checked_names() -> None:
     for name in HEAVY:
         import_module(name)
 
@@ -89,7 +89,7 @@ def test_packages_offer_all_their_names_though_they_import_none(package: str) ->
         _ = module.no_such_name
 
 
-def test_it_tells_its_version() -> None:
+def test_it_prints_its_version() -> None:
     assert re.fullmatch(r"rsnotify \d+\.\d+\.\d+\S*\n", help_of("rsnotify", "--version"))
 
 
@@ -115,7 +115,7 @@ def test_help_has_two_examples_that_the_command_understands(name: str) -> None:
 
 
 @each_command
-def test_help_names_values_by_what_they_mean_and_not_by_their_type(name: str) -> None:
+def test_help_names_values_by_their_meaning_and_not_by_their_type(name: str) -> None:
     assert re.findall(r"^  (?:-\S, )?(?:--\S+|[A-Z]+) <.*", help_of(name), re.MULTILINE) == []
 
 
@@ -127,7 +127,7 @@ def test_help_has_no_list_of_options_that_is_too_long_to_read(name: str) -> None
 
 
 @each_command
-def test_help_says_what_each_command_does_without_breaking_off(name: str) -> None:
+def test_help_describes_each_command_in_a_complete_sentence(name: str) -> None:
     assert re.findall(r".*\.\.\.$", help_of(name).partition("\nCommands:")[2], re.MULTILINE) == []
 
 
@@ -141,7 +141,8 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> N
         [
             sys.executable,
             "-c",
-            "import rsnotify.runtime.cli.application as a; a.application()(prog_name='rsnotify')",
+            "from rsnotify.runtime.cli.application import application\n"
+            "application()(prog_name='rsnotify')",
         ],
         env={**os.environ, **words, "_RSNOTIFY_COMPLETE": "complete_bash"},
         capture_output=True,
@@ -182,7 +183,7 @@ def test_so_is_a_value_that_only_the_command_itself_finds_wrong(
     assert "--port: " in str(ended.exception)
 
 
-def test_so_is_one_that_a_file_of_sources_would_have_had(tmp_path: Path) -> None:
+def test_so_is_an_option_of_a_file_of_sources(tmp_path: Path) -> None:
     source = f"[[source]]\nurl = 'http://127.0.0.1:9/'\ndest = '{tmp_path / 'copy'}'\n"
     (tmp_path / "fleet.toml").write_text(source)
     arguments = ["follow", "--config", str(tmp_path / "fleet.toml")]
@@ -193,7 +194,7 @@ def test_so_is_one_that_a_file_of_sources_would_have_had(tmp_path: Path) -> None
         assert str(ended.exception).startswith(f"the environment variable {variable}: ")
 
 
-def test_so_is_a_broker_that_is_none_where_one_source_is_followed(tmp_path: Path) -> None:
+def test_so_is_a_wrong_broker_for_a_single_source(tmp_path: Path) -> None:
     arguments = ["follow", "http://127.0.0.1:9/", str(tmp_path / "copy")]
     for name, value in (("mqtt-version", "4"), ("mqtt-url", "http://b.example")):
         variable = f"RSNOTIFY_FOLLOW_{name.upper().replace('-', '_')}"

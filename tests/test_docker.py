@@ -18,7 +18,7 @@ import pytest
 import yaml
 from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
 
-from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify.runtime.processes import free_port
 from tests.containers import (
     ROOT,
@@ -141,7 +141,7 @@ def test_every_container_is_read_only_and_without_privileges() -> None:
         assert int(service.get("user", image.user).split(":")[0]) > 0
 
 
-def test_what_is_kept_is_in_volumes() -> None:
+def test_all_data_is_in_volumes() -> None:
     for name, service in services(SETTINGS).items():
         kept = [volume.split(":")[1] for volume in service["volumes"] if volume[0] not in "./"]
         assert kept == (["/mosquitto/data"] if name == "mosquitto" else ["/data"])
@@ -157,7 +157,7 @@ def test_a_port_is_put_in_for_a_port_only_and_once(tmp_path: Path) -> None:
     )
 
 
-def test_the_hub_of_the_image_runs_and_keeps_what_it_accepted(installed: Installed) -> None:
+def test_the_hub_of_the_image_runs_and_keeps_accepted_fragments(installed: Installed) -> None:
     service = services(SETTINGS)["hub"]
     topic = SETTINGS["SOURCE_TOPICS"] + "channel.xml"
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_the_hub_of_the_image_does_not_start_in_the_open_without_grants(
     assert "Traceback" not in process.output()
 
 
-def test_more_sources_stand_in_a_file_as_the_readme_says(installed: Installed) -> None:
+def test_more_sources_are_in_a_file_as_in_the_readme(installed: Installed) -> None:
     (block,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "hub/README.md").read_text(), FLAGS)
     more = yaml.safe_load(block)["services"]["hub"]
     (mounted,) = more["volumes"]
@@ -334,7 +334,7 @@ def test_at_the_broker_the_hub_writes_and_a_subscriber_reads_and_neither_does_mo
     subscriber.close()
 
 
-def test_the_hub_of_the_image_brings_everything_to_the_broker(
+def test_the_hub_of_the_image_publishes_everything_to_the_broker(
     installed: Installed, broker: Broker
 ) -> None:
     broker.start().says("running")
@@ -344,14 +344,14 @@ def test_the_hub_of_the_image_brings_everything_to_the_broker(
     installed.machine.start(installed.image, services(SETTINGS)["hub"]).says("listening on")
     topic = SETTINGS["SOURCE_TOPICS"] + "mqtt.xml"
     assert installed.publish(topic, SETTINGS["SOURCE_TOKEN"]) == 202
-    name, heard = channel_name(installed.machine.here(topic)), ("", b"")
+    name, heard = channel_topic(installed.machine.here(topic)), ("", b"")
     while heard[0] != name:  # before it come topics of other tests
         heard = subscriber.received.get(timeout=PATIENCE)
     assert heard[1] == FRAGMENT
     subscriber.close()
 
 
-def test_what_the_hub_wrote_last_outlives_the_broker(broker: Broker) -> None:
+def test_the_last_messages_of_the_hub_survive_a_restart_of_the_broker(broker: Broker) -> None:
     process = broker.start()
     process.says("running")
     hub = broker.connect(*HUB)

@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from rsnotify.runtime.cli.application import application
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.command import app as hub_check
 from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 
@@ -28,7 +28,7 @@ ALL_PAGES = sorted(
 )
 #: What programs say that do not end by themselves.
 SAY = {"subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14")}
-#: What other such programs bring about.
+#: The results of other such programs.
 BRING = {
     "publisher/README.md: Serving the documents": "state/documents/capabilitylist.xml",
     "publisher/README.md: Several sets of resources": "state/texts/documents/capabilitylist.xml",
@@ -73,7 +73,7 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    """A hub and a Source of a small folder, for whoever follows."""
+    """A hub and a Source of a small folder, for programs that follow it."""
     with Reader(tmp_path_factory.mktemp("others") / "here") as reader:
         (reader.folder / "data").mkdir()
         (reader.folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
@@ -112,7 +112,7 @@ def test_every_program_in_the_documentation_runs(
     reader.end()
 
 
-def test_what_programs_bring_about_is_of_programs_that_there_are() -> None:
+def test_expected_results_belong_to_existing_programs() -> None:
     assert {*SAY, *BRING} <= {place for place, _ in programs()}
 
 
@@ -164,7 +164,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
         assert named_options(page) <= ours, page
 
 
-def test_every_option_of_what_follows_is_in_a_reference() -> None:
+def test_every_option_of_a_following_command_is_in_a_reference() -> None:
     for name, pages in {
         "follow": ["subscriber/README.md", "docs/mqtt.md"],
         "relay": [*PAGES, "docs/mqtt.md"],
@@ -189,7 +189,7 @@ def test_every_configuration_of_a_hub_is_one(page: str, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page, "toml")):
         file = tmp_path / f"{number}.toml"
         file.write_text(with_secrets(block))
-        assert load_configuration(str(file)).publishers
+        assert load_configuration(str(file)).access.publishers
 
 
 def anchors(page: Path) -> set[str]:

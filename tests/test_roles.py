@@ -1,4 +1,4 @@
-"""The first page and those for each role: whoever does what they say gets what they say."""
+"""The README and the pages for each role: their instructions work as described."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SHOWS = {
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda one: f"{one.page}: {one.heading}")
-def test_what_a_page_says_can_be_done(story: Story, tmp_path: Path) -> None:
+def test_the_instructions_of_a_page_work(story: Story, tmp_path: Path) -> None:
     if shutil.which("curl") is None and any(one.startswith("curl") for one in story.commands):
         pytest.skip("there is no curl")
     with Reader(tmp_path / "here") as reader:
         reader.do(story, SHOWS)
 
 
-def test_what_commands_have_to_print_is_of_commands_that_there_are() -> None:
+def test_expected_output_belongs_to_existing_commands() -> None:
     assert set(SHOWS) <= {command for story in STORIES for command in story.commands}

@@ -44,7 +44,7 @@ class Terminal:
         self._reader.start()
 
     def _read(self) -> None:
-        with suppress(OSError):  # how Linux says that nobody writes any more
+        with suppress(OSError):  # raised by Linux when no process has the terminal open for writing
             while part := os.read(self._main, 65_536):
                 with self._news:
                     self._written += part
@@ -114,7 +114,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("command", "shown"), COMMANDS)
-def test_a_log_line_stands_above_the_live_display(
+def test_a_log_line_appears_above_the_live_display(
     tmp_path: Path, command: Callable[[Path], tuple[str, ...]], shown: str
 ) -> None:
     with terminal(*command(tmp_path)) as screen:
@@ -129,7 +129,7 @@ def test_a_log_line_stands_above_the_live_display(
     assert sum(shown in line for line in lines) == 1, lines
 
 
-def test_what_is_logged_into_a_file_goes_there_and_not_into_the_terminal(tmp_path: Path) -> None:
+def test_a_log_in_a_file_does_not_appear_in_the_terminal(tmp_path: Path) -> None:
     errors = tmp_path / "errors"
     with terminal(*follow(tmp_path), errors=errors) as screen:
         screen.shows("changes applied", times=5)

@@ -54,7 +54,7 @@ def test_the_former_name_of_a_variable_is_read_with_a_warning(tmp_path: Path) ->
     assert "it has to be a whole number from 0 to 65,535" in errors
 
 
-def test_a_former_name_is_not_read_where_the_present_one_is_set(tmp_path: Path) -> None:
+def test_a_former_name_is_ignored_if_the_present_one_is_set(tmp_path: Path) -> None:
     environ = {"RSNOTIFY_PORT": "1", "RSNOTIFY_SOURCE_PORT": NO_PORT}
     errors = said("source", str(tmp_path), **environ)
     assert "RSNOTIFY_PORT is not used, since RSNOTIFY_SOURCE_PORT is set" in errors

@@ -59,7 +59,7 @@ def test_all_that_it_started_ends_with_it(how: signal.Signals) -> None:
         try:
             assert process.stdout.readline() == b"started\n"
             process.send_signal(how)
-            # The pipe ends when nobody holds it any more.
+            # The pipe ends when no process has it open any more.
             process.communicate(timeout=PATIENCE)
         finally:
             process.kill()

@@ -1,1 +1,1 @@
-"""`rsnotify demo`: a live Source, a hub and a Destination on this machine, and a page on them."""
+"""`rsnotify demo`: a Source, a hub and a Destination on this machine, with a page to watch them."""

@@ -1,4 +1,4 @@
-"""How the copy differs from the Source: looked up in the files, not asked of anybody."""
+"""The differences between the copy and the Source, found by reading the files of both."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _VERSION = re.compile(rb'owl:versionInfo "(\d+)"')
 
 
 class CopyState(StrEnum):
-    """How one resource is held: one letter, since a page is sent hundreds of them at a time."""
+    """The state of one resource in the copy: one letter, since each frame has hundreds of them."""
 
     SAME = "s"
-    #: In another version.
+    #: The copy has another version.
     OLD = "o"
-    #: Not at all.
+    #: The copy lacks it.
     MISSING = "m"
-    #: Though the Source has deleted it.
+    #: The copy has it, but the Source has deleted it.
     LEFT = "l"
-    #: Nowhere: neither has it.
+    #: Neither has it.
     NONE = "n"
 
 
 class CopyDifference(Struct, frozen=True):
-    """How a whole copy differs.
+    """The differences of a whole copy.
 
     Args:
         states: A letter for each resource.
         behind: How many changes the copy lacks.
-        differing: How many resources are not as the Source has them.
+        differing: How many resources differ from those of the Source.
     """
 
     states: str
@@ -43,21 +43,21 @@ class CopyDifference(Struct, frozen=True):
 
 
 class Comparison:
-    """Compares a copy again and again.
+    """Compares a copy with the Source, as often as needed.
 
     Args:
-        resources: What the Source has.
-        folder: Where the copy is.
+        resources: The resources of the Source.
+        folder: The folder of the copy.
     """
 
     def __init__(self, resources: Sequence[ObservedResource], folder: Path) -> None:
         self._resources = resources
         self._folder = folder
-        #: The last version of each resource that the copy was seen to hold.
+        #: The last version of each resource that was seen in the copy.
         self._held = [0] * len(resources)
 
-    def look(self) -> CopyDifference:
-        """Compare now."""
+    def compare(self) -> CopyDifference:
+        """Return the differences now."""
         states, behind = [], 0
         for number, resource in enumerate(self._resources):
             version, content = resource.version, resource.content

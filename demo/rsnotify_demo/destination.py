@@ -13,12 +13,12 @@ import msgspec
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.processes import Process, ProcessError
 
-#: A line of the log: when, how important, who, what.
+#: A line of the log: datetime, level, logger, message.
 _LINE = re.compile(r"^\S+ (?:INFO|WARNING) rsnotify\.subscriber: (.*)$")
 
 
 class ProcessState(StrEnum):
-    """Whether the process runs."""
+    """The state of the process."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -27,7 +27,7 @@ class ProcessState(StrEnum):
 
 
 class DestinationStatus(msgspec.Struct):
-    """What `rsnotify follow --json` tells about each second."""
+    """The status that `rsnotify follow --json` prints about each second."""
 
     resources: int = 0
     applied: int = 0
@@ -40,56 +40,56 @@ class DestinationStatus(msgspec.Struct):
 
 
 class DemoDestination:
-    """Follows a Source as long as it is wanted to.
+    """Follows a Source, between `start` and `stop`.
 
     Args:
         source: The Source's URL.
-        folder: The copy.
-        heard: Called with each status.
+        folder: The folder of the copy.
+        on_status: Called with each status.
 
     Attributes:
-        life: Whether it runs.
-        status: The last one it told.
+        state: The state of the process.
+        status: The last status.
     """
 
     def __init__(
-        self, source: str, folder: Path, heard: Callable[[DestinationStatus], None]
+        self, source: str, folder: Path, on_status: Callable[[DestinationStatus], None]
     ) -> None:
         self._source = source
-        self._heard = heard
+        self._on_status = on_status
         self._log = folder.with_name("destination.log")
-        self._read = 0
-        self._wanted = asyncio.Event()
-        self._unwanted = asyncio.Event()
+        self._log_position = 0
+        self._started = asyncio.Event()
+        self._stopped = asyncio.Event()
         self.folder = folder
-        self.life = ProcessState.STOPPED
+        self.state = ProcessState.STOPPED
         self.status = DestinationStatus()
         self.start()
 
     @property
-    def wanted(self) -> bool:
-        """Tell whether it is to run."""
-        return self._wanted.is_set()
+    def started(self) -> bool:
+        """Whether it should run."""
+        return self._started.is_set()
 
     def start(self) -> None:
-        """Let it run."""
-        self._unwanted.clear()
-        self._wanted.set()
+        """Start the process, in `run`."""
+        self._stopped.clear()
+        self._started.set()
 
     def stop(self) -> None:
-        """Let it not run."""
-        self._wanted.clear()
-        self._unwanted.set()
+        """Stop the process, in `run`."""
+        self._started.clear()
+        self._stopped.set()
 
     async def run(self) -> None:
-        """Do what is wanted until cancelled.
+        """Start and stop the process as requested, until cancelled.
 
         Raises:
-            ProcessError: It ended of itself.
+            ProcessError: The process ended by itself.
         """
         while True:
-            await self._wanted.wait()
-            self.life = ProcessState.STARTING
+            await self._started.wait()
+            self.state = ProcessState.STARTING
             process = await Process.start(
                 *("-v", "follow", self._source, str(self.folder), "--json"),
                 "--allow-private-addresses",
@@ -97,39 +97,39 @@ class DemoDestination:
             )
             try:
                 await self._follow(process)
-                self.life = ProcessState.STOPPING
+                self.state = ProcessState.STOPPING
             finally:
                 await process.stop()
-                self.life = ProcessState.STOPPED
+                self.state = ProcessState.STOPPED
 
     async def _follow(self, process: Process) -> None:
-        listening = asyncio.create_task(self._listen(process))
-        unwanted = asyncio.create_task(self._unwanted.wait())
+        reading = asyncio.create_task(self._read_status(process))
+        stopped = asyncio.create_task(self._stopped.wait())
         try:
-            await asyncio.wait({listening, unwanted}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            unwanted.cancel()
-            listening.cancel()
-        if listening.done() and not listening.cancelled():
-            listening.result()
-            if self.wanted:
-                raise ProcessError("rsnotify follow ended; it should have gone on")
+            stopped.cancel()
+            reading.cancel()
+        if reading.done() and not reading.cancelled():
+            reading.result()
+            if self.started:
+                raise ProcessError("rsnotify follow ended unexpectedly")
 
-    async def _listen(self, process: Process) -> None:
+    async def _read_status(self, process: Process) -> None:
         async for line in process.lines():
-            self.life = ProcessState.RUNNING
+            self.state = ProcessState.RUNNING
             self.status = msgspec.json.decode(line, type=DestinationStatus)
-            self._heard(self.status)
+            self._on_status(self.status)
 
-    def notes(self) -> list[str]:
-        """Return what it has written into its log since this was called last."""
+    def new_messages(self) -> list[str]:
+        """Return the messages in its log since the last call."""
         try:
             with self._log.open("rb") as log:
-                log.seek(self._read)
+                log.seek(self._log_position)
                 text = log.read()
         except OSError:
             return []
         whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
+        self._log_position += len(whole)
         matches = map(_LINE.match, whole.decode(errors="replace").splitlines())
         return [match.group(1) for match in matches if match]

@@ -1,4 +1,4 @@
-"""What the Source of the demo publishes: a folder of observations that changes fast."""
+"""The resources of the demo: a folder of observations that change fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 #: How many sensors report all the time.
 SENSORS = 60
-#: How many stations report together, in a flood.
+#: How many stations report at once, in a flood.
 STATIONS = 440
 
 _OBSERVATION = """\
@@ -26,19 +26,19 @@ _OBSERVATION = """\
     sosa:hasSimpleResult {value:.2f} ;
     sosa:resultTime "{time}"^^xsd:dateTime .
 """
-#: Seconds over which the rate is told.
+#: Seconds over which the rate is averaged.
 _WINDOW = 5.0
-#: How many files of a flood are written before others have a turn.
+#: How many files of a flood are written before other tasks may run.
 _AT_ONCE = 20
 
 
 class ObservedResource(Struct):
-    """One resource as the Source has it.
+    """One resource of the Source.
 
     Args:
         name: The name of its file.
-        version: How often it changed, by a deletion too.
-        content: What it holds; None if it is not there.
+        version: How often it has changed, including deletions.
+        content: Its content; None if it does not exist.
     """
 
     name: str
@@ -47,21 +47,21 @@ class ObservedResource(Struct):
 
 
 class Observations:
-    """A folder of linked data that changes fast: one small Turtle file a sensor.
+    """A folder of linked data that changes fast: one small Turtle file per sensor.
 
     Args:
-        folder: Where the files are; it is made and filled.
+        folder: The folder, which is created and filled.
 
     Attributes:
-        resources: All that there are, and those that a flood will bring.
-        changes: How many changes there were since it was filled.
-        flooding: Whether a flood is under way.
+        resources: All resources, including those that the first flood will create.
+        changes: How many changes there were since the folder was filled.
+        flooding: Whether a flood is in progress.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._random = Random()
-        self._lately: deque[tuple[float, int]] = deque()
+        self._recent: deque[tuple[float, int]] = deque()
         self._sensors = [ObservedResource(f"sensor-{number:02}.ttl") for number in range(SENSORS)]
         self._stations = [
             ObservedResource(f"station-{number:03}.ttl") for number in range(STATIONS)
@@ -75,7 +75,7 @@ class Observations:
         self.changes = 0
 
     def change(self) -> None:
-        """Update a file; now and then take one away, or bring it back."""
+        """Update a file; now and then delete one, or create it again."""
         sensor = self._random.choice(self._sensors)
         if sensor.content is not None and self._random.random() < 0.05:
             self._remove(sensor)
@@ -83,7 +83,7 @@ class Observations:
             self._observe(sensor)
 
     async def flood(self) -> None:
-        """Let all stations report at once. A flood that is asked for during one is that one."""
+        """Let all stations report at once; during a flood this does nothing."""
         if self.flooding:
             return
         self.flooding = True
@@ -96,15 +96,15 @@ class Observations:
             self.flooding = False
 
     def per_second(self, now: float) -> float:
-        """Return how many changes there were a second lately.
+        """Return the recent rate of changes per second.
 
         Args:
-            now: Seconds on any clock that this is always called with.
+            now: Seconds, always of the same clock.
         """
-        self._lately.append((now, self.changes))
-        while now - self._lately[0][0] > _WINDOW:
-            self._lately.popleft()
-        since, before = self._lately[0]
+        self._recent.append((now, self.changes))
+        while now - self._recent[0][0] > _WINDOW:
+            self._recent.popleft()
+        since, before = self._recent[0]
         return (self.changes - before) / (now - since) if now > since else 0.0
 
     def _remove(self, resource: ObservedResource) -> None:
@@ -122,7 +122,7 @@ class Observations:
             time=datetime.now(UTC).isoformat(),
         )
         resource.content = text.encode()
-        # A Source replaces its files whole, so that nobody reads half of one.
+        # Replace the file atomically, so that no reader sees half of it.
         temporary = self._folder / f".{resource.name}"
         temporary.write_bytes(resource.content)
         temporary.replace(self._folder / resource.name)

@@ -1,4 +1,4 @@
-"""The page of the demo over HTTP: its files, what it shows, and its buttons."""
+"""The page of the demo over HTTP: its files, its events, and its buttons."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 
 from rsnotify.runtime.cli.listening import address, listen
-from rsnotify_demo.scene import Frame, Point, Scene
-from rsnotify_demo.story import Sentence
+from rsnotify_demo.event_log import LoggedEvent
+from rsnotify_demo.monitor import DemoMonitor, Frame, Point
 
 _STATIC = Path(__file__).with_name("static")
 _CONTENT_TYPES = {
@@ -21,7 +21,7 @@ _CONTENT_TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-#: Its own files and nothing else; no string becomes markup or code.
+#: The page may only load its own files, and no string becomes markup or code.
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -37,7 +37,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What does not change: where everything is."""
+    """The addresses of all parts, and the rate, which do not change."""
 
     source: str
     hub: str
@@ -46,28 +46,28 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is sent to a page: at first all there is, then what is new."""
+    """A message to a page: the first has everything, the others only what is new."""
 
     frame: Frame
-    told: list[Sentence] = []
+    events: list[LoggedEvent] = msgspec.field(name="told", default_factory=list)
     past: list[Point] = []
     facts: Facts | None = None
 
 
 @asynccontextmanager
-async def serve_page(scene: Scene, facts: Facts, port: int) -> AsyncIterator[str]:
+async def serve_page(monitor: DemoMonitor, facts: Facts, port: int) -> AsyncIterator[str]:
     """Serve the page.
 
     Args:
-        scene: What there is to see.
-        facts: Where everything is.
-        port: Where to listen; 0 takes a free one.
+        monitor: The observed state, and the actions.
+        facts: The addresses of all parts.
+        port: The port; 0 for a free one.
 
     Returns:
         A context with its URL.
 
     Raises:
-        ConfigurationError: The port cannot be had.
+        ConfigurationError: The port is not available.
     """
     with listen("127.0.0.1", port) as listener:
         ended = asyncio.Event()
@@ -75,8 +75,8 @@ async def serve_page(scene: Scene, facts: Facts, port: int) -> AsyncIterator[str
         for path in _STATIC.iterdir():
             name = "" if path.name == "index.html" else path.name
             app.router.add_get(f"/{name}", _file(path))
-        app.router.add_get("/events", _events(scene, facts, ended))
-        app.router.add_post("/do/{action}", _action(scene))
+        app.router.add_get("/events", _events(monitor, facts, ended))
+        app.router.add_post("/do/{action}", _action(monitor))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
@@ -89,7 +89,7 @@ async def serve_page(scene: Scene, facts: Facts, port: int) -> AsyncIterator[str
 
 @web.middleware
 async def _only_this_machine(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Refuse what another site makes a browser here ask for, also by a name that points here."""
+    """Refuse requests that another site makes a browser send here (CSRF, DNS rebinding)."""
     host, own = request.host.rpartition(":")[0], f"http://{request.host}"
     if host not in _LOCAL or request.headers.get("Origin", own) != own:
         raise web.HTTPForbidden(text="the demo is for pages of its own\n")
@@ -105,9 +105,9 @@ def _file(path: Path) -> _Handler:
     return answer
 
 
-def _action(scene: Scene) -> _Handler:
+def _action(monitor: DemoMonitor) -> _Handler:
     async def answer(request: web.Request) -> web.Response:
-        action = scene.actions.get(request.match_info["action"])
+        action = monitor.actions.get(request.match_info["action"])
         if action is None:
             raise web.HTTPNotFound
         action()
@@ -116,14 +116,14 @@ def _action(scene: Scene) -> _Handler:
     return answer
 
 
-def _events(scene: Scene, facts: Facts, ended: asyncio.Event) -> _Handler:
-    """Send each frame (Server-Sent Events), leaving out those for which a page is too slow."""
+def _events(monitor: DemoMonitor, facts: Facts, ended: asyncio.Event) -> _Handler:
+    """Send frames as Server-Sent Events; a slow page gets fewer of them."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         ending = asyncio.create_task(ended.wait())
-        sending = asyncio.create_task(_send(scene, facts, response))
+        sending = asyncio.create_task(_send(monitor, facts, response))
         try:
             await asyncio.wait({ending, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -135,14 +135,14 @@ def _events(scene: Scene, facts: Facts, ended: asyncio.Event) -> _Handler:
     return answer
 
 
-async def _send(scene: Scene, facts: Facts, response: web.StreamResponse) -> None:
+async def _send(monitor: DemoMonitor, facts: Facts, response: web.StreamResponse) -> None:
     last = 0
     while True:
-        frame, told = await scene.next_frame()
-        new = [sentence for sentence in told if sentence.number > last]
+        frame, events = await monitor.next_frame()
+        new = [event for event in events if event.number > last]
         first = last == 0
-        last = told[-1].number if told else last
+        last = events[-1].number if events else last
         message = PageMessage(
-            frame, new, list(scene.past) if first else [], facts if first else None
+            frame, new, list(monitor.past) if first else [], facts if first else None
         )
         await response.write(b"data: " + msgspec.json.encode(message) + b"\n\n")

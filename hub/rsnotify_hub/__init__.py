@@ -1,8 +1,8 @@
-"""The hub: takes changes from Sources, keeps them durably, and pushes them to Destinations.
+"""The hub: accepts changes from Sources, stores them durably, and pushes them to Destinations.
 
-Handlers decide (`websub`, `websocket`), the log keeps and hands on (`log`), channels deliver
-(`websub.channel`, `websocket.subscribers`); `hub` puts everything together, and `serving` puts
-it on the network. The decisions themselves stand without I/O, such as `log.fragments`,
-`subscriptions`, `websub.forms`, `websub.pinging.channel_lists`, `websocket.frames` and
-`access.grants`.
+Handlers accept requests (`websub`, `websocket`, `mqtt.inbox`), the log stores fragments and passes
+them on (`log`), and delivery channels send them (`websub.channel`, `websocket.subscribers`,
+`mqtt.bridge`). `hub` connects these parts, and `application` serves them over HTTP. The decisions
+are made without I/O, for example in `log.fragments`, `subscriptions`, `websub.forms`,
+`websub.pinging.channel_lists`, `websocket.frames` and `access.grants`.
 """

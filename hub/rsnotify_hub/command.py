@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,24 +14,27 @@ from rsnotify.runtime.cli.running import run
 from rsnotify.runtime.config.former_variables import warn_of_former
 from rsnotify_hub.admin.command import commands as hub
 
+if TYPE_CHECKING:
+    import asyncio
+
 __all__ = ["hub"]
 
 log = logging.getLogger("rsnotify.hub")
 
 _FORMER_CONFIG = "RSNOTIFY_CONFIG"
-#: How many objects more than before there are when Python looks for cycles.
-COLLECT_AFTER = 50_000
+#: The number of new objects after which Python collects garbage.
+GC_THRESHOLD = 50_000
 
 
-def collect_seldom() -> None:
-    """Let Python look for cycles seldom, and not among what stays.
+def reduce_garbage_collection() -> None:
+    """Make Python's cycle collector run rarely, and ignore all present objects.
 
-    Each message makes thousands of objects at once, one group for every subscriber, and none of
-    them is in a cycle: to look there each time took a quarter of the processor's time.
+    Each message creates thousands of objects at once, one group per subscriber, none of them in a
+    cycle; with the default threshold the collector took a quarter of the CPU time.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, 20, 20)
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
 
 
 @hub.callback(invoke_without_command=True)
@@ -44,13 +46,11 @@ def run_hub(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", help="The port; 0 takes a free one.", show_default="8080"),
+        typer.Option(metavar="PORT", help="The port; 0 chooses a free one.", show_default="8080"),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="The folder that keeps everything.", show_default="rsnotify-hub"
-        ),
+        typer.Option(metavar="DIR", help="The folder for all data.", show_default="rsnotify-hub"),
     ] = None,
     config: Annotated[
         str | None,
@@ -63,13 +63,13 @@ def run_hub(
     public_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="How others reach this hub.", show_default="from host and port"
+            metavar="URL", help="The URL of this hub for others.", show_default="from host and port"
         ),
     ] = None,
     allow_private_addresses: Annotated[
         bool,
         typer.Option(
-            "--allow-private-addresses", help="Let callbacks and channels be at such addresses."
+            "--allow-private-addresses", help="Allow callbacks and channels at such addresses."
         ),
     ] = False,
 ) -> None:
@@ -84,9 +84,9 @@ def run_hub(
     if context.invoked_subcommand is not None:
         return
 
-    from rsnotify_hub.serving.application import serve
-    from rsnotify_hub.serving.logs import write_json
-    from rsnotify_hub.settings.loading import ConfigurationSource
+    from rsnotify_hub.application import serve
+    from rsnotify_hub.config.loading import ConfigurationSource
+    from rsnotify_hub.logging_setup import use_json_logs
 
     options: dict[str, object] = {
         "host": host,
@@ -95,12 +95,14 @@ def run_hub(
         "public_url": public_url,
     }
     # The configuration reads the environment itself, and names the variable if one is wrong.
-    options = {name: one for name, one in options.items() if not from_environment(context, name)}
+    options = {
+        name: value for name, value in options.items() if not from_environment(context, name)
+    }
     options["allow_private_addresses"] = allow_private_addresses or None
     source = ConfigurationSource(config, os.environ, options)
     configuration = source.load()
-    if configuration.log_format == "json":
-        write_json(logging.getLogger())
+    if configuration.server.log_format == "json":
+        use_json_logs(logging.getLogger())
     for former, present in source.former().items():
         warn_of_former(former, present)
     if config and config == os.environ.get(_FORMER_CONFIG):
@@ -110,7 +112,7 @@ def run_hub(
 
     async def main(stop: asyncio.Event) -> None:
         async with serve(configuration, source=source) as url:
-            collect_seldom()
+            reduce_garbage_collection()
             typer.echo(f"rsnotify hub listening on {url}")
             await stop.wait()
 

@@ -1,4 +1,4 @@
-"""Whether the hub can do its work: `GET /readyz`."""
+"""The readiness check of `GET /readyz`: whether the store can be written."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ import asyncio
 from rsnotify.errors import StorageError
 from rsnotify_hub.log.store import Store
 
-#: How long the store may take, in seconds.
+#: The timeout of the check, in seconds.
 SECONDS = 5.0
 
 
 class Readiness:
-    """Asks the store to write something.
-
-    Args:
-        store: Keeps everything.
-        seconds: How long it may take.
-    """
+    """Checks that the store can be written."""
 
     def __init__(self, store: Store, *, seconds: float = SECONDS) -> None:
         self._store = store
@@ -25,14 +20,14 @@ class Readiness:
         self._checking: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
-        """Check, or share a check that is under way: asking often costs no more writes.
+        """Check, or share a check that is under way, so frequent requests cost no more writes.
 
         Raises:
-            StorageError: The store cannot be written, or not in time.
+            StorageError: The store cannot be written in time.
         """
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._store.check())
-            self._checking.add_done_callback(_look)  # nobody may be waiting any more
+            self._checking.add_done_callback(_retrieve_error)  # even if all callers have gone
         checking = self._checking
         await asyncio.wait([checking], timeout=self._seconds)
         if not checking.done():
@@ -40,11 +35,10 @@ class Readiness:
         checking.result()
 
     async def close(self) -> None:
-        """Wait for a check that is under way."""
         if self._checking is not None:
             await asyncio.wait([self._checking])
 
 
-def _look(checked: asyncio.Task[None]) -> None:
+def _retrieve_error(checked: asyncio.Task[None]) -> None:
     if not checked.cancelled():
         checked.exception()

@@ -1,4 +1,4 @@
-"""The hub put together: the store, the logs, the channels and the handlers."""
+"""The hub as a whole: the store, the logs, the transports and the handlers."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
-from rsnotify_hub.access.limits import Limits
-from rsnotify_hub.access.topic_room import TopicRoom
+from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
-from rsnotify_hub.admin.office import Office
-from rsnotify_hub.admin.rates import Rates
 from rsnotify_hub.admin.reports import Reports
+from rsnotify_hub.admin.service import AdminService
+from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.admin.views import lag_seconds
-from rsnotify_hub.client import open_client
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.change_memory.handler import HubChangeMemory
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.health import Readiness
-from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.http.client import open_client
+from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.sqlite_writing import LogRetention
 from rsnotify_hub.log.store import Store
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.memory.handler import ChangeMemory
-from rsnotify_hub.metrics import Metrics, Readings
-from rsnotify_hub.mqtt.bridge import Bridge
-from rsnotify_hub.selecting.sieve import Sieve
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.metrics import HubReadings, Metrics
+from rsnotify_hub.mqtt.bridge import MqttBridge
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.selections import SelectionGroups
@@ -55,85 +54,84 @@ Clock = Callable[[], Instant]
 
 _VERSION = version("rsnotify")
 
-#: How often leases are ended and quiet logs trimmed, in seconds.
-_HOUSEKEEPING_SECONDS = 60
+#: How often expired leases are ended and quiet logs trimmed, in seconds.
+_CLEAN_UP_SECONDS = 60
 
 
-class Hub:
-    """A hub, apart from its HTTP server. Made by `open_hub`.
-
-    Args:
-        configuration: The settings.
-        store: Keeps everything.
-        client: The guarded HTTP client.
-        requests: Makes the requests to callbacks.
-        gate: Says who may do what.
-        limits: Say how often.
-        public_url: How others reach it, ending in `/`.
-        clock: Tells the current instant.
+class HubService:
+    """A hub without its HTTP server. Created by `open_hub`.
 
     Attributes:
-        store: Keeps everything.
-        gate: Says who may do what.
-        limits: Say how often one client may.
-        statistics: What it has done.
+        store: The store.
+        gate: Decides who may do what.
+        statistics: Counts what the hub has done.
         websub: Handles `POST /websub`.
         websockets: Handles `GET /ws`.
-        memory: Handles `GET /topics`.
+        change_memory: Handles `GET /topics`.
         admin: Handles `/admin/`.
-        metrics: Answers `GET /metrics`.
-        connections: Counts the connections to its server; whoever serves it sets this.
-        readiness: Says whether the hub can do its work.
+        metrics: Handles `GET /metrics`.
+        connections: Counts the connections to its server, which sets this.
+        readiness: Checks whether the hub can do its work.
     """
 
     def __init__(
         self,
-        configuration: Configuration,
+        configuration: HubConfiguration,
         store: Store,
         client: aiohttp.ClientSession,
         requests: CallbackRequests,
         gate: Gate,
-        limits: Limits,
+        limits: RateLimits,
         *,
         public_url: str,
         clock: Clock,
     ) -> None:
+        websub, websocket, mqtt = configuration.websub, configuration.websocket, configuration.mqtt
         self.store = store
         self.gate = gate
-        self.limits = limits
         self.statistics = Statistics()
         self._clock = clock
         self._intent_requests = IntentRequests(
-            requests, Retry(configuration.retry_seconds), configuration.callback_seconds
+            requests, Retry(websub.retry_seconds), websub.callback_seconds
         )
-        self._live = WebSocketChannel(configuration, self.statistics)
-        self._sieve = Sieve()
-        self._selections = SelectionGroups(self._live, self._sieve, configuration.max_selections)
+        self._live = WebSocketChannel(websocket, self.statistics)
+        self._filters = FilterCache()
+        self._selections = SelectionGroups(self._live, self._filters, websocket.max_selections)
         self._callbacks = WebSubChannel(
-            store, requests, self._intent_requests, configuration, clock, self.statistics
+            store, requests, self._intent_requests, websub, clock, self.statistics
         )
-        rates = Rates(clock)
+        rates = TopicRates(clock)
         self._bridge = None
         broker = None
-        if configuration.mqtt_url is not None:
-            self._bridge = Bridge(
-                configuration.mqtt_url, configuration, store, self.statistics, self._sieve
+        if mqtt.url is not None:
+            self._bridge = MqttBridge(
+                mqtt,
+                store,
+                self.statistics,
+                self._filters,
+                max_selections=websocket.max_selections,
+                retry_seconds=websub.retry_seconds,
             )
-            broker = parse_broker(configuration.mqtt_public_url or configuration.mqtt_url)
+            broker = parse_broker(mqtt.public_url or mqtt.url)
         channels = (self._live, self._selections, self._callbacks, rates)
-        self._topics = Topics(
+        self._topics = TopicLogs(
             store, (*channels, self._bridge) if self._bridge else channels, self.statistics
         )
-        gate.room = TopicRoom(self._topics, configuration.max_topics_per_publisher)
+        gate.topic_quota = TopicQuota(self._topics, configuration.limits.max_topics_per_publisher)
         self._verification = IntentVerification(
-            self._callbacks, self._topics, self._intent_requests, configuration, clock
+            self._callbacks, self._topics, self._intent_requests, websub, clock
         )
-        self._intake = intake = Intake(gate, configuration, clock)
-        self._pings = PingHandler(self._topics, client, configuration, clock)
-        self.websub = WebSubHandler(
-            intake, self._topics, self._pings, self._verification, limits, configuration
+        self._intake = intake = FragmentIntake(gate, configuration.intake, clock)
+        self._pings = PingHandler(
+            self._topics,
+            client,
+            websub,
+            configuration.intake,
+            open_topics=configuration.access.open_topics,
+            clock=clock,
         )
-        self.memory = ChangeMemory(self._topics, public_url + "topics", broker)
+        self.websub = WebSubHandler(intake, self._topics, self._pings, self._verification, limits)
+        self.change_memory = HubChangeMemory(self._topics, public_url + "topics", broker)
         self.websockets = WebSocketHandler(
             intake,
             self._topics,
@@ -141,7 +139,7 @@ class Hub:
             self._selections,
             limits,
             self.statistics,
-            configuration,
+            websocket,
             public_url=public_url,
         )
         reports = Reports(
@@ -154,17 +152,17 @@ class Hub:
             version=_VERSION,
             clock=clock,
         )
-        office = Office(self._topics, self._callbacks, reports)
+        service = AdminService(self._topics, self._callbacks, reports)
         self.metrics = Metrics(self._readings)
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store)
-        self.admin = AdminApi(office, gate, self.statistics, version=_VERSION)
+        self.admin = AdminApi(service, gate, self.statistics, version=_VERSION)
 
     async def start(self) -> None:
-        """Take up what the store kept.
+        """Load the state from the store.
 
         Raises:
-            StorageError: It cannot be read.
+            StorageError: The store cannot be read.
         """
         self._topics.start(await self.store.logs())
         self._callbacks.start(
@@ -174,7 +172,7 @@ class Hub:
             await self._bridge.start(self._topics, self._intake)
 
     async def close(self) -> None:
-        """Let what was published become durable, and stop delivering."""
+        """Wait until everything published is durable, and stop delivering."""
         await self.readiness.close()
         await self._verification.close()
         await self._intent_requests.close()
@@ -183,13 +181,12 @@ class Hub:
             await self._bridge.close()
         await self._topics.close()
         self._selections.close()
-        self._sieve.close()
+        self._filters.close()
         await self._callbacks.close()
 
-    def _readings(self) -> Readings:
-        """Look at everything that `/metrics` tells."""
+    def _readings(self) -> HubReadings:
         now, deliveries = self._clock(), self._callbacks.all()
-        return Readings(
+        return HubReadings(
             version=_VERSION,
             statistics=self.statistics,
             logs=self._topics.states(),
@@ -200,49 +197,51 @@ class Hub:
             websocket_queue=self.websockets.queued(),
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
-            mqtt=self._bridge.reading(self._topics) if self._bridge else None,
+            mqtt=self._bridge.state(self._topics) if self._bridge else None,
         )
 
-    async def keep_house(self) -> None:
-        """End leases, and trim logs that nobody publishes to."""
+    async def clean_up(self) -> None:
+        """End expired leases, and trim logs that nobody publishes to."""
         try:
             await self._callbacks.expire()
             await self._topics.trim()
         except StorageError as error:
-            log.warning("housekeeping must wait: %s", error)
+            log.warning("leases and logs cannot be cleaned up now: %s", error)
 
 
 @asynccontextmanager
 async def open_hub(
-    configuration: Configuration, *, public_url: str, anonymous: bool, clock: Clock
-) -> AsyncIterator[Hub]:
-    """Open everything a hub needs, and close it in order.
+    configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock
+) -> AsyncIterator[HubService]:
+    """Return a context with a running hub; leaving it closes the hub and its resources in order.
 
     Args:
         configuration: The settings.
-        public_url: How others reach it, ending in `/`.
-        anonymous: Whether local peers may publish without a token if there are no publishers.
-        clock: Tells the current instant.
+        public_url: The hub's URL for others, ending in `/`.
+        anonymous: Whether programs on this machine may publish without a token if there are no
+            publishers.
+        clock: Returns the current instant.
 
     Raises:
         ConfigurationError: The data folder cannot be used.
-        StorageError: What is in it cannot be read.
+        StorageError: Its content cannot be read.
     """
-    retention = Retention(
-        size=configuration.log_bytes, age=timedelta(seconds=configuration.log_seconds)
+    websub = configuration.websub
+    retention = LogRetention(
+        size=configuration.log.log_bytes, age=timedelta(seconds=configuration.log.log_seconds)
     )
     async with AsyncExitStack() as stack:
-        store = SqliteStore(Path(configuration.data), retention, clock)
+        store = SqliteStore(Path(configuration.log.data), retention, clock)
         stack.push_async_callback(store.close)
         client = await stack.enter_async_context(
             open_client(
-                allow_private_addresses=configuration.allow_private_addresses,
-                seconds=configuration.callback_seconds,
+                allow_private_addresses=websub.allow_private_addresses,
+                seconds=websub.callback_seconds,
             )
         )
         callback_client = await stack.enter_async_context(
             open_client(
-                allow_private_addresses=configuration.allow_private_addresses,
+                allow_private_addresses=websub.allow_private_addresses,
                 seconds=None,
                 connections=0,
                 per_host=0,
@@ -251,20 +250,20 @@ async def open_hub(
         requests = CallbackRequests(
             callback_client,
             public_url + "websub",
-            method=configuration.signature,
+            method=websub.signature,
             clock=clock,
-            allow_private_addresses=configuration.allow_private_addresses,
+            allow_private_addresses=websub.allow_private_addresses,
         )
         stack.callback(requests.close)
-        limits = Limits(configuration)
+        limits = RateLimits(configuration.limits)
         gate = Gate(grants_of(configuration, anonymous=anonymous), limits.tokens)
-        hub = Hub(
+        hub = HubService(
             configuration, store, client, requests, gate, limits, public_url=public_url, clock=clock
         )
         stack.push_async_callback(hub.close)
         await hub.start()
         scheduler = AsyncIOScheduler(timezone=UTC)
-        scheduler.add_job(hub.keep_house, "interval", seconds=_HOUSEKEEPING_SECONDS)
+        scheduler.add_job(hub.clean_up, "interval", seconds=_CLEAN_UP_SECONDS)
         scheduler.start()
         stack.callback(scheduler.shutdown, wait=False)
         yield hub

@@ -1,4 +1,4 @@
-"""What every way in for fragments asks first: may they publish, and is it a fragment."""
+"""The checks on a publication that all transports share: permission, size and content."""
 
 from __future__ import annotations
 
@@ -6,62 +6,40 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from aiohttp import web
-
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import DocumentLimits
-from rsnotify_hub.access.gate import Gate, Permission
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.access.gate import Gate
+from rsnotify_hub.config.configuration import IntakeConfig
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 
-#: Beyond this many bytes a fragment is read in a thread, so that the others do not wait.
-_READ_AT_ONCE = 64 * 1024
+#: Fragments of more bytes are read in a thread, so that the event loop is not blocked.
+_MAX_INLINE_BYTES = 64 * 1024
 
 
-class Intake:
-    """Checks publishers and their fragments.
+class FragmentIntake:
+    """Reads and checks fragments.
 
-    Args:
-        gate: Says who may publish.
-        configuration: How large a fragment may be.
-        clock: Tells the current instant.
+    Attributes:
+        gate: Decides who may publish.
+        max_bytes: The largest fragment.
+        request_seconds: How long the body of a request may take to arrive.
     """
 
-    def __init__(
-        self, gate: Gate, configuration: Configuration, clock: Callable[[], Instant]
-    ) -> None:
-        self._gate = gate
+    def __init__(self, gate: Gate, config: IntakeConfig, clock: Callable[[], Instant]) -> None:
+        self.gate = gate
+        self.max_bytes = config.max_fragment_bytes
+        self.request_seconds = config.request_seconds
         self._clock = clock
         self._limits = DocumentLimits(
-            document_bytes=configuration.max_fragment_bytes, links=configuration.max_links
+            document_bytes=config.max_fragment_bytes, links=config.max_links
         )
-
-    def check_publisher(self, request: web.Request, topic: str) -> Permission:
-        """Check that a request may publish on a topic (`Gate.check_publisher`).
-
-        Raises:
-            Refusal: It may not.
-        """
-        return self._gate.check_publisher(request, topic)
-
-    def check_ping(self, request: web.Request, topic: str) -> None:
-        """Check that a request may have a topic fetched.
-
-        Raises:
-            Refusal: It may not.
-        """
-        self._gate.check_ping(request, topic)
-
-    def is_served(self, topic: str) -> bool:
-        """Tell whether somebody may publish on a topic."""
-        return self._gate.is_served(topic)
 
     async def read(self, body: bytes, content_type: str = "application/xml") -> Fragment:
         """Read and check a fragment.
 
         Raises:
-            DocumentError: It is not a fragment, or one that would make a Destination wrong.
+            DocumentError: It is not a fragment, or would make a Destination wrong.
         """
         return await self._run(
             partial(read_fragment, body, content_type=content_type, limits=self._limits), body
@@ -83,4 +61,4 @@ class Intake:
         return await self._run(read, body)
 
     async def _run(self, read: Callable[[], Fragment], body: bytes) -> Fragment:
-        return read() if len(body) <= _READ_AT_ONCE else await asyncio.to_thread(read)
+        return read() if len(body) <= _MAX_INLINE_BYTES else await asyncio.to_thread(read)

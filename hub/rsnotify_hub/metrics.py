@@ -1,10 +1,9 @@
-"""`GET /metrics`: the hub's numbers as Prometheus reads them.
+"""`GET /metrics`: the hub's metrics in the Prometheus format.
 
-Nothing is counted here. What is kept anyway is looked at when somebody asks, so a fragment
-costs the hub nothing more. No label has a stranger's word in it: a lag belongs to a rank, not
-to a callback, so the number of series is the same whatever comes. Nor can a stranger who asks
-again and again take up the hub's time: an answer is given again for ten times as long as it
-took to make.
+Nothing is counted here: the metrics are read from existing state on request, so they cost nothing
+per fragment. No label contains text of clients: a lag belongs to a rank, not to a callback, so the
+number of series is fixed. An answer is cached for ten times as long as it took to make, so frequent
+requests cannot occupy the hub.
 """
 
 from __future__ import annotations
@@ -30,44 +29,44 @@ from rsnotify_hub.log.store import LogState
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websub.delivery.delivery import DeliveryState
 
-#: Where the buckets of lags end, in seconds: from a blink to a day.
+#: The upper bounds of the lag buckets, in seconds.
 LAG_BUCKETS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
-#: How many of the longest lags are told one by one.
+#: How many of the longest lags are shown by rank.
 WORST = 10
-#: For how many times as long as it took to make an answer is given again.
-REST = 10
+#: How long an answer is cached, as a multiple of the time to make it.
+CACHE_FACTOR = 10
 
 _PREFIX = "rsnotify_hub_"
 
 
-class Bridged(Struct, frozen=True):
-    """How it stands with an MQTT broker.
+class BrokerState(Struct, frozen=True):
+    """The state of the MQTT broker.
 
     Args:
-        connected: Whether there is a connection.
-        behind: How many topics it has not got all of.
+        connected: Whether the hub is connected to it.
+        behind: The number of topics it has not received completely.
     """
 
     connected: bool
     behind: int
 
 
-class Readings(Struct, frozen=True, kw_only=True):
-    """What is looked at.
+class HubReadings(Struct, frozen=True, kw_only=True):
+    """The values that the metrics are made from.
 
     Args:
         version: The version of the hub.
-        statistics: What it has done.
+        statistics: Counts what it has done.
         logs: The state of every log.
-        subscriptions: How many WebSub subscriptions are in each state.
+        subscriptions: The number of WebSub subscriptions in each state.
         lags: How long each WebSub subscription that is not suspended has been behind, in seconds;
-            0 for up to date.
-        connections: How many connections to the server are open, of any kind.
-        websockets: How many WebSockets are open.
-        websocket_queue: Bytes that wait in all of them.
-        delivery_queue: WebSub deliveries that wait for their turn.
-        commit_queue: Writes that wait for the next transaction.
-        mqtt: How it stands with the MQTT broker; None where there is none.
+            0 if it is up to date.
+        connections: The number of open connections to the server, of any kind.
+        websockets: The number of open WebSockets.
+        websocket_queue: The bytes that wait in all of them.
+        delivery_queue: The number of WebSub deliveries that wait for a connection.
+        commit_queue: The number of writes that wait for the next transaction.
+        mqtt: The state of the MQTT broker; None without a broker.
     """
 
     version: str
@@ -80,11 +79,10 @@ class Readings(Struct, frozen=True, kw_only=True):
     websocket_queue: int
     delivery_queue: int
     commit_queue: int
-    mqtt: Bridged | None = None
+    mqtt: BrokerState | None = None
 
 
-def families(readings: Readings) -> Iterator[Metric]:
-    """Yield every family of metrics of a hub."""
+def metric_families(readings: HubReadings) -> Iterator[Metric]:
     yield InfoMetricFamily(_PREFIX[:-1], "The hub", value={"version": readings.version})
     yield from _accepted(readings.statistics)
     yield from _delivered(readings.statistics)
@@ -96,18 +94,22 @@ def families(readings: Readings) -> Iterator[Metric]:
         "websocket_queue_bytes", "Bytes that wait in all WebSockets", readings.websocket_queue
     )
     yield _gauge(
-        "delivery_queue", "WebSub deliveries that wait for their turn", readings.delivery_queue
+        "delivery_queue", "WebSub deliveries that wait for a connection", readings.delivery_queue
     )
     yield _gauge("commit_queue", "Writes that wait for the next transaction", readings.commit_queue)
-    mqtt = readings.mqtt or Bridged(False, 0)
-    yield _gauge("mqtt_connected", "Whether the MQTT broker is connected", mqtt.connected)
-    yield _gauge("mqtt_topics_behind", "Topics that the MQTT broker lacks a part of", mqtt.behind)
+    mqtt = readings.mqtt or BrokerState(False, 0)
+    yield _gauge(
+        "mqtt_connected", "Whether the hub is connected to the MQTT broker", mqtt.connected
+    )
+    yield _gauge(
+        "mqtt_topics_behind", "Topics that the MQTT broker has not received completely", mqtt.behind
+    )
 
 
 def _accepted(statistics: Statistics) -> Iterator[Metric]:
     yield _counter("fragments", "Fragments that became durable", statistics.accepted)
     yield _counter("fragment_bytes", "Bytes of these fragments", statistics.accepted_bytes)
-    yield _counter("duplicate_fragments", "Fragments that said nothing new", statistics.duplicates)
+    yield _counter("duplicate_fragments", "Fragments that changed nothing", statistics.duplicates)
     refused = CounterMetricFamily(_PREFIX + "refused", "Refused requests", labels=["code"])
     for code, count in sorted(statistics.refused.items()):
         refused.add_metric([code], count)
@@ -116,10 +118,10 @@ def _accepted(statistics: Statistics) -> Iterator[Metric]:
 
 def _delivered(statistics: Statistics) -> Iterator[Metric]:
     deliveries = CounterMetricFamily(
-        _PREFIX + "deliveries", "Deliveries and tries", labels=["way", "outcome"]
+        _PREFIX + "deliveries", "Deliveries and attempts", labels=["way", "outcome"]
     )
     sizes = CounterMetricFamily(
-        _PREFIX + "delivered_bytes", "Bytes of what was delivered", labels=["way"]
+        _PREFIX + "delivered_bytes", "Bytes of the deliveries", labels=["way"]
     )
     for way in DeliveryTransport:
         sizes.add_metric([way], statistics.delivered_bytes[way])
@@ -127,16 +129,16 @@ def _delivered(statistics: Statistics) -> Iterator[Metric]:
             deliveries.add_metric([way, outcome], statistics.deliveries[way, outcome])
     yield deliveries
     yield sizes
-    yield _counter("retries", "Deliveries that were tried again", statistics.retries)
+    yield _counter("retries", "Retried deliveries", statistics.retries)
 
 
 def _logs(logs: Sequence[LogState]) -> Iterator[Metric]:
     yield _gauge("topics", "Topics with a log", len(logs))
-    yield _gauge("log_fragments", "Fragments kept", sum(log.kept for log in logs))
-    yield _gauge("log_bytes", "Bytes of the fragments kept", sum(log.size for log in logs))
+    yield _gauge("log_fragments", "Kept fragments", sum(log.kept for log in logs))
+    yield _gauge("log_bytes", "Bytes of the kept fragments", sum(log.size for log in logs))
 
 
-def _subscriptions(readings: Readings) -> Iterator[Metric]:
+def _subscriptions(readings: HubReadings) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         _PREFIX + "subscriptions", "WebSub subscriptions by state", labels=["state"]
     )
@@ -145,7 +147,7 @@ def _subscriptions(readings: Readings) -> Iterator[Metric]:
     yield states
     yield HistogramMetricFamily(
         _PREFIX + "lag_seconds",
-        "How long the WebSub subscriptions have been behind, as they stand now",
+        "How long each WebSub subscription has been behind now",
         buckets=_buckets(readings.lags),
         sum_value=sum(readings.lags),
     )
@@ -156,7 +158,7 @@ def _subscriptions(readings: Readings) -> Iterator[Metric]:
         worst.add_metric([str(rank)], lag)
     yield worst
     behind = sum(lag > 0 for lag in readings.lags)
-    yield _gauge("subscriptions_behind", "WebSub subscriptions that something waits for", behind)
+    yield _gauge("subscriptions_behind", "WebSub subscriptions that are behind", behind)
 
 
 def _buckets(lags: Sequence[float]) -> list[tuple[str, float]]:
@@ -179,15 +181,10 @@ def _counter(name: str, about: str, value: float) -> Metric:
 
 
 class Metrics(Collector):
-    """The metrics of one hub, and of its process.
-
-    Args:
-        read: Looks at the hub.
-        timer: Tells the seconds since any instant.
-    """
+    """The metrics of one hub, and of its process."""
 
     def __init__(
-        self, read: Callable[[], Readings], timer: Callable[[], float] = perf_counter
+        self, read: Callable[[], HubReadings], timer: Callable[[], float] = perf_counter
     ) -> None:
         self._read = read
         self._timer = timer
@@ -197,16 +194,14 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family (`prometheus_client.registry.Collector`)."""
-        return families(self._read())
+        return metric_families(self._read())
 
     def answer(self) -> web.Response:
-        """Answer `GET /metrics`."""
         begin = self._timer()
         if begin >= self._stale:
             self._body = generate_latest(self._registry)
             end = self._timer()
-            self._stale = end + REST * (end - begin)
+            self._stale = end + CACHE_FACTOR * (end - begin)
         return web.Response(
             body=self._body,
             headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Cache-Control": "no-store"},

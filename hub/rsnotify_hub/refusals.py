@@ -1,4 +1,4 @@
-"""What the hub answers when it refuses a request, the same over HTTP and WebSocket."""
+"""Refused requests: codes and reasons, the same over HTTP, WebSocket and MQTT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Code(StrEnum):
     MISDIRECTED = "misdirected"
 
 
-#: The HTTP status that says the same as a code.
+#: The HTTP status of each code.
 HTTP_STATUS = {
     Code.BAD_REQUEST: 400,
     Code.FORBIDDEN: 403,
@@ -28,17 +28,17 @@ HTTP_STATUS = {
     Code.MISDIRECTED: 421,
 }
 
-#: What may be asked again, and after how many seconds.
-_LATER = (Code.UNAVAILABLE, Code.TOO_MANY)
+#: Codes of requests that may be repeated, and after how many seconds.
+_TEMPORARY = (Code.UNAVAILABLE, Code.TOO_MANY)
 RETRY_AFTER = "5"
 
 
 class Refusal(RsnotifyError):
-    """A request that is refused; nothing of it was done.
+    """A request was refused, and had no effect.
 
     Args:
         code: The kind of refusal.
-        reason: What is wrong, for whoever sent the request. Never holds a secret.
+        reason: What is wrong, for the client. Never contains a secret.
     """
 
     def __init__(self, code: Code, reason: str) -> None:
@@ -47,7 +47,6 @@ class Refusal(RsnotifyError):
         super().__init__(code, reason)
 
     def __str__(self) -> str:
-        """Return the reason."""
         return self.reason
 
 
@@ -56,9 +55,9 @@ def answer_to(refusal: Refusal, *, with_token: bool) -> tuple[int, dict[str, str
 
     Args:
         refusal: Why it was refused.
-        with_token: Whether the request brought a token; else it is asked for one.
+        with_token: Whether the request has a token; the answer asks for one if it has not.
     """
     if refusal.code is Code.FORBIDDEN and not with_token:
         return 401, {"WWW-Authenticate": "Bearer"}
-    headers = {"Retry-After": RETRY_AFTER} if refusal.code in _LATER else {}
+    headers = {"Retry-After": RETRY_AFTER} if refusal.code in _TEMPORARY else {}
     return HTTP_STATUS[refusal.code], headers

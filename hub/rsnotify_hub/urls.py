@@ -1,15 +1,17 @@
-"""The URLs that strangers name: topics, callbacks, and where either leads."""
+"""Checks on URLs from requests: topics and callbacks."""
 
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from rsnotify_hub.refusals import Code, Refusal
 
 MAX_URL_LENGTH = 2048
 _PORTS = {"http": 80, "https": 443}
-# What would break out of a header or of a Link header's <>, or is no URI character at all.
+#: How often an escape may itself be escaped (`%252e`) before a URL counts as hostile.
+_DECODINGS = 4
+# Characters that would end a header or the <> of a Link header, or that no URI has.
 _UNSAFE = re.compile(r"[^\x21-\x7e]|[<>\"\\^`{|}]")
 
 
@@ -17,11 +19,11 @@ def check_url(url: str, name: str) -> str:
     """Check a topic or callback.
 
     Args:
-        url: What was sent.
-        name: What to call it in the reason.
+        url: The URL that was sent.
+        name: Its name in the reason of a refusal.
 
     Returns:
-        The same, unchanged.
+        The same URL, unchanged.
 
     Raises:
         Refusal: It is not an absolute http(s) URL that can stand in a header.
@@ -45,11 +47,29 @@ def check_url(url: str, name: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, which may be shown where the rest of a callback may not."""
-    return (urlsplit(url).hostname or "").rstrip(".")  # the dot of the root says nothing
+    """Return the host of a URL, the only part of a callback that may be shown."""
+    return (urlsplit(url).hostname or "").rstrip(".")  # without the dot of the DNS root
 
 
 def authority_of(url: str) -> str:
-    """Return the host and port that a URL leads to, one way to write them."""
+    """Return the host and port of a URL, in one spelling."""
     parts = urlsplit(url)
     return f"{host_of(url)}:{parts.port or _PORTS[parts.scheme]}"
+
+
+def has_dot_segments(url: str) -> bool:
+    """Return whether the path of a URL has a dot segment, in any spelling."""
+    path = urlsplit(url).path
+    for _ in range(_DECODINGS):
+        if any(_is_dots(segment) for segment in path.replace("\\", "/").split("/")):
+            return True
+        decoded = unquote(path)
+        if decoded == path:
+            return False
+        path = decoded
+    return True
+
+
+def _is_dots(segment: str) -> bool:
+    # Some servers drop the part after a semicolon before they resolve the path.
+    return segment.partition(";")[0] in (".", "..")

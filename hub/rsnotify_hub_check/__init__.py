@@ -1,12 +1,12 @@
-"""Does a WebSub hub, any hub, do what the REC asks of hubs? Asked from outside, over HTTP.
+"""Checks whether a WebSub hub, any hub, conforms to the W3C Recommendation, over HTTP.
 
-The suite is a publisher and several subscribers at once: it serves topics and callbacks of its
-own, makes requests to the hub, and looks at what comes back. It knows nothing of any hub's
-inside, and so imports nothing else of this package.
+The suite acts as a publisher and as several subscribers: it serves its own topics and callbacks,
+sends requests to the hub, and checks the responses and deliveries. It knows nothing about the
+internals of any hub, and imports nothing of `rsnotify_hub`.
 
-    outcomes               what a check says, and how severe a rule is
-    ends                   the topics and callbacks that the hub talks to
-    bench                  the hub under test, and how it is asked
-    registry -> checks/    the rules, each a coroutine that raises what is wrong
-    run -> report command  all of them, told as text or JSON
+    outcomes               the result of a check, and the level of a requirement
+    endpoints, callback    the topics and callbacks that the hub uses
+    hub_under_test         the hub, and the requests to it
+    registry -> checks/    the requirements, each a coroutine that raises an error
+    run -> report command  runs all checks, and reports as text or JSON
 """

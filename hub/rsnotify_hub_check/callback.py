@@ -1,4 +1,4 @@
-"""A subscriber's callback: what it was asked and sent, and what it answers."""
+"""A simulated callback: it records verifications and deliveries, and answers them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ReceivedVerification(Struct, frozen=True):
     """A GET of a callback.
 
     Args:
-        target: The request target, exactly as it came.
-        appended: The parameters that the hub added.
+        target: The request target, unchanged.
+        appended: The parameters that the hub appended.
     """
 
     target: str
@@ -36,7 +36,7 @@ class ReceivedDelivery(Struct, frozen=True):
 
 
 class CallbackReply(Struct, frozen=True):
-    """What a callback answers."""
+    """The answer of a callback."""
 
     status: int = 200
     body: str = ""
@@ -44,12 +44,12 @@ class CallbackReply(Struct, frozen=True):
 
 
 def echo(verification: ReceivedVerification) -> CallbackReply:
-    """Confirm."""
+    """Confirm the intent, by repeating the challenge."""
     return CallbackReply(body=verification.challenge)
 
 
 def decline(verification: ReceivedVerification) -> CallbackReply:
-    """Say that the subscriber does not want this (WebSub §5.3.1)."""
+    """Answer that the subscriber does not agree (WebSub §5.3.1)."""
     return CallbackReply(status=404)
 
 
@@ -57,16 +57,16 @@ class SimulatedCallback:
     """A subscriber's callback.
 
     Attributes:
-        url: Its URL, as the hub is told.
+        url: Its URL for the hub.
         target: Its path and query.
-        reply: How it answers a verification.
-        answers: What it answers to the next deliveries, one after another.
-        answer: What it answers to all after them.
-        drops: Whether it hangs up without an answer.
-        open: Answers wait for it.
+        reply: Returns the answer to a verification.
+        answers: The answers to the next deliveries, one after another.
+        answer: The answer to all later deliveries.
+        drops: Whether it closes the connection without an answer.
+        open: An event that answers wait for.
         verifications: Every GET so far.
         deliveries: Every POST so far.
-        subscribed: The topics whose subscription it confirmed, and whose end it did not.
+        subscribed: The topics whose subscription it confirmed, except those it unsubscribed from.
     """
 
     def __init__(self, base: str, token: str, query: str, path: str) -> None:
@@ -84,13 +84,13 @@ class SimulatedCallback:
         self.subscribed: set[str] = set()
 
     def read(self, target: str) -> ReceivedVerification:
-        """Take a verification apart: what it adds to the callback's own query."""
+        """Return a verification, with the parameters appended to the callback's own query."""
         added = target[len(self.target) :] if target.startswith(self.target) else target
         query = added.lstrip("?&") if added is not target else target.partition("?")[2]
         return ReceivedVerification(target, dict(parse_qsl(query, keep_blank_values=True)))
 
     def verify(self, verification: ReceivedVerification) -> CallbackReply:
-        """Answer a verification."""
+        """Record a verification, and return the answer."""
         self.verifications.append(verification)
         reply = self.reply(verification)
         if 200 <= reply.status < 300 and reply.body == verification.challenge:

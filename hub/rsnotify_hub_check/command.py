@@ -1,4 +1,4 @@
-"""`rsnotify-hub-check`: does a WebSub hub do what the REC asks of it?"""
+"""The command `rsnotify-hub-check`, which checks a WebSub hub against the Recommendation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 from rsnotify.runtime.cli.commands import Command
 from rsnotify.runtime.cli.running import complain, printable
 from rsnotify.runtime.listening import cannot_listen
-from rsnotify_hub_check.asking import CheckSettings, PublishMethod
-from rsnotify_hub_check.ends import serve_endpoints
+from rsnotify_hub_check.endpoints import serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, RequirementBroken
 from rsnotify_hub_check.registry import ConformanceCheck
 from rsnotify_hub_check.report import as_json, conforms, line, summary
 from rsnotify_hub_check.run import ALL, run_checks
+from rsnotify_hub_check.settings import CheckSettings, PublishMethod
 
 #: The groups of options in the help.
 _PUBLISHING = "Publishing"
@@ -32,13 +32,13 @@ def check(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where to listen for the hub: HOST:PORT; port 0 takes a free one.",
+            help="Address for requests of the hub: HOST:PORT; port 0 uses a free one.",
         ),
     ] = "127.0.0.1:0",
     base_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="How the hub reaches that.", show_default="http://HOST:PORT"
+            metavar="URL", help="URL of that address for the hub.", show_default="http://HOST:PORT"
         ),
     ] = None,
     publish: Annotated[
@@ -46,7 +46,8 @@ def check(
         typer.Option(
             metavar="ping|url|topic|content",
             rich_help_panel=_PUBLISHING,
-            help="How to publish: a ping by hub.url and hub.topic, by one of them, or the content.",
+            help="How to publish: a ping with hub.url and hub.topic, with one of them, or the "
+            "content.",
         ),
     ] = PublishMethod.PING,
     publish_url: Annotated[
@@ -76,7 +77,7 @@ def check(
         typer.Option(
             metavar="SECONDS",
             rich_help_panel=_TIMES,
-            help="Seconds to wait for what must come.",
+            help="Seconds to wait for an expected request.",
             min=0.1,
         ),
     ] = 10.0,
@@ -85,7 +86,7 @@ def check(
         typer.Option(
             metavar="SECONDS",
             rich_help_panel=_TIMES,
-            help="Seconds without anything that count as nothing.",
+            help="Seconds to wait for an unexpected request.",
             min=0.1,
         ),
     ] = 2.0,
@@ -94,7 +95,7 @@ def check(
         typer.Option(
             metavar="SECONDS",
             rich_help_panel=_TIMES,
-            help="Seconds that the hub may need after a verification.",
+            help="Seconds that the hub may need to process a verification.",
             min=0.05,
         ),
     ] = 1.0,
@@ -103,25 +104,25 @@ def check(
         typer.Option(
             metavar="SECONDS",
             rich_help_panel=_TIMES,
-            help="Seconds to wait for a delivery to be tried again.",
+            help="Seconds to wait for a repeated delivery.",
             min=0.1,
         ),
     ] = 60.0,
     at_once: Annotated[
-        int, typer.Option(metavar="N", help="How many checks run at a time.", min=1)
+        int, typer.Option(metavar="N", help="How many checks run at the same time.", min=1)
     ] = 4,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A check's name, or a part of it; may be repeated."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail also for what a hub only should do.")
+        bool, typer.Option("--strict", help="Also fail for requirements of the level SHOULD.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Tell everything as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Check a WebSub hub against the W3C Recommendation, from outside.
 
-    Exit code 0: it does all that it must. 1: it does not. 2: it could not be tried.
+    Exit code 0: it meets all requirements. 1: it does not. 2: it could not be checked.
 
     Examples:
         rsnotify-hub-check https://hub.example/
@@ -131,18 +132,18 @@ def check(
         raise complain(f"{url!r} is not an http or https URL", 2)
     settings = CheckSettings(
         hub=url,
-        publish=publish_url,
-        way=publish,
+        publish_url=publish_url,
+        publish_method=publish,
         token=token,
         patience=patience,
         quiet=quiet,
         settle=settle,
         retry=retry,
-        unserved=denied_topic,
+        denied_topic=denied_topic,
     )
     chosen = _chosen(only or [""])
     results = asyncio.run(
-        _run(chosen, settings, _address(listen), base_url, at_once, told=not json)
+        _run(chosen, settings, _address(listen), base_url, at_once, verbose=not json)
     )
     if json:
         typer.echo(as_json(url, results, strict=strict))
@@ -158,19 +159,19 @@ async def _run(
     base: str | None,
     at_once: int,
     *,
-    told: bool,
+    verbose: bool,
 ) -> list[CheckResult]:
     results = []
     try:
         host, port = address
         base = base.rstrip("/") if base else None
-        async with serve_endpoints(settings.hub, host=host, port=port, base=base) as ends:
-            async for result in run_checks(chosen, settings, ends, at_once=at_once):
+        async with serve_endpoints(settings.hub, host=host, port=port, base=base) as endpoints:
+            async for result in run_checks(chosen, settings, endpoints, at_once=at_once):
                 results.append(result)
-                if told:
+                if verbose:
                     typer.echo("\n".join(map(printable, line(result).split("\n"))))
     except RequirementBroken as broken:
-        raise complain(f"the hub at {settings.hub} cannot be tried: {broken}", 2) from None
+        raise complain(f"the hub at {settings.hub} cannot be checked: {broken}", 2) from None
     except OSError as error:
         raise complain(f"{cannot_listen(host, port, error)}; choose another --listen", 2) from None
     return results

@@ -1,4 +1,4 @@
-"""What a check finds, as values."""
+"""The results of checks, as values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from rsnotify.errors import RsnotifyError
+
 
 class RequirementLevel(StrEnum):
-    """How strongly the REC asks for something (RFC 2119)."""
+    """The requirement level in the Recommendation (RFC 2119)."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"
@@ -16,24 +18,25 @@ class RequirementLevel(StrEnum):
 
 
 class CheckVerdict(StrEnum):
-    """What a check found."""
+    """The verdict of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
-    UNTOLD = "untold"
+    #: The value is that of the first release.
+    INCONCLUSIVE = "untold"
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
-    """One check's result.
+    """The result of one check.
 
     Args:
-        name: The check.
-        section: The section of the REC that it is about.
-        level: How strongly the REC asks for it.
-        rocks: The numbers of the websub.rocks tests that look at the same.
-        title: The rule, in a sentence.
-        verdict: What was found.
-        reason: Why it failed, or why it could not be told.
+        name: The name of the check.
+        section: The section of the Recommendation with the requirement.
+        level: The requirement level.
+        rocks: The numbers of the websub.rocks tests of the same requirement.
+        title: The requirement, as a sentence.
+        verdict: The verdict.
+        reason: Why the check failed, or is inconclusive.
         seconds: How long it took.
     """
 
@@ -47,19 +50,19 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class RequirementBroken(Exception):
-    """The hub breaks the rule; the message says how."""
+class RequirementBroken(RsnotifyError):
+    """The hub breaks the requirement; the message says how."""
 
 
-class Inconclusive(Exception):
-    """This hub gives no occasion to tell; the message says why."""
+class Inconclusive(RsnotifyError):
+    """The check cannot decide for this hub; the message says why."""
 
 
 def expect(holds: object, otherwise: str) -> None:
-    """Go on if something holds.
+    """Raise an error unless a condition holds.
 
     Raises:
-        Broken: It does not.
+        RequirementBroken: It does not hold.
     """
     if not holds:
         raise RequirementBroken(otherwise)

@@ -1,4 +1,4 @@
-"""The rules that were written down as checks."""
+"""The registered checks."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable, Coroutine
 
 from msgspec import Struct
 
-from rsnotify_hub_check.bench import HubUnderTest
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel
 
 Run = Callable[[HubUnderTest], Coroutine[None, None, None]]
 
 
 class ConformanceCheck(Struct, frozen=True):
-    """A rule, and how to try it.
+    """A requirement, and the coroutine that checks it.
 
     Args:
-        name: What to call it by.
-        section: The section of the REC.
-        level: How strongly the REC asks for it.
-        rocks: The numbers of the websub.rocks tests that look at the same.
-        title: The rule, in a sentence.
-        run: Tries it; raises `Broken` or `Untold`.
+        name: The name of the check.
+        section: The section of the Recommendation.
+        level: The requirement level.
+        rocks: The numbers of the websub.rocks tests of the same requirement.
+        title: The requirement, as a sentence.
+        run: Checks it; raises `RequirementBroken` or `Inconclusive`.
     """
 
     name: str
@@ -32,12 +32,12 @@ class ConformanceCheck(Struct, frozen=True):
     run: Run
 
 
-#: Every check by its name. Filled by the modules of `checks`.
+#: All checks by name, registered by the modules of `checks`.
 CHECKS: dict[str, ConformanceCheck] = {}
 
 
 def check(section: str, level: RequirementLevel, *rocks: int) -> Callable[[Run], Run]:
-    """Register a coroutine as a check: its name is the check's, its docstring the rule."""
+    """Register a coroutine as a check, with its name, and its docstring as the requirement."""
 
     def register(run: Run) -> Run:
         name = run.__name__.replace("_", "-")

@@ -9,22 +9,22 @@ import msgspec
 
 from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel
 
-_MARKS = {CheckVerdict.PASSED: "ok", CheckVerdict.FAILED: "FAILED", CheckVerdict.UNTOLD: "?"}
+_MARKS = {CheckVerdict.PASSED: "ok", CheckVerdict.FAILED: "FAILED", CheckVerdict.INCONCLUSIVE: "?"}
 
 
 def conforms(results: Sequence[CheckResult], *, strict: bool = False) -> bool:
-    """Tell whether a hub does all that it must.
+    """Return whether a hub meets all requirements.
 
     Args:
-        results: What was found.
-        strict: Whether it must also do what it should.
+        results: The results of the checks.
+        strict: Whether the level SHOULD counts, too.
     """
-    asked = {RequirementLevel.MUST, RequirementLevel.SHOULD} if strict else {RequirementLevel.MUST}
-    return not any(each.verdict is CheckVerdict.FAILED and each.level in asked for each in results)
+    levels = {RequirementLevel.MUST, RequirementLevel.SHOULD} if strict else {RequirementLevel.MUST}
+    return not any(each.verdict is CheckVerdict.FAILED and each.level in levels for each in results)
 
 
 def line(result: CheckResult) -> str:
-    """Write one result."""
+    """Return one result as text."""
     mark = _MARKS[result.verdict]
     if result.level is RequirementLevel.MAY and result.verdict is CheckVerdict.FAILED:
         mark = "no"
@@ -34,18 +34,18 @@ def line(result: CheckResult) -> str:
 
 
 def summary(results: Sequence[CheckResult]) -> str:
-    """Count them."""
+    """Return how many checks of each level have passed, as text."""
     parts = []
     for level in RequirementLevel:
         these = [each for each in results if each.level is level]
         passed = sum(each.verdict is CheckVerdict.PASSED for each in these)
         parts.append(f"{level} {passed} of {len(these)}")
-    untold = sum(each.verdict is CheckVerdict.UNTOLD for each in results)
-    return ", ".join(parts) + (f"; {untold} could not be told" if untold else "")
+    inconclusive = sum(each.verdict is CheckVerdict.INCONCLUSIVE for each in results)
+    return ", ".join(parts) + (f"; {inconclusive} inconclusive" if inconclusive else "")
 
 
 def as_json(hub: str, results: Sequence[CheckResult], *, strict: bool) -> bytes:
-    """Write all as one JSON object."""
+    """Return all results as one JSON object."""
     report = {
         "suite": f"rsnotify {version('rsnotify')}",
         "hub": hub,

@@ -1,10 +1,10 @@
-"""A Source whose resources stand in a database, not in files.
+"""A Source whose resources are in a database, not in files.
 
     python publisher/examples/database.py --count 1000000
 
-The publisher asks the database for the set when it writes a Resource List or a Resource Dump,
-and for the content of a resource when it needs that. It keeps neither, so its memory does not
-grow with the database, as the last line shows. Changes are recorded as they are made.
+The publisher reads the set from the database when it writes a Resource List or a Resource Dump,
+and the content of a resource when it needs that. It keeps neither, so its memory does not grow
+with the database, as the last line shows. Changes are recorded as they are made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BASE = "https://source.example/data/"
 PAGE = 1_000
 
 
-class Database:
+class DatabaseSource:
     """A table of records, each of which is a resource.
 
     Args:
@@ -40,14 +40,14 @@ class Database:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        """The connection of this thread: the publisher asks from threads of its own."""
+        """The connection of this thread: the publisher calls from threads of its own."""
         if not hasattr(self._local, "connection"):
             self._local.connection = sqlite3.connect(self._path)
         connection: sqlite3.Connection = self._local.connection
         return connection
 
     def fill(self, count: int) -> None:
-        """Make the table, with so many records."""
+        """Create the table, with this number of records."""
         bodies = (f"record {number}, as it was at first\n" for number in range(1, count + 1))
         with self._connection as connection:
             connection.execute(
@@ -59,7 +59,7 @@ class Database:
             )
 
     def resources(self) -> Iterator[Resource]:
-        """Describe every record. Read in pages, so that no transaction lasts long."""
+        """Yield every record as a resource; in pages, so that no transaction lasts long."""
         after = 0
         query = "SELECT id, length(body), hash FROM records WHERE id > ? ORDER BY id LIMIT ?"
         while rows := self._connection.execute(query, (after, PAGE)).fetchall():
@@ -68,14 +68,14 @@ class Database:
             after = rows[-1][0]
 
     def content(self, uri: str) -> bytes | None:
-        """Return what a resource holds now, or None if there is no such record."""
+        """Return the current content of a resource; None if there is no such record."""
         query = "SELECT body FROM records WHERE id = ?"
         number = int(uri.removeprefix(BASE))
         row = self._connection.execute(query, (number,)).fetchone()
         return None if row is None else row[0].encode()
 
     def rewrite(self, number: int) -> Resource:
-        """Change a record, and describe it as it now is."""
+        """Change a record, and return it as a resource."""
         body = f"record {number}, changed at {time.time()}\n"
         with self._connection as connection:
             connection.execute(
@@ -85,16 +85,18 @@ class Database:
 
 
 def digest(body: str) -> str:
-    """Return the hash as it stands in documents."""
+    """Return the hash in the form of documents."""
     return "sha-256:" + hashlib.sha256(body.encode()).hexdigest()
 
 
 def described(number: int, length: int, found: str) -> Resource:
-    """Describe a record as a resource."""
+    """Return a record as a resource."""
     return Resource(f"{BASE}{number}", length=length, hash=found, type="text/plain")
 
 
-def publish(database: Database, folder: Path, *, changes: int, entries: int, dump: bool) -> None:
+def publish(
+    database: DatabaseSource, folder: Path, *, changes: int, entries: int, dump: bool
+) -> None:
     """Write all documents, and record some changes."""
     options = Options(
         gzip=True,
@@ -109,20 +111,20 @@ def publish(database: Database, folder: Path, *, changes: int, entries: int, dum
     with publisher:
         publisher.wait_published()
         for number in range(1, changes + 1):
-            told = database.rewrite(number)
-            publisher.updated(told.uri, length=told.length, hash=told.hash, type=told.type)
+            new = database.rewrite(number)
+            publisher.updated(new.uri, length=new.length, hash=new.hash, type=new.type)
         while dump and not (folder / "documents/resourcedump.xml").exists():
             time.sleep(0.1)
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process ever had."""
+    """Return the peak memory of this process."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def main() -> None:
-    """Fill a database, publish it, and say what that took."""
+    """Fill a database, publish it, and print the costs."""
     parser = argparse.ArgumentParser(description="Publish a database of generated records.")
     parser.add_argument("--count", type=int, default=100_000, help="how many records")
     parser.add_argument("--changes", type=int, default=1_000, help="how many are changed")
@@ -130,7 +132,7 @@ def main() -> None:
     parser.add_argument("--dump", action="store_true", help="write a Resource Dump, too")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        database = Database(Path(folder, "records.sqlite3"))
+        database = DatabaseSource(Path(folder, "records.sqlite3"))
         database.fill(arguments.count)
         began = time.monotonic()
         state = Path(folder, "state")

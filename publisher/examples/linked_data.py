@@ -4,7 +4,7 @@
 
 Each station is a named graph in a triple store, and a resource: its graph as Turtle, one triple a
 line, sorted, with blank nodes named canonically. So the same graph is always the same document,
-and what changed is a few lines: with `--delta` these travel, as an RDF Patch, in place of whole
+and a change is a few lines: with `--delta` these are sent, as an RDF Patch, instead of whole
 documents. `subscriber/examples/triple_store.py` follows.
 """
 
@@ -48,14 +48,14 @@ LABEL = NamedNode("http://www.w3.org/2000/01/rdf-schema#label")
 DATETIME = NamedNode("http://www.w3.org/2001/XMLSchema#dateTime")
 
 
-class Feed:
+class ObservationFeed:
     """Graphs, each of which is a resource.
 
     Args:
         folder: Where the publisher keeps its state.
         base: The URL below which everything is served.
-        hubs: Where changes go.
-        delta: Whether a change carries what is different, and not the whole document.
+        hubs: URLs of the hubs.
+        delta: Whether a change has a patch instead of the whole document.
     """
 
     def __init__(
@@ -70,30 +70,30 @@ class Feed:
         self.publisher = Publisher(folder, base, hubs=hubs, content=content, options=options)
 
     async def put(self, name: str, triples: Iterable[Triple]) -> None:
-        """Replace the graph of a resource, and tell of it."""
+        """Replace the graph of a resource, and record the change."""
         graph = NamedNode(self.base + name)
-        quads = [Quad(one.subject, one.predicate, one.object, graph) for one in triples]
+        quads = [Quad(each.subject, each.predicate, each.object, graph) for each in triples]
         self.store.remove_graph(graph)
         self.store.extend(quads)
-        await self._tell(graph.value, document_of(quads))
+        await self._record(graph.value, document_of(quads))
 
     async def remove(self, name: str) -> None:
-        """Remove a resource, if it is there, and tell of it."""
+        """Remove a resource if it exists, and record the change."""
         self.store.remove_graph(NamedNode(self.base + name))
         if self.documents.pop(self.base + name, None) is not None:
             await self.publisher.adeleted(self.base + name)
 
-    async def _tell(self, uri: str, after: bytes) -> None:
+    async def _record(self, uri: str, after: bytes) -> None:
         before = self.documents.get(uri)
         if before == after:
             return
         self.documents[uri] = after
         change = ChangeType.CREATED if before is None else ChangeType.UPDATED
         links = (patch_link(before, after),) if self._delta and before is not None else ()
-        told = Resource(
+        changed = Resource(
             uri, change=change, length=len(after), hash=digest(after), type=TURTLE, links=links
         )
-        await self.publisher.arecord([told])
+        await self.publisher.arecord([changed])
 
     def application(self) -> web.Application:
         """Serve the documents of ResourceSync, and the resources."""
@@ -116,20 +116,20 @@ class Feed:
 
 
 def document_of(quads: Iterable[Quad]) -> bytes:
-    """Write a graph as Turtle, always in the same way."""
-    dataset = Dataset(Quad(one.subject, one.predicate, one.object) for one in quads)
+    """Return a graph as Turtle, in canonical form."""
+    dataset = Dataset(Quad(each.subject, each.predicate, each.object) for each in quads)
     dataset.canonicalize(CanonicalizationAlgorithm.RDFC_1_0)
-    lines = {f"{one.subject} {one.predicate} {one.object} .\n".encode() for one in dataset}
+    lines = {f"{each.subject} {each.predicate} {each.object} .\n".encode() for each in dataset}
     return b"".join(sorted(lines))
 
 
 def digest(document: bytes) -> str:
-    """Return the hash as it stands in documents."""
+    """Return the hash in the form of documents."""
     return f"sha-256:{hashlib.sha256(document).hexdigest()}"
 
 
 def patch_link(before: bytes, after: bytes) -> Link:
-    """Say what lines were deleted and added, within the link itself."""
+    """Return a link that contains the deleted and added lines."""
     old, new = (set(document.splitlines(keepends=True)) for document in (before, after))
     lines = [b"D " + line for line in sorted(old - new)]
     lines += [b"A " + line for line in sorted(new - old)]
@@ -139,7 +139,7 @@ def patch_link(before: bytes, after: bytes) -> Link:
 
 
 def station(base: str, number: int) -> Iterable[Triple]:
-    """Describe a station, and what it observes just now."""
+    """Yield the triples of a station with a new observation."""
     uri = NamedNode(f"{base}graphs/station/{number}#it")
     observed = Literal(round(random.gauss(20, 5), 2))
     yield Triple(uri, LABEL, Literal(f"Station {number}", language="en"))
@@ -151,35 +151,35 @@ def station(base: str, number: int) -> Iterable[Triple]:
 
 
 def triples_of(document: bytes, name: str, base: str) -> list[Triple]:
-    """Read a document of RDF.
+    """Parse an RDF document.
 
     Raises:
-        SyntaxError: It is none.
+        SyntaxError: It is not RDF.
     """
     kind = RdfFormat.from_extension(name.rpartition(".")[2]) or RdfFormat.TURTLE
     if document.lstrip()[:1] == b"<" and b"<rdf:RDF" in document:
-        kind = RdfFormat.RDF_XML  # whatever it is called
-    return [one.triple for one in parse(document, kind, base_iri=base + name)]
+        kind = RdfFormat.RDF_XML  # whatever its name says
+    return [quad.triple for quad in parse(document, kind, base_iri=base + name)]
 
 
-async def observe(feed: Feed, *, count: int, rate: float) -> None:
-    """Let stations tell something new, for ever."""
+async def observe(feed: ObservationFeed, *, count: int, rate: float) -> None:
+    """Update random stations until cancelled."""
     while True:
         number = random.randrange(count)
         await feed.put(f"graphs/station/{number}", station(feed.base, number))
         await asyncio.sleep(random.expovariate(rate))
 
 
-async def replay(feed: Feed, path: Path, *, rate: float) -> None:
-    """Do what a history tells: a JSON object a line, compressed with xz."""
+async def replay(feed: ObservationFeed, path: Path, *, rate: float) -> None:
+    """Replay a history: JSON Lines, compressed with xz."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         for change in map(json.loads, lines):
             await step(feed, "graphs/" + quote(change["path"]), change.get("content"))
             await asyncio.sleep(random.expovariate(rate))
 
 
-async def step(feed: Feed, name: str, content: str | None) -> None:
-    """Do one step of a history: there is a document, or none any more."""
+async def step(feed: ObservationFeed, name: str, content: str | None) -> None:
+    """Replay one step of a history: put a document, or remove it."""
     if content is None:
         await feed.remove(name)
         return
@@ -193,7 +193,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     """Publish until interrupted."""
     base = f"http://127.0.0.1:{arguments.port}/"
     with tempfile.TemporaryDirectory() as folder:
-        feed = Feed(folder, base, arguments.hub, delta=arguments.delta)
+        feed = ObservationFeed(folder, base, arguments.hub, delta=arguments.delta)
         runner = web.AppRunner(feed.application())
         await runner.setup()
         try:
@@ -207,7 +207,7 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the arguments, and publish."""
+    """Parse the arguments, and publish."""
     parser = argparse.ArgumentParser(description="Publish linked data that changes all the time.")
     parser.add_argument("--port", type=int, default=8000, help="where to serve")
     parser.add_argument("--hub", action="append", default=[], help="where changes are pushed to")

@@ -1,4 +1,4 @@
-"""aiohttp: a document and the news of it are committed together, and told at once.
+"""aiohttp: a document and its change are committed together, and published at once.
 
     python publisher/examples/outbox_aiohttp.py postgresql://localhost/example 8000
 
@@ -27,7 +27,7 @@ outbox = Outbox()
 
 
 async def put(request: web.Request) -> web.Response:
-    """Keep a document, and tell of it."""
+    """Store a document, and record the change."""
     name, body = request.match_info["name"], await request.text()
     async with await psycopg.AsyncConnection.connect(DATABASE) as connection:
         await connection.execute(KEEP, (name, body))
@@ -36,7 +36,7 @@ async def put(request: web.Request) -> web.Response:
 
 
 def main() -> None:
-    """Make the tables, and serve."""
+    """Create the tables, and serve."""
     with psycopg.connect(DATABASE) as connection:
         connection.execute(TABLE)
         connection.execute(outbox.ddl.encode())

@@ -1,4 +1,4 @@
-"""Django: a document and the news of it are committed together, or not at all.
+"""Django: a document and its change are committed together, or not at all.
 
     python publisher/examples/outbox_django.py postgresql://localhost/example
 
@@ -25,30 +25,30 @@ from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 BASE = "https://source.example/data/"
 DATABASE = sys.argv[1]
 given = conninfo_to_dict(DATABASE)
-place = {"NAME": given["dbname"], "HOST": given.get("host"), "PORT": given.get("port")}
-default = {"ENGINE": "django.db.backends.postgresql", "USER": given.get("user"), **place}
+server = {"NAME": given["dbname"], "HOST": given.get("host"), "PORT": given.get("port")}
+default = {"ENGINE": "django.db.backends.postgresql", "USER": given.get("user"), **server}
 settings.configure(DATABASES={"default": default}, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"])
 django.setup()
 
 outbox = Outbox()
 
 
-class Document(models.Model):
+class StoredDocument(models.Model):
     """A resource."""
 
     name = models.CharField(primary_key=True, max_length=50)
     body = models.TextField()
 
     class Meta:
-        """Which application it belongs to."""
+        """The application of the model."""
 
         app_label = "example"
 
 
 def put(request: HttpRequest, name: str) -> HttpResponse:
-    """Keep a document, and tell of it."""
+    """Store a document, and record the change."""
     with transaction.atomic():
-        Document(name, request.body.decode()).save()
+        StoredDocument(name, request.body.decode()).save()
         outbox.updated(connection, BASE + name, length=len(request.body))
         if not request.body:
             raise ValueError("a document must not be empty")  # which undoes both
@@ -59,11 +59,11 @@ urlpatterns = [path("<str:name>", put)]
 
 
 def main() -> None:
-    """Put three documents, one of which is refused, and show what is published."""
+    """Put three documents, of which the second is refused, and print the published changes."""
     from django.test import Client
 
     with connection.schema_editor() as editor:
-        editor.create_model(Document)
+        editor.create_model(StoredDocument)
         editor.execute(outbox.ddl)
     client = Client(raise_request_exception=False)
     for name, body in (("a", "one"), ("b", ""), ("a", "three")):

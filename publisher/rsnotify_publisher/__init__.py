@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from rsnotify_publisher.changes import Metadata, Record
     from rsnotify_publisher.description import SourceDescription
     from rsnotify_publisher.discovery import html_link, link_header, robots_lines
+    from rsnotify_publisher.hubs import Hub, parse_hub
     from rsnotify_publisher.options import Options
     from rsnotify_publisher.publisher import Publisher
-    from rsnotify_publisher.push.hubs import Hub, parse_hub
     from rsnotify_publisher.web import application, routes
 else:
     __getattr__, __dir__ = lazy_exports(
@@ -21,7 +21,7 @@ else:
             "rsnotify_publisher.discovery": ("html_link", "link_header", "robots_lines"),
             "rsnotify_publisher.options": ("Options",),
             "rsnotify_publisher.publisher": ("Publisher",),
-            "rsnotify_publisher.push.hubs": ("Hub", "parse_hub"),
+            "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
             "rsnotify_publisher.web": ("application", "routes"),
         },
     )

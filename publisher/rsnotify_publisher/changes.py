@@ -1,7 +1,7 @@
-"""What a Source says of a change, checked before it is recorded.
+"""Checks changes before they are recorded.
 
-A record that could not be written into a document would stop every document after it, so it
-is refused at the door, with a sentence for the programmer who sent it.
+A change that cannot be written into a document would stop every later document, so it is refused
+at once, with a sentence for the programmer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LAST_PRIORITY = 999_999
 
 
 class Metadata(TypedDict, total=False):
-    """What may be told of a resource beside its URI (core §7).
+    """Metadata of a resource (core §7).
 
     `length` is in bytes, `type` a media type, `hash` white-space separated
     `algorithm:digest` pairs, `links` the related resources. `lastmod` is the resource's own
@@ -48,13 +48,13 @@ class Metadata(TypedDict, total=False):
 
 
 class Record(Struct, frozen=True, gc=False):
-    """One line of what is to be recorded.
+    """A change, or a resource of a baseline, to be recorded.
 
     Args:
         resource: The resource, with `change` set unless it belongs to a baseline.
-        validator: A text of the caller's own by which it can tell, at its next look, that
-            the resource has not changed.
-        content: What the change made of the resource, kept for the Change Dump.
+        validator: A text of the caller's own by which it can recognize later that the resource
+            has not changed.
+        content: The content of the resource after the change, kept for the Change Dump.
     """
 
     resource: Resource
@@ -63,7 +63,7 @@ class Record(Struct, frozen=True, gc=False):
 
 
 def describe(uri: str, change: ChangeType, metadata: Metadata) -> Resource:
-    """Put the arguments of `created`, `updated` and `deleted` together."""
+    """Return the change for the arguments of `created`, `updated` and `deleted`."""
     fields = {**metadata, "links": tuple(metadata.get("links", ()))}
     try:
         return Resource(uri, change=change, **fields)  # type: ignore[arg-type]
@@ -74,7 +74,6 @@ def describe(uri: str, change: ChangeType, metadata: Metadata) -> Resource:
 def describe_record(
     uri: str, change: ChangeType, content: bytes | None, metadata: Metadata
 ) -> Record:
-    """Do as `describe` does, with the content that the resource has after the change."""
     return Record(describe(uri, change, metadata), content=content)
 
 
@@ -82,7 +81,7 @@ def check_change(resource: Resource) -> Resource:
     """Return the resource as it is recorded, without a datetime, or refuse it.
 
     Raises:
-        ConfigurationError: The change cannot be recorded; the message says what to mend.
+        ConfigurationError: The change cannot be recorded; the message says how to correct it.
     """
     try:
         change = ChangeType(resource.change)  # type: ignore[arg-type]
@@ -99,7 +98,7 @@ def check_record(record: Record) -> Record:
     """Return the record of a change as it is recorded: with the hash and length of its content.
 
     Raises:
-        ConfigurationError: The change cannot be recorded, or its content is not what it says.
+        ConfigurationError: The change cannot be recorded, or its content has another hash.
     """
     resource, content = check_change(record.resource), record.content
     if content is not None:
@@ -118,7 +117,7 @@ def check_record(record: Record) -> Record:
 
 
 def check_resource(resource: Resource) -> Resource:
-    """Return the resource, or refuse what could not stand in a document.
+    """Return the resource, or refuse it if it cannot be written into a document.
 
     Raises:
         ConfigurationError: A URI or a piece of metadata is unusable.
@@ -135,7 +134,7 @@ def check_resource(resource: Resource) -> Resource:
 
 
 def _check_metadata(length: object, hashes: object, name: str, instant: object) -> None:
-    """Check what a resource and a link have in common."""
+    """Check the metadata that resources and links have in common."""
     if length is not None and not _is_count(length):
         raise ValueError(f"length is {length!r}; give whole bytes, 0 or more")
     if hashes is not None and not _is_hashes(hashes):
@@ -158,13 +157,13 @@ def _check_links(links: Sequence[Link]) -> None:
 
 
 def as_listed(resource: Resource, at: Instant | None) -> Resource:
-    """Return a resource as it stands in a Resource List or Dump, where nothing changed.
+    """Return a resource as it is in a Resource List or Dump.
 
     A patch leads from one version to the next, so only changes have it (core §14.4).
 
     Args:
-        resource: The resource as it was told.
-        at: What stands for `lastmod` if that is not known.
+        resource: The resource as it was recorded.
+        at: `lastmod` if the resource has none.
     """
     links = resource.links
     if any(link.rel == Rel.PATCH for link in links):
@@ -174,7 +173,7 @@ def as_listed(resource: Resource, at: Instant | None) -> Resource:
 
 
 def check_uri(uri: object) -> None:
-    """Refuse what is no absolute URI.
+    """Check that a URI is absolute.
 
     Raises:
         ConfigurationError: The URI is relative, too long, or has unescaped characters.

@@ -1,4 +1,4 @@
-"""What resources hold, as the Source's own callback tells it."""
+"""The contents of resources, as the Source's callback returns them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,22 @@ from pathlib import Path
 from rsnotify.errors import StorageError
 from rsnotify.format.vocabulary import INLINE_LIMIT
 
-#: What a resource holds now, told its URI: bytes, the path of a file, or None if it is gone.
-Content = Callable[[str], bytes | Path | None]
+#: Returns the current content of a URI: bytes, the path of a file, or None if it is gone.
+ContentCallback = Callable[[str], bytes | Path | None]
 
 _log = logging.getLogger("rsnotify.publisher")
-# Looked at again before more are remembered.
+# Missing resources are checked again before more are remembered.
 _MOST_MISSING = 1_000
 
 
-class Contents:
-    """Asks the Source for contents.
+class SourceContents:
+    """Gets contents from the Source."""
 
-    Args:
-        content: The callback of `Publisher`.
-    """
-
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: ContentCallback) -> None:
         self._content = content
 
     def get(self, uri: str) -> bytes | Path | None:
-        """Return what a resource holds now; None if it, or its file, is gone.
+        """Return the current content of a resource; None if it, or its file, is gone.
 
         Raises:
             StorageError: The callback failed.
@@ -36,7 +32,7 @@ class Contents:
         try:
             found = self._content(uri)
         except Exception as error:  # the Source's own code, which may raise anything
-            raise StorageError(f"the content of {uri} could not be had: {error!r}") from error
+            raise StorageError(f"the content of {uri} is not available: {error!r}") from error
         if isinstance(found, Path) and not found.is_file():
             return None
         return found
@@ -47,7 +43,7 @@ class Contents:
         for uri in uris:
             try:
                 content = self._small(self.get(uri))
-            except (StorageError, OSError):  # without its answer the GET is the way
+            except (StorageError, OSError):  # Destinations GET the resource instead
                 _log.exception("the content of %s is not sent inline", uri)
                 continue
             if content is not None:
@@ -63,25 +59,25 @@ class Contents:
 
 
 class CheckedContents:
-    """Contents of which none is to be missing, unless a change says that the resource is gone.
+    """Contents of which none may be missing, unless a change says that the resource is gone.
 
     Args:
-        contents: Where they come from.
-        listed: Returns those of some resources, by their URIs, that no change says are gone.
+        contents: Of the Source.
+        listed: Returns which of some URIs are in the set, because no change deleted them.
     """
 
     def __init__(
-        self, contents: Contents, listed: Callable[[Sequence[str]], Iterable[str]]
+        self, contents: SourceContents, listed: Callable[[Sequence[str]], Iterable[str]]
     ) -> None:
         self._contents = contents
         self._listed = listed
         self._missing: list[str] = []
 
     def get(self, uri: str) -> bytes | Path | None:
-        """Do as `Contents.get` does, and remember what is gone.
+        """Return the current content of a resource, and remember if it is gone.
 
         Raises:
-            StorageError: The callback failed, or more is missing than can have been deleted.
+            StorageError: The callback failed, or a resource is missing that was not deleted.
         """
         found = self._contents.get(uri)
         if found is None:
@@ -91,10 +87,10 @@ class CheckedContents:
         return found
 
     def check(self) -> None:
-        """Look again at what was gone: a change must have told so by now.
+        """Check what was missing: a change must have deleted it by now.
 
         Raises:
-            StorageError: No change did, and there is still no content.
+            StorageError: It was not deleted, and there is still no content.
         """
         for uri in self._listed(self._missing):
             if self._contents.get(uri) is None:

@@ -1,4 +1,4 @@
-"""A Source of several sets of resources: its Source Description, and what must hold of them."""
+"""A Source of several sets of resources, and its Source Description."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from rsnotify.format.model import Document, Link
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.arguments import require
+from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import check_uri
-from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION
 from rsnotify_publisher.files import write_atomically
-from rsnotify_publisher.publisher import Publisher, close_all
-from rsnotify_publisher.running import Running
-from rsnotify_publisher.sharing import Shared
-from rsnotify_publisher.source import normalize_base_url
+from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.source_context import normalize_base_url
+from rsnotify_publisher.source_documents import CAPABILITY_LIST, DESCRIPTION
+from rsnotify_publisher.startable import Startable, close_all
 
 _PORTS = {"http": 80, "https": 443}
 
 
-class SourceDescription(Running):
+class SourceDescription(Startable):
     """Several sets of resources as one Source (core §8).
 
     Each set has its own Publisher, with its own Capability List and channel; their Capability
-    Lists point up to this Source Description. All run in the same few threads, however many they
-    are.
+    Lists point up to this Source Description. All run in the same few threads, whatever
+    their number.
 
     Args:
-        base_url: Of the Source; the sets stand below it.
+        base_url: The URL of the Source; the URLs of the sets are below it.
         sets: A Publisher for each set of resources, none of which has started.
-        described_by: A document about the Source, if there is one.
+        described_by: The URL of a document about the Source.
 
     Raises:
-        ConfigurationError: A URL is unusable; a set stands elsewhere; two sets overlap, or keep
-            their state in one folder; or a Publisher has started.
+        ConfigurationError: A URL is unusable; a set is not below the base URL; two sets overlap,
+            or keep their state in one folder; or a Publisher has started.
     """
 
     def __init__(
@@ -50,31 +50,31 @@ class SourceDescription(Running):
         self.uri = self.base_url + DESCRIPTION
         require("sets", sets, Iterable, "a list of Publishers")
         self.sets = tuple(sets)
-        for one in self.sets:
-            require("a set", one, Publisher, "a Publisher")
+        for publisher in self.sets:
+            require("a set", publisher, Publisher, "a Publisher")
         self._described_by = described_by
-        self._check_places()
+        self._check_urls()
         self._check_folders()
-        shared = Shared(len(self.sets))
+        pool = PublisherPool(len(self.sets))
         for publisher in self.sets:
-            publisher.belong_to(self.uri, shared)
+            publisher.join_source(self.uri, pool)
 
-    def _check_places(self) -> None:
-        own = _place(self.base_url)
-        places = []
+    def _check_urls(self) -> None:
+        own = _normalized(self.base_url)
+        urls = []
         for publisher in self.sets:
-            place = _place(publisher.source.base_url)
-            if not place.startswith(own):
+            url = _normalized(publisher.source.base_url)
+            if not url.startswith(own):
                 raise ConfigurationError(
                     f"the set {publisher.source.base_url} is not below {self.base_url}; "
                     "a Source has its sets of resources below one base URL"
                 )
-            places.append((unquote(place), publisher.source.base_url))
-        places.sort()
-        for (upper, one), (lower, other) in pairwise(places):
+            urls.append((unquote(url), publisher.source.base_url))
+        urls.sort()
+        for (upper, first), (lower, second) in pairwise(urls):
             if lower.startswith(upper):
                 raise ConfigurationError(
-                    f"the sets {one} and {other} overlap; give each a base URL that is not "
+                    f"the sets {first} and {second} overlap; give each a base URL that is not "
                     "below another's"
                 )
 
@@ -90,10 +90,10 @@ class SourceDescription(Running):
             seen[folder] = base_url
 
     def document(self) -> Document:
-        """Say what stands in the Source Description: the Capability List of each set."""
+        """Return the Source Description, which lists the Capability List of each set."""
         links = () if self._described_by is None else (Link(Rel.DESCRIBED_BY, self._described_by),)
         documents = [publisher.source.documents for publisher in self.sets]
-        entries = [each.described() for each in documents]
+        entries = [each.description_entry() for each in documents]
         entries += [entry for each in documents for entry in each.framework_entries]
         return Document(Capability.DESCRIPTION, tuple(entries), links=links)
 
@@ -113,7 +113,7 @@ class SourceDescription(Running):
         write_atomically(Path(file), [write_document(self.document())])
 
     def start(self) -> None:
-        """Start every Publisher; once is enough.
+        """Start every Publisher; a second call does nothing.
 
         Raises:
             StorageError: A journal cannot be used.
@@ -131,7 +131,7 @@ class SourceDescription(Running):
         close_all(self.sets)
 
 
-def _place(base_url: str) -> str:
+def _normalized(base_url: str) -> str:
     """Return a base URL so that equal hosts are equal texts (RFC 3986 §6.2)."""
     parts = urlsplit(base_url)
     return f"{parts.scheme}://{parts.hostname}:{parts.port or _PORTS[parts.scheme]}{parts.path}"

@@ -1,7 +1,7 @@
-"""The three ways in which a Destination discovers a Source (core §6.3), for Sources to offer.
+"""Helps Destinations to discover a Source (core §6.3).
 
-The well-known URI is one of the routes. The others are texts: a header and an HTML element for
-the resources themselves, and lines for robots.txt.
+The well-known URI is one of the routes. These functions return the other means: a header and an
+HTML element for the resources themselves, and lines for robots.txt.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from html import escape
 
 from rsnotify.format.links import format_links
 from rsnotify.format.vocabulary import Rel
-from rsnotify_publisher.documents import CAPABILITY_LIST, RESOURCE_LIST
 from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.source_documents import CAPABILITY_LIST, RESOURCE_LIST
 
 
 def link_header(publisher: Publisher) -> str:

@@ -1,4 +1,4 @@
-"""Files that readers see whole or not at all."""
+"""Writes files atomically: readers see the former or the new content."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from rsnotify.errors import ConfigurationError
 
-#: Seconds. Clocks of file systems tick this coarsely at worst (FAT: 2 s). A file that changed less
-#: than a tick ago may change again and keep its time of modification.
+#: Seconds. The coarsest resolution of modification times (FAT: 2 s). A file that changed less than
+#: this ago may change again and keep its modification time.
 TICK = 2.1
 _PIECE = 65_536
 
@@ -23,7 +23,7 @@ _PIECE = 65_536
 def atomic(path: Path) -> Iterator[BinaryIO]:
     """Write a file under a temporary name, flush it to the disk, and rename it.
 
-    If an exception passes through, the file is left as it was.
+    If an exception is raised, the file stays as it was.
 
     Raises:
         OSError: The disk is full, or the folder cannot be written.
@@ -47,7 +47,7 @@ def writing(path: Path) -> Iterator[Callable[[bytes], object]]:
     """Write a document in pieces as `atomic` does, compressed if its name ends in `.gz`.
 
     Yields:
-        What takes the next piece.
+        A function that writes the next piece.
     """
     with atomic(path) as file:
         if path.suffix == ".gz":
@@ -79,7 +79,7 @@ def write_atomically(path: Path, chunks: Iterable[bytes]) -> int:
 
 
 def also_as(path: Path, other: Path) -> None:
-    """Give a finished file a second name, in one step too.
+    """Give a finished file a second name, atomically.
 
     Raises:
         OSError: As in `atomic`.
@@ -97,13 +97,13 @@ def also_as(path: Path, other: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writers left at any depth when they were killed; none may be at work."""
+    """Delete the temporary files of writers that were killed; no writer may be running."""
     for path in folder.rglob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder if it is not there, and try to write into it.
+    """Create a folder if it is missing, and check that it can be written.
 
     Raises:
         ConfigurationError: It cannot be written.
@@ -115,11 +115,11 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         taken = isinstance(error, FileExistsError)
         reason = "is no folder" if taken else f"cannot be written ({error.strerror})"
-        raise ConfigurationError(f"{folder} {reason}; choose another, or mend that one") from None
+        raise ConfigurationError(f"{folder} {reason}; choose another, or repair it") from None
 
 
 def _temporary(path: Path) -> Path:
-    """Name a file that no other thread, and no other process, writes at the same time."""
+    """Return the name of a file that no other thread or process writes at the same time."""
     return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
 
 

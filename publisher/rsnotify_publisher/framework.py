@@ -1,7 +1,7 @@
-"""The channel on which a Source tells of its own documents (Framework Notification 1.0.1).
+"""The channel for notices of the Source's own documents (Framework Notification 1.0.1).
 
-What is told is that a Resource List, a dump, a closed Change List or another document is there
-anew; what it says stands in the document alone.
+A notice says that a Resource List, a dump, a closed Change List or another document was written;
+the content is in the document alone.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.runtime.mqtt.names import is_broker, parse_broker
-from rsnotify_publisher.journal import Journal, State
-from rsnotify_publisher.push.hubs import Hub
+from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
+from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.journal import Journal, JournalState
 
 
 class FrameworkChannel(Struct, frozen=True):
@@ -24,7 +24,7 @@ class FrameworkChannel(Struct, frozen=True):
 
     Args:
         topic: Its URI.
-        hubs: The ways in for Destinations.
+        hubs: The URLs of the hubs for Destinations.
     """
 
     topic: str
@@ -32,12 +32,12 @@ class FrameworkChannel(Struct, frozen=True):
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """What names it in a Source Description, where no client takes it for a set."""
+        """Links that name the channel in a Source Description; no client takes them for a set."""
         return (Link(Rel.MONITOR_GROUP, self.topic), *self._to_hubs)
 
     @property
     def entry(self) -> Resource:
-        """What names it as the specification has it (Framework Notification §5)."""
+        """The entry that names the channel as in Framework Notification §5."""
         capability = Capability.FRAMEWORK_NOTIFICATION
         return Resource(self.topic, capability=capability, links=self._to_hubs)
 
@@ -46,12 +46,12 @@ class FrameworkChannel(Struct, frozen=True):
         return tuple(Link(Rel.HUB, hub) for hub in self.hubs)
 
     def content(self, notices: Iterable[Resource], from_: int, until: int, up: str) -> Document:
-        """Say what a GET of the channel is answered with.
+        """Return the document that a GET of the channel returns.
 
         Args:
-            notices: The last of them.
+            notices: The last notices.
             from_: The datetime (µs) of the notice before them.
-            until: That of the last.
+            until: The datetime of the last notice.
             up: The URI of the Source Description.
         """
         return Document(
@@ -63,49 +63,42 @@ class FrameworkChannel(Struct, frozen=True):
         )
 
 
-def framework_channel(topic: str, ways: Sequence[str]) -> FrameworkChannel | None:
-    """Make the channel.
+def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | None:
+    """Return the channel; None if no hub can have a second channel.
 
     Args:
         topic: Its URI.
-        ways: The ways in to the hubs of the Source.
-
-    Returns:
-        None where no hub can have a second channel.
+        urls: Every URL of the hubs of the Source.
     """
-    usable = filter(has_room, ways)
-    hubs = tuple(parse_broker(way).at(topic) if is_broker(way) else way for way in usable)
+    usable = filter(allows_second_channel, urls)
+    hubs = tuple(parse_broker(url).url_for(topic) if is_broker_url(url) else url for url in usable)
     return FrameworkChannel(topic, hubs) if hubs else None
 
 
-def has_room(way: str) -> bool:
-    """Whether a hub can have a second channel: not where a broker's URL names the only topic."""
-    return not is_broker(way) or parse_broker(way).name.endswith("/")
+def allows_second_channel(url: str) -> bool:
+    """Return whether a hub can have a second channel: not if a broker's URL names the topic."""
+    return not is_broker_url(url) or parse_broker(url).topic_or_prefix.endswith("/")
 
 
-def listeners(hubs: Iterable[Hub]) -> tuple[Hub, ...]:
-    """Return the hubs that are told of documents."""
-    return tuple(hub for hub in hubs if has_room(hub.uri))
+def framework_hubs(hubs: Iterable[Hub]) -> tuple[Hub, ...]:
+    """Return the hubs that are sent notices."""
+    return tuple(hub for hub in hubs if allows_second_channel(hub.uri))
 
 
-class Notices:
-    """The notices of a journal, as a feed follows them.
-
-    Args:
-        journal: Where they are.
-    """
+class FrameworkNotices:
+    """The notices of a journal, as a feed follows them."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def state(self) -> State:
-        """Tell where the notices stand."""
+    def state(self) -> JournalState:
+        """Return where the notices end."""
         journal = self._journal
         return replace(
             journal.state(),
             last_change=journal.last_notice(),
             pruned=journal.first_notice(),
-            sum=None,  # that is told where the changes are
+            sum=None,  # the digest is sent on the channel for changes
         )
 
     def last_change_at(self, instant: int) -> int:
@@ -113,11 +106,11 @@ class Notices:
         return self._journal.last_notice_at(instant)
 
     def changes(self, after: int, limit: int) -> list[Resource]:
-        """Read the notices later than `after` (µs), oldest first, at most `limit`."""
+        """Return the notices later than `after` (µs), oldest first, at most `limit`."""
         return self._journal.notices(after, limit)
 
 
-def promise(journal: Journal) -> State:
+def promise_notices(journal: Journal) -> JournalState:
     """Promise that no later notice gets a datetime up to now; within a transaction."""
     journal.promise()
-    return Notices(journal).state()
+    return FrameworkNotices(journal).state()

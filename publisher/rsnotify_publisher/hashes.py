@@ -13,16 +13,16 @@ ALGORITHMS = {"sha-256": "sha256", "sha-512": "sha512", "sha-1": "sha1", "md5": 
 
 
 def recorded(hashes: str | None) -> dict[str, str]:
-    """Read a `hash` attribute: lower-case digests by algorithm, of those that are known."""
+    """Return the digests of a `hash` attribute, lower-case, by known algorithm."""
     pairs = (pair.partition(":") for pair in (hashes or "").split())
     return {name.lower(): digest.lower() for name, _, digest in pairs if name.lower() in ALGORITHMS}
 
 
 class Digests:
-    """Computes SHA-256 of what passes by, and what else was recorded of it.
+    """Computes SHA-256 of a content, and the digests of a `hash` attribute.
 
     Args:
-        hashes: The `hash` attribute that the content is to be compared with, if there is one.
+        hashes: The `hash` attribute that the content is compared with.
     """
 
     def __init__(self, hashes: str | None = None) -> None:
@@ -33,18 +33,17 @@ class Digests:
         }
 
     def update(self, chunk: bytes) -> None:
-        """Take in what comes next."""
         for running in self._running.values():
             running.update(chunk)
 
     @property
     def text(self) -> str:
-        """The `hash` attribute of what passed by."""
+        """The `hash` attribute of the content."""
         return " ".join(f"{name}:{run.hexdigest()}" for name, run in self._running.items())
 
     @property
     def agree(self) -> bool | None:
-        """Whether it is what was recorded; None if nothing was that can be compared."""
+        """Whether the content has the recorded digests; None if none can be compared."""
         if not self._recorded:
             return None
         running = self._running

@@ -1,21 +1,20 @@
-"""The library a Source embeds: it is told of changes, and does the rest.
+"""The library that a Source embeds: it records changes, and publishes and pushes them.
 
     publisher = Publisher("state", "https://source.example/data/", hubs=["https://hub.example"])
     with publisher:
         publisher.updated("https://source.example/data/res1", length=8876)
 
-Every method for plain threads has a twin for asyncio, named with an `a` in front as Django
-names them: `updated` blocks until the change is durable, `await aupdated` waits for it.
+Every method for threads has a counterpart for asyncio whose name begins with `a`, as in Django:
+`updated` blocks until the change is durable, `await aupdated` waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import concurrent.futures.thread
+import concurrent.futures
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
@@ -24,7 +23,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.arguments import require, require_function
-from rsnotify_publisher.background import Background
+from rsnotify_publisher.background.election import LeaderElection
+from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import (
     Metadata,
     Record,
@@ -33,37 +33,28 @@ from rsnotify_publisher.changes import (
     describe,
     describe_record,
 )
-from rsnotify_publisher.contents import Content
+from rsnotify_publisher.hubs import Hub, parse_hub
 from rsnotify_publisher.journal import Recorder, system_clock
-from rsnotify_publisher.leader import Leader
 from rsnotify_publisher.options import Options
-from rsnotify_publisher.push.hubs import Hub, parse_hub
-from rsnotify_publisher.running import Running
-from rsnotify_publisher.sharing import Shared
-from rsnotify_publisher.source import Resources, Source
+from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
+from rsnotify_publisher.startable import Stoppable, running
 
 
-class Publisher(Running):
-    """Records changes durably, tells the hubs, and keeps the documents.
+class Publisher(Stoppable):
+    """Records changes durably, pushes them to hubs, and keeps the documents.
 
     It starts with the first change, or by `start()`, `with` or `async with`. Any number of
     threads may use one Publisher, and any number of processes may have one on the same folder:
     one of them feeds the hubs and writes the documents, and another takes over if it dies.
 
     Args:
-        folder: Where the state is kept; the documents stand in its folder `documents`.
-        base_url: Below which the documents are served.
+        folder: Where the state is kept; the documents are in its folder `documents`.
+        base_url: The URL below which the documents are served.
         hubs: URLs of hubs, or `Hub`s made by `parse_hub` where each has its own token.
         token: The bearer token for hubs given as URLs.
-        content: Returns what a resource holds now: bytes, or the path of a file that holds it,
-            or None if it is gone. If given, small content travels inside the fragments, and
-            there can be dumps. Called in threads.
-        resources: Returns the current set of resources, from a database of the Source's own
-            say; any iterable, which is not held in memory. Without it, the set is kept in the
-            journal. Called in a thread, at every writing of a Resource List or Resource Dump.
-        described_by: A document about this set of resources, for whoever wants to know more.
+        described_by: The URL of a document about this set of resources.
         options: Tuning.
-        clock: Tells the time in microseconds since 1970.
+        callbacks: `content`, `resources` and `clock`, see `SourceCallbacks`.
 
     Raises:
         ConfigurationError: A URL or an option is unusable, or an argument has a wrong type.
@@ -76,11 +67,9 @@ class Publisher(Running):
         *,
         hubs: Sequence[str | Hub] = (),
         token: str | None = None,
-        content: Content | None = None,
-        resources: Resources | None = None,
         described_by: str | None = None,
         options: Options | None = None,
-        clock: Callable[[], int] = system_clock,
+        **callbacks: Unpack[SourceCallbacks],
     ) -> None:
         require("folder", folder, str | os.PathLike, "the path of a folder")
         require("base_url", base_url, str, "a URL as a str")
@@ -89,33 +78,34 @@ class Publisher(Running):
         for hub in hubs:
             require("a hub", hub, str | Hub, "a URL as a str, or a Hub")
         require("options", options, Options | None, "Options")
-        for name, function in (("content", content), ("resources", resources), ("clock", clock)):
+        for name, function in callbacks.items():
+            if name not in SourceCallbacks.__annotations__:
+                raise TypeError(f"Publisher() got an unexpected keyword argument {name!r}")
             require_function(name, function)
         known = tuple(hub if isinstance(hub, Hub) else parse_hub(hub, token) for hub in hubs)
-        distinct = tuple({hub.uri: hub for hub in known}.values())
-        self.source = Source(
+        self.source = SourceContext(
             Path(folder),
             base_url,
-            distinct,
+            tuple({hub.uri: hub for hub in known}.values()),
             options or Options(),
-            clock,
-            content=content,
-            resources=resources,
+            callbacks.get("clock", system_clock),
+            content=callbacks.get("content"),
+            resources=callbacks.get("resources"),
             described_by=described_by,
         )
         self._lock = threading.Lock()
-        self._shared = Shared()
+        self._pool = PublisherPool()
         self._started_in: int | None = None
 
-    def belong_to(self, description: str, shared: Shared) -> None:
-        """Let the Capability List point up to the Source Description of several sets.
+    def join_source(self, description: str, pool: PublisherPool) -> None:
+        """Make this set one of several of a Source: its Capability List points up to theirs.
 
         Args:
-            description: Its URI.
-            shared: What the sets share.
+            description: The URI of the Source Description.
+            pool: The threads of all sets.
 
         Raises:
-            ConfigurationError: The Publisher has started, and may have said otherwise.
+            ConfigurationError: The Publisher has started, and may have written another link.
         """
         if self._started_in is not None:
             raise ConfigurationError(
@@ -123,12 +113,12 @@ class Publisher(Running):
                 "SourceDescription before it starts"
             )
         self.source.documents.description_uri = description
-        self._shared = shared
+        self._pool = pool
 
     # Starting and ending
 
     def start(self) -> None:
-        """Open the journal and begin to publish; once is enough.
+        """Open the journal and begin to publish; a second call does nothing.
 
         Raises:
             StorageError: The journal cannot be used.
@@ -136,7 +126,7 @@ class Publisher(Running):
                 Source, or this process was forked from one in which the Publisher had started.
         """
         if self._started_in == os.getpid():
-            return  # without the lock: what is called back while `close` holds it may record
+            return  # without the lock: a callback may record while `close` holds it
         with self._lock:
             if self._started_in is None:
                 self._start()
@@ -153,45 +143,44 @@ class Publisher(Running):
             # Before the first change, so that a new hub is sent it.
             for hub in self.source.hubs:
                 journal.add_hub(hub.uri)
-                journal.add_listener(hub.uri)
-        self._shared.enter()
+                journal.add_notice_hub(hub.uri)
+        self._pool.enter()
         try:
-            self._begin()
+            self._start_threads()
         except BaseException:
-            self._shared.leave()
+            self._pool.leave()
             raise
         self._started_in = os.getpid()
-        _running.add(self)
+        running.add(self)
 
-    def _begin(self) -> None:
-        self._background = Background(self.source, self._leader, self._shared)
+    def _start_threads(self) -> None:
+        self._election = LeaderElection(self.source, self._pool)
         self._recorder = Recorder(
             self.source.open_journal,
-            self._background.wake,
-            self._shared.recorder(),
-            memory=self._shared.memory,
+            self._election.wake,
+            self._pool.recording_executor(),
+            memory=self._pool.memory,
         )
         self._recorder.start()
-        self._background.start()
-
-    def _leader(self) -> Leader:
-        published = self._background.note_published
-        return Leader(self.source, self._recorder, published, self._shared)
+        self._election.start(self._recorder)
 
     def stop(self) -> None:
-        """Begin to end, so that several do at the same time; `close` waits for it."""
+        """Begin to end, so that several end at the same time; `close` waits for it."""
         with self._lock:
             if self._started_in == os.getpid():
-                self._background.stop()
+                self._election.stop()
 
     def close(self) -> None:
-        """Give the hubs a moment to take what is left, and end; what they miss stays recorded."""
+        """Send the hubs what is left for `Options.grace` seconds, and end.
+
+        What they did not get stays in the journal.
+        """
         with self._lock:
             if self._started_in == os.getpid():
-                self._background.close()
+                self._election.close()
                 self._recorder.close()
-                self._shared.leave()
-                _running.discard(self)
+                self._pool.leave()
+                running.discard(self)
                 self._started_in = None
 
     def wait_published(self, timeout: float | None = None) -> bool:
@@ -201,34 +190,34 @@ class Publisher(Running):
             timeout: Seconds to wait at most.
 
         Returns:
-            Whether they are there.
+            Whether all documents are there.
 
         Raises:
             RsnotifyError: As `start` does.
         """
         self.start()
-        published = self._background.published
+        published = self._election.published
         return published in concurrent.futures.wait([published], timeout).done
 
     async def await_published(self, timeout: float | None = None) -> bool:
-        """Do as `wait_published` does, in asyncio."""
+        """Wait in asyncio until every document is in the folder; see `wait_published`."""
         await asyncio.to_thread(self.start)
-        there, loop = asyncio.Event(), asyncio.get_running_loop()
+        published, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def tell(_: object) -> None:
-            with suppress(RuntimeError):  # nobody waits any more, and the loop was closed
-                loop.call_soon_threadsafe(there.set)
+        def on_done(_: object) -> None:
+            with suppress(RuntimeError):  # the loop was closed, so nothing waits any more
+                loop.call_soon_threadsafe(published.set)
 
-        self._background.published.add_done_callback(tell)
+        self._election.published.add_done_callback(on_done)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await there.wait()
-        return there.is_set()
+                await published.wait()
+        return published.is_set()
 
     # The baseline
 
     def is_empty(self) -> bool:
-        """Whether nothing was ever loaded or recorded.
+        """Return whether nothing was ever loaded or recorded.
 
         Raises:
             StorageError: The journal cannot be used.
@@ -237,7 +226,7 @@ class Publisher(Running):
             return journal.is_empty()
 
     def load(self, resources: Iterable[Resource | Record]) -> int:
-        """Take the resources that exist already as the baseline, before anything else.
+        """Record the resources that exist already as the baseline, before anything else.
 
         They appear in the Resource List, but not as changes. All are loaded, or none.
 
@@ -245,7 +234,7 @@ class Publisher(Running):
             resources: With `lastmod`, if that is known.
 
         Returns:
-            How many there were.
+            The number of resources.
 
         Raises:
             ConfigurationError: A resource is unusable, the journal is not empty, or the
@@ -265,13 +254,13 @@ class Publisher(Running):
     def submit(
         self, changes: Iterable[Resource | Record]
     ) -> concurrent.futures.Future[list[Resource]]:
-        """Hand changes over without waiting; all become durable together, or none.
+        """Record changes without waiting; all become durable together, or none.
 
         Args:
-            changes: In order, each with `change` set; their `datetime` is given here.
+            changes: In order, each with `change` set; the Publisher sets `datetime`.
 
         Returns:
-            A future of the changes with their datetimes, once they are durable.
+            A future of the changes with their datetimes, done once they are durable.
 
         Raises:
             ConfigurationError: A change is unusable; none of them is recorded.
@@ -294,13 +283,13 @@ class Publisher(Running):
     def created(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
-        """Record that a resource came into being, and wait until that is durable.
+        """Record that a resource was created, and wait until that is durable.
 
         Args:
             uri: The resource.
-            content: What it holds now. Its hash and length become those of the change, and a Change
+            content: Its new content. Its hash and length become those of the change, and a Change
                 Dump has this very content, even if the resource changes again at once.
-            metadata: What is known of it; see `Metadata`.
+            metadata: See `Metadata`.
 
         Returns:
             The change with its datetime.
@@ -318,11 +307,11 @@ class Publisher(Running):
         return self.record([describe_record(uri, ChangeType.UPDATED, content, metadata)])[0]
 
     def deleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
-        """Record that a resource is gone; otherwise as `created`."""
+        """Record that a resource was deleted; otherwise as `created`."""
         return self.record([describe(uri, ChangeType.DELETED, metadata)])[0]
 
     async def arecord(self, changes: Iterable[Resource | Record]) -> list[Resource]:
-        """Do as `record` does, in asyncio."""
+        """Record a batch in asyncio; see `record`."""
         recorded = await asyncio.wrap_future(self.submit(changes))
         if self.source.captured is not None:
             await asyncio.to_thread(self.source.captured.keep, recorded)
@@ -331,43 +320,20 @@ class Publisher(Running):
     async def acreated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
-        """Do as `created` does, in asyncio."""
+        """Record in asyncio that a resource was created; see `created`."""
         created = describe_record(uri, ChangeType.CREATED, content, metadata)
         return (await self.arecord([created]))[0]
 
     async def aupdated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
-        """Do as `updated` does, in asyncio."""
+        """Record in asyncio that a resource changed; see `created`."""
         updated = describe_record(uri, ChangeType.UPDATED, content, metadata)
         return (await self.arecord([updated]))[0]
 
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
-        """Do as `deleted` does, in asyncio."""
+        """Record in asyncio that a resource was deleted; see `created`."""
         return (await self.arecord([describe(uri, ChangeType.DELETED, metadata)]))[0]
-
-
-def close_all(publishers: Iterable[Publisher]) -> None:
-    """Close several at the same time, each in its order."""
-    publishers = list(publishers)
-    for publisher in publishers:
-        publisher.stop()
-    for publisher in publishers:
-        publisher.close()
-
-
-_running: set[Publisher] = set()
-
-
-def _close_all() -> None:
-    """Close what a program that ends has left running."""
-    close_all(_running)
-
-
-# Not by `atexit`, which comes only after the executors have ended that closing needs. What is
-# registered last is called first, so this comes before `concurrent.futures`, imported above.
-# The hook that `concurrent.futures` itself uses has no public name; without it `atexit` must do.
-getattr(threading, "_register_atexit", atexit.register)(_close_all)
 
 
 def _as_record(change: Resource | Record) -> Record:

@@ -1,11 +1,13 @@
-"""When changes are closed, and how long what is closed stays offered: a line of text each.
+"""When changes are closed, and how long closed documents are offered: a line of text each.
 
     rotate = "500 changes or 1 h"
+    rotate = "10,000 changes or cron: 0 3 * * *"
     keep = "30 days, 1000 lists, 2 GB"
 
 A line names limits: a count (`500 changes`, `1000 lists`), a time (`90 s`, `15 min`, `1 h`,
-`30 days`, `4 weeks`), a size (`500 kB`, `25 MB`, `2 GB`); each kind once, in any order, with a
-comma, "or" or "and" between them. Instants are counts of microseconds here.
+`30 days`, `4 weeks`), a size (`500 kB`, `25 MB`, `2 GB`), a cron expression (`cron: 0 3 * * *`,
+see `schedule`); each kind once, in any order, with a comma, "or" or "and" between them. Instants
+are counts of microseconds here.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_publisher.journal import Volume
+from rsnotify_publisher.journal import FinishedDocument
+from rsnotify_publisher.schedule import CRON, JobSchedule, parse_cron
 
 _SECOND = 1_000_000
 _COUNTS = {"change", "changes", "list", "lists", "document", "documents", "dump", "dumps"}
@@ -44,136 +47,158 @@ _PARTS = re.compile(r", | or | and ")
 _LIMIT = re.compile(r"(\d+(?:[,_]\d{3})*(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
-class Floor(Struct, frozen=True):
-    """What has to stay open: to satisfy one of these is enough, as each limit was reached."""
+class MinimumOpen(Struct, frozen=True):
+    """What stays open after a rotation: to satisfy one of these is enough."""
 
     changes: int | None
     size: int | None
     since: int | None
 
-    def permits(self, changes: int, size: int, gone: int) -> bool:
-        """Whether something may be closed.
+    def allows(self, changes: int, size: int, last_closed: int) -> bool:
+        """Whether changes may be closed.
 
         Args:
             changes: How many changes stay open then.
-            size: How many bytes stay.
-            gone: The datetime of the last change that is closed.
+            size: How many bytes stay open.
+            last_closed: The datetime of the last change that is closed.
         """
         return (
             (self.changes is not None and changes >= self.changes)
             or (self.size is not None and size >= self.size)
-            or (self.since is not None and gone <= self.since)
+            or (self.since is not None and last_closed <= self.since)
         )
 
 
-class Rotation(Struct, frozen=True):
-    """When the older half of the open Change List is closed: at whichever limit comes first.
+class RotationPolicy(Struct, frozen=True):
+    """When changes move from the open Change List to a closed one.
 
-    What stays open still reaches back half the limit, so that a reader that polls now and
-    then seldom needs the archive.
+    When a limit is reached, the older half is closed. What stays open still reaches back half the
+    limit, so that a reader that polls now and then seldom needs the archive. At a time of the
+    schedule, all changes up to that time are closed.
 
     Args:
-        changes: With as many changes.
-        size: With as many bytes.
-        age: When its first change is so old.
+        changes: Number of changes.
+        size: Number of bytes.
+        age: Age of the first change.
+        schedule: A cron expression.
     """
 
     changes: int | None = None
     size: int | None = None
     age: int | None = None
+    schedule: JobSchedule | None = None
 
-    def floor(self, changes: int, size: int, oldest: int, now: int) -> Floor | None:
+    def minimum_open(
+        self, changes: int, size: int, oldest: int, now: int, scheduled: int | None = None
+    ) -> MinimumOpen | None:
         """Return what has to stay open; None if no limit is reached.
 
         Args:
-            changes: How many changes there are in the open period.
-            size: How many bytes.
-            oldest: The datetime of the first.
+            changes: Number of changes in the open period.
+            size: Number of bytes in it.
+            oldest: The datetime of its first change.
             now: The time of day.
+            scheduled: A time of the schedule, through which all changes are closed.
         """
         full = self.changes is not None and changes >= self.changes
         large = self.size is not None and size >= self.size
         old = self.age is not None and oldest <= now - self.age
-        if not (changes and (full or large or old)):
+        due = scheduled is not None and oldest <= scheduled
+        if not (changes and (full or large or old or due)):
             return None
-        return Floor(
+        since = now - self.age // 2 if old and self.age else None
+        if due and scheduled is not None:
+            since = scheduled if since is None else max(scheduled, since)
+        return MinimumOpen(
             self.changes // 2 if full and self.changes else None,
             self.size // 2 if large and self.size else None,
-            now - self.age // 2 if old and self.age else None,
+            since,
         )
 
 
-class Retention(Struct, frozen=True):
+class RetentionPolicy(Struct, frozen=True):
     """How long a closed document stays in its archive; each archive is judged by itself.
 
-    - With an age, what ended less than that long ago stays, however much it is: who was away
-      for a shorter time finds every change. With nothing else, all that is older goes.
+    - With an age, documents that ended less than that long ago stay, whatever their number and
+      size: a Destination that was offline for a shorter time finds every change. With nothing
+      else, all older ones are dropped.
     - With a count or a size, the newest that fit them all stay.
-    - With both, what is older than the age stays as long as it is among the newest that fit.
+    - With both, documents older than the age stay as long as they are among the newest that fit.
 
     Args:
-        age: How long ago it ended, at least.
-        count: How many documents, the newest.
-        size: How many bytes they and their parts and packages have together.
+        age: Least time since a document ended.
+        count: Number of documents, the newest.
+        size: Bytes of these documents, with their parts and packages.
+        schedule: A cron expression; documents are dropped only at its times.
     """
 
     age: int | None = None
     count: int | None = None
     size: int | None = None
+    schedule: JobSchedule | None = None
 
-    def expired(self, volumes: Sequence[Volume], now: int) -> list[Volume]:
-        """Return which of the volumes of an archive need not stay.
+    def expired(self, documents: Sequence[FinishedDocument], now: int) -> list[FinishedDocument]:
+        """Return which documents of an archive need not stay.
 
         Args:
-            volumes: All of them, oldest first.
+            documents: All of them, oldest first.
             now: The time of day.
         """
-        cut = self._beyond(volumes)
+        end = self._surplus(documents)
         if self.age is not None:
-            cut = next((n for n, v in enumerate(volumes[:cut]) if v.end > now - self.age), cut)
-        return list(volumes[:cut])
+            kept = (n for n, one in enumerate(documents[:end]) if one.end > now - self.age)
+            end = next(kept, end)
+        return list(documents[:end])
 
-    def _beyond(self, volumes: Sequence[Volume]) -> int:
-        """Return how many of the oldest lie beyond the count or the size."""
+    def _surplus(self, documents: Sequence[FinishedDocument]) -> int:
+        """Return how many of the oldest exceed the count or the size."""
         if self.count is None and self.size is None:
-            return len(volumes)
-        cut = 0 if self.count is None else max(0, len(volumes) - self.count)
+            return len(documents)
+        surplus = 0 if self.count is None else max(0, len(documents) - self.count)
         if self.size is None:
-            return cut
-        room = self.size
-        for number in range(len(volumes) - 1, cut - 1, -1):
-            room -= volumes[number].size
-            if room < 0:
+            return surplus
+        left = self.size
+        for number in range(len(documents) - 1, surplus - 1, -1):
+            left -= documents[number].size
+            if left < 0:
                 return number + 1
-        return cut
+        return surplus
 
 
-def parse_rotation(text: str) -> Rotation:
+def parse_rotation(text: str) -> RotationPolicy:
     """Read when changes are closed, such as `500 changes or 1 h`.
 
     Raises:
-        ConfigurationError: The text says nothing of the kind.
+        ConfigurationError: The text has no such form.
     """
-    limits = _limits("rotate", text, "500 changes or 1 h")
-    return Rotation(limits.get("count"), limits.get("size"), limits.get("age"))
+    limits, schedule = _limits("rotate", text, "500 changes or 1 h")
+    return RotationPolicy(limits.get("count"), limits.get("size"), limits.get("age"), schedule)
 
 
-def parse_retention(text: str) -> Retention:
+def parse_retention(text: str) -> RetentionPolicy:
     """Read how long closed documents are kept, such as `30 days, 1000 lists, 2 GB`.
 
     Raises:
-        ConfigurationError: The text says nothing of the kind.
+        ConfigurationError: The text has no such form.
     """
-    limits = _limits("keep", text, "30 days, 1000 lists, 2 GB")
-    return Retention(limits.get("age"), limits.get("count"), limits.get("size"))
+    limits, schedule = _limits("keep", text, "30 days, 1000 lists, 2 GB")
+    if not limits:
+        raise ConfigurationError(f"keep is {text!r}, which only says when; add a limit to it")
+    return RetentionPolicy(limits.get("age"), limits.get("count"), limits.get("size"), schedule)
 
 
-def _limits(name: str, text: str, example: str) -> dict[str, int]:
+def _limits(name: str, text: str, example: str) -> tuple[dict[str, int], JobSchedule | None]:
     limits: dict[str, int] = {}
+    schedule: JobSchedule | None = None
     for part in _PARTS.split(" ".join(text.split())):
+        if part.startswith(CRON) and schedule is None:
+            schedule = JobSchedule(cron=parse_cron(name, part.removeprefix(CRON)))
+            continue
         match = _LIMIT.fullmatch(part.strip())
         kind, factor = _UNITS.get(match[2].lower(), (None, 0)) if match else (None, 0)
-        if match is None or kind is None:
+        if part.startswith(CRON):
+            reason = f"{part!r} is a second cron expression"
+        elif match is None or kind is None:
             reason = f"{part!r} is no count, time or size"
         elif kind in limits:
             reason = f"{part!r} is a second {kind}"
@@ -183,4 +208,4 @@ def _limits(name: str, text: str, example: str) -> dict[str, int]:
                 continue
             reason = f"{part!r} is nothing"
         raise ConfigurationError(f'{name} is {text!r}, but {reason}; write it like "{example}"')
-    return limits
+    return limits, schedule

@@ -96,7 +96,7 @@ def relay(
         rsnotify relay https://source.example/ copy --base-url https://relay.example/
         rsnotify relay https://source.example/ copy --hub https://hub.example/
     """
-    from rsnotify_publisher.configuration import load_configuration
+    from rsnotify_publisher.config import load_configuration
     from rsnotify_relay.relay import Relay
     from rsnotify_subscriber.commands.running import unfinished_work
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher.changes import check_uri
-from rsnotify_publisher.documents import RESERVED
+from rsnotify_publisher.source_documents import RESERVED
 
 _MARK = "@@"
 _ELSEWHERE = re.compile(r"@@(https?)/([^/].*)", re.DOTALL)

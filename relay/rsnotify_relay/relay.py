@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify_publisher import Hub, Options, Publisher
-from rsnotify_publisher.documents import PARTS
+from rsnotify_publisher.source_documents import PARTS
 from rsnotify_relay.republisher import Republisher
 from rsnotify_relay.serve import server
 from rsnotify_subscriber import (

@@ -6,11 +6,11 @@ import asyncio
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
+from rsnotify_publisher.web.answers import answer, hold_resource
 
-from rsnotify.format.media_types import guess
+from rsnotify.format.media_types import guess_media_type
 from rsnotify_publisher import Publisher, link_header, routes
 from rsnotify_publisher.web import LIVE, robots
-from rsnotify_publisher.web.answers import answer, hold_resource
 from rsnotify_relay.republisher import Republisher
 from rsnotify_subscriber import Callbacks
 
@@ -38,7 +38,7 @@ def server(
         if found is None:
             raise web.HTTPNotFound
         resource, path = found
-        media_type = resource.type or guess(uri) or _UNKNOWN
+        media_type = resource.type or guess_media_type(uri) or _UNKNOWN
         answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
         return await answer(request, lambda: hold_resource(path), answer_headers)
 

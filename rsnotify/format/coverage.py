@@ -1,49 +1,46 @@
-"""Coverage: which interval of time a change document proves, and what of it is new.
+"""Coverage: the interval for which a change document or fragment contains all changes.
 
-A document about change covers an interval, `from` (exclusive) to `until` (inclusive). A
-Destination's progress is a `Frontier`: an instant through which it knows all changes, and
-what it has seen *at* that instant, because Sources of second granularity give several
-changes one datetime, and a later look may find more of them (core §12.1: compare the
-datetime *and* the URI).
+The interval is `from` (exclusive) to `until` (inclusive). It is read from the document, and
+corrected where its datetimes contradict each other. The progress of a Destination, which is
+compared with it, is a `Frontier`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 from msgspec import Struct, structs
 
 from rsnotify.errors import InvalidDocument, WrongDocument
-from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
-from rsnotify.format.timestamp_precision import by_place, ends, postponed
+from rsnotify.format.timestamp_precision import dates_from_list_order, end_of_unit, postponed
 from rsnotify.format.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
 
 
 class CheckMethod(Enum):
-    """How to decide whether a change still has to be applied to what is held."""
+    """How to decide whether a change still has to be applied to the copy."""
 
-    #: The datetimes decide: what is held as of a later change is left alone.
+    #: By datetime: a change that is older than the copy of the resource is not applied.
     DATE = "date"
-    #: The datetimes may be wrong. If they say that the change is old, compare the entry with what
-    #: is held, and fetch the resource where the two contradict each other.
+    #: The datetimes may be wrong. If the change seems old, compare the entry with the copy, and
+    #: fetch the resource if the two contradict each other.
     COMPARE = "compare"
     #: Two facts contradict each other: fetch the resource itself, past caches and without a
-    #: condition, and keep what it is now.
+    #: condition, and keep its current state.
     FETCH = "fetch"
 
 
 class Change(Struct, frozen=True, gc=False):
-    """One change to one resource, with the datetime it counts for.
+    """One change to one resource, with its effective datetime.
 
     Args:
-        at: The change's own datetime, or where the Source gives none, that of the entry
-            before it (list order decides) or the beginning of the list.
-        resource: The entry as it stood in the document.
-        package: The URI of the dump package whose manifest had the entry, if it was one; the
+        at: The change's own datetime. Where the Source gives none: that of the entry before it
+            (list order decides), or the beginning of the list.
+        resource: The entry of the document.
+        package: The URI of the dump package whose manifest had the entry, if there is one; the
             content is its member at `resource.path`.
         check: How to decide whether the change still has to be applied.
     """
@@ -57,40 +54,32 @@ class Change(Struct, frozen=True, gc=False):
 
     @property
     def dated_by_lastmod(self) -> bool:
-        """Whether it is a deletion whose instant may be that of the last modification before."""
+        """Whether it is a deletion whose datetime may be that of the last modification before."""
         return self.change is ChangeType.DELETED and self.resource.datetime is None
 
 
 #: Before every change.
 EARLIEST = datetime.min.replace(tzinfo=UTC)
-#: A document that is sent so much later than an instant has all of it, though it may be written a
-#: little late, and clocks differ a little.
-_WRITING = timedelta(seconds=1)
-#: So much later than it is, a time may be told that is rounded up.
-_ROUNDED = timedelta(seconds=1)
-
-#: What tells two changes of one instant apart.
-Key = tuple[str, str, str]
-
-
-def key(change: Change) -> Key:
-    """Return what identifies a change among those of the same datetime (core §12.1)."""
-    return (change.uri, change.change.value, change.resource.hash or "")
+#: A document sent this much later than an instant contains all changes of that instant, although
+#: documents are written with a delay, and clocks differ.
+_WRITE_DELAY = timedelta(seconds=1)
+#: By how much a datetime that is rounded up may be late.
+_ROUNDING = timedelta(seconds=1)
 
 
 class Coverage(Struct, frozen=True):
     """What one change document proves.
 
     Args:
-        from_: It holds all changes after this instant; None if it does not prove even that.
+        from_: It contains all changes after this instant; None if it does not prove even that.
         until: ... up to and including this one; None if it proves nothing.
-        closed: It says that it will not be updated any more.
-        ordered: Its entries stand in chronological order, as core §12.1 demands. If not, a
-            late entry may carry an early datetime, and no entry may be passed over as old.
+        closed: Whether it states that it will not be updated any more.
+        ordered: Whether its entries are in chronological order, as core §12.1 demands. If not,
+            a late entry may have an early datetime, and no entry may be skipped as old.
         changes: Its entries.
-        sent: When it was sent, by the clock of the Source; None if the answer had no `Date`.
-        contradictory: Its datetimes contradict each other or the time at which it was sent, so
-            that they do not prove which of its entries are old.
+        sent: When it was sent, by the clock of the Source; None if the response had no `Date`.
+        contradictory: Whether its datetimes contradict each other, or the time at which it was
+            sent, so that they do not prove which of its entries are old.
     """
 
     from_: Instant | None
@@ -103,45 +92,45 @@ class Coverage(Struct, frozen=True):
 
     @property
     def ends(self) -> Instant | None:
-        """The latest that it tells of; None if it tells of nothing."""
+        """The latest instant that it says anything about; None if there is none."""
         in_order = self.ordered and not self.contradictory
         at_last = self.changes and in_order and not self.closed
         return self.changes[-1].at if at_last else self.until
 
     @property
     def latest(self) -> Instant:
-        """The latest datetime in it, of which list order may have made an earlier one."""
-        told = (change.resource.changed_at or change.at for change in self.changes)
-        return max(told, default=EARLIEST)
+        """The latest datetime stated in it, even if list order replaced it by an earlier one."""
+        stated = (change.resource.changed_at or change.at for change in self.changes)
+        return max(stated, default=EARLIEST)
 
     @property
     def running(self) -> bool:
-        """Whether more may have come of the instant of its last entry after it was sent."""
+        """Whether more changes may be dated with its last instant after it was sent."""
         until = self.until
         if self.closed or until is None or until.microsecond:
             return False
         if not any(change.at == until for change in self.changes):
-            return False  # the list begins there, and says that it is over
-        return self.sent is None or self.sent < postponed(ends(until), _WRITING)
+            return False  # the list begins there, which proves that the instant is over
+        return self.sent is None or self.sent < postponed(end_of_unit(until), _WRITE_DELAY)
 
     def reaches(self, instant: Instant) -> bool:
-        """Tell whether nothing between `instant` and the first entry can be missing."""
+        """Return whether nothing between `instant` and the first entry can be missing."""
         return self.from_ is not None and self.from_ <= instant
 
 
 def change_list_coverage(document: Document, sent: Instant | None = None) -> Coverage:
-    """Read a Change List as coverage.
+    """Return the coverage of a Change List.
 
-    A list without the mandatory `from` (core §12.1) is taken to begin with its first entry.
+    A list without the mandatory `from` (core §12.1) counts as beginning with its first entry.
     An open list proves nothing beyond its last entry.
 
     Args:
         document: The Change List.
-        sent: When it was sent, by the clock of the Source; None if that is not told.
+        sent: When it was sent, by the clock of the Source; None if unknown.
 
     Raises:
         WrongDocument: It is not a Change List.
-        InvalidDocument: An entry has no `change`, or nothing tells when it happened.
+        InvalidDocument: An entry has no `change`, or its datetime cannot be determined.
     """
     if document.capability != Capability.CHANGE_LIST or document.index:
         raise WrongDocument(f"a Change List was expected, not {document.capability!r}")
@@ -149,11 +138,11 @@ def change_list_coverage(document: Document, sent: Instant | None = None) -> Cov
 
 
 def package_coverage(manifest: Document, package: str) -> Coverage:
-    """Read the manifest of a Change Dump's package as coverage, like a Change List.
+    """Return the coverage of a Change Dump's package from its manifest, like a Change List's.
 
     Args:
         manifest: The Change Dump Manifest.
-        package: The URI of the package that holds it.
+        package: The URI of the package.
 
     Raises:
         WrongDocument: It is not a Change Dump Manifest.
@@ -170,29 +159,29 @@ def _listed_coverage(
     changes, ordered = _changes(document, package)
     in_order = ordered
     if not ordered:
-        changes, ordered = _by_place(changes, sent)
+        changes, ordered = _in_list_order(changes, sent)
     latest = max((change.at for change in changes), default=None)
     from_ = document.from_
     stated = _stated_until(document, sent)
     contradictory = not in_order or stated is not document.until or _is_outside(document, changes)
     if from_ is None and changes:
-        # Where even `from` is missing, a deletion may bear the lastmod of what was deleted.
+        # In a list without `from`, a deletion may have the lastmod of the deleted resource.
         certain = [change.at for change in changes if not change.dated_by_lastmod]
         from_ = min(certain or [change.at for change in changes])
         ordered = ordered and len(certain) == len(changes)
     elif from_ is not None and changes and ordered:
-        from_ = _begins(from_, changes[0].at, sent)
+        from_ = _corrected_from(from_, changes[0].at, sent)
     if contradictory and from_ is not None:
-        begins = from_
-        changes = tuple(_dated(change, max(change.at, begins)) for change in changes)
+        begin = from_
+        changes = tuple(_dated(change, max(change.at, begin)) for change in changes)
     until = max((t for t in (stated, latest, from_) if t is not None), default=None)
     return Coverage(from_, until, stated is not None, ordered, changes, sent, contradictory)
 
 
 def _stated_until(document: Document, sent: Instant | None) -> Instant | None:
-    """Return the `until` of a list, unless it is later than the answer that carried the list.
+    """Return the `until` of a list, unless it is later than the response with the list.
 
-    Such a list cannot have all changes up to its `until`: it is read like an open one.
+    Such a list cannot contain all changes up to its `until`, and counts as open.
     """
     until = document.until
     return None if until is not None and is_ahead(until, sent) else until
@@ -203,34 +192,36 @@ def is_ahead(instant: Instant, sent: Instant | None) -> bool:
 
     Args:
         instant: Its `at` or `until`.
-        sent: The `Date` of the answer, which has whole seconds; None if there is none.
+        sent: The `Date` of the response, in whole seconds; None if there is none.
     """
-    return sent is not None and instant > postponed(sent, _ROUNDED)
+    return sent is not None and instant > postponed(sent, _ROUNDING)
 
 
 def _is_outside(document: Document, changes: Sequence[Change]) -> bool:
     """Return whether an entry lies outside the interval of its list, beyond rounding."""
     from_, until = document.from_, document.until
     return any(
-        (from_ is not None and postponed(change.at, _ROUNDED) < from_)
+        (from_ is not None and postponed(change.at, _ROUNDING) < from_)
         or (until is not None and change.at > until)
         for change in changes
     )
 
 
-def _begins(from_: Instant, first: Instant, sent: Instant | None) -> Instant:
-    """Return since when a list tells all, of which the first entry may lie before its `from`.
+def _corrected_from(from_: Instant, first: Instant, sent: Instant | None) -> Instant:
+    """Return since when a list is complete, if its first entry may precede its `from`.
 
-    It may be rounded up, or of a clock that was set since. But an entry may also have the date of
-    something older, as the last modification of what was added later.
+    `from` may be rounded up, or come from a clock that was set back since. But an entry may also
+    have an older date, such as the last modification of a resource that was added later.
     """
     is_ahead = sent is not None and sent < from_
-    return min(from_, first) if is_ahead or from_ - first < _ROUNDED else from_
+    return min(from_, first) if is_ahead or from_ - first < _ROUNDING else from_
 
 
-def _by_place(changes: tuple[Change, ...], sent: Instant | None) -> tuple[tuple[Change, ...], bool]:
-    """Date changes that are out of order by their place, where that tells something."""
-    times = by_place([change.at for change in changes], sent)
+def _in_list_order(
+    changes: tuple[Change, ...], sent: Instant | None
+) -> tuple[tuple[Change, ...], bool]:
+    """Date changes that are out of order by their position, and return whether that succeeded."""
+    times = dates_from_list_order([change.at for change in changes], sent)
     if times is None:
         return changes, False
     return tuple(map(_dated, changes, times)), True
@@ -241,12 +232,12 @@ def _dated(change: Change, at: Instant) -> Change:
 
 
 def fragment_coverage(document: Document) -> Coverage:
-    """Read a fragment (Change Notification) as coverage.
+    """Return the coverage of a fragment (Change Notification).
 
     Raises:
         WrongDocument: It is not a fragment.
-        InvalidDocument: Its entries are out of order or outside its interval, its interval
-            is none, or an entry has no `change` or datetime.
+        InvalidDocument: Its entries are out of order or outside its interval, its `until` is
+            before its `from`, or an entry has no `change` or datetime.
     """
     if document.index or document.capability not in (*FRAGMENT_CAPABILITIES, None):
         raise WrongDocument(f"a Change Notification was expected, not {document.capability!r}")
@@ -254,7 +245,7 @@ def fragment_coverage(document: Document) -> Coverage:
 
 
 def notification_coverage(document: Document) -> Coverage:
-    """Read any notification as coverage; the changes of a Framework Notification are of documents.
+    """Return the coverage of any notification; a Framework Notification has changes of documents.
 
     Raises:
         DocumentError: As `fragment_coverage`.
@@ -290,89 +281,8 @@ def _changes(document: Document, package: str | None = None) -> tuple[tuple[Chan
         at = resource.changed_at or before
         if at is None:
             raise InvalidDocument("nothing tells when the change happened", entry=number)
-        # A Source may round `from` up past its first entry; only entries order each other.
+        # A Source may round `from` up past its first entry, so only entries are compared.
         ordered = ordered and not (changes and at < changes[-1].at)
         changes.append(Change(resource.uri, resource.change, at, resource, package))
         before = at
     return tuple(changes), ordered
-
-
-class Frontier(Struct):
-    """The instant through which all changes are known, and what was seen at it.
-
-    Args:
-        over: Whether no more changes can come of the very instant. Where datetimes are in
-            whole seconds, the second of an open list's last entry may still be running.
-        running: Whether, as far as is known, it was running when it was read last, so that more
-            may have come of it since.
-    """
-
-    instant: Instant
-    seen: Counter[Key]
-    over: bool = True
-    running: bool = False
-
-    @classmethod
-    def at(cls, instant: Instant, seen: Iterable[Key] = (), *, running: bool = False) -> Frontier:
-        """Make a frontier."""
-        seen = Counter(seen)
-        return cls(instant, seen, over=not seen, running=running)
-
-    @property
-    def joint(self) -> Instant:
-        """Where a document has to begin so that surely nothing is missing.
-
-        One that begins at the instant itself leaves out what came of it later.
-        """
-        over = self.over or self.instant.microsecond
-        return self.instant if over else self.instant - MICROSECOND
-
-    def fresh(self, coverage: Coverage) -> list[Change]:
-        """Return the changes beyond the frontier, or at it and not yet seen.
-
-        Of a document out of order every entry is returned: none is proved to be old.
-        """
-        if not coverage.ordered:
-            return list(coverage.changes)
-        seen = self.seen.copy()
-        fresh = []
-        for change in coverage.changes:
-            if change.at > self.instant:
-                fresh.append(change)
-            elif change.at == self.instant:
-                if seen[key(change)]:
-                    seen[key(change)] -= 1
-                else:
-                    fresh.append(change)
-        return fresh
-
-    def learn(self, coverage: Coverage) -> None:
-        """Move on to where a document ends that joins, if that is later."""
-        if coverage.until is not None:
-            running, over = coverage.running, coverage.closed
-            self.advance(coverage.until, coverage.changes, over=over, running=running)
-
-    def advance(
-        self,
-        until: Instant,
-        changes: Sequence[Change] = (),
-        *,
-        over: bool = True,
-        running: bool = False,
-    ) -> None:
-        """Move on to `until`, if that is later; the frontier never moves back.
-
-        Args:
-            until: The instant.
-            changes: What is known by it; what of them is of this very instant counts as seen.
-            over: Whether no more changes can come of it.
-            running: Whether more may have come of it since this was told.
-        """
-        if until < self.instant:
-            return
-        at_it = Counter(key(change) for change in changes if change.at == until)
-        later = until > self.instant
-        self.seen = at_it if later else self.seen | at_it
-        self.over = over or (self.over and not later)
-        self.running = running and (later or self.running)
-        self.instant = until

@@ -1,4 +1,4 @@
-"""W3C Datetimes (core §7): every form in, UTC with microseconds out.
+"""W3C Datetimes (core §7): every form is read, UTC with microseconds is written.
 
 An instant is a `datetime.datetime` in UTC everywhere in rsnotify.
 """
@@ -18,8 +18,8 @@ MICROSECOND = timedelta(microseconds=1)
 #: After every change.
 LATEST = datetime.max.replace(tzinfo=UTC)
 
-# https://www.w3.org/TR/NOTE-datetime. A zone is mandatory after a time there; documents in
-# the wild leave it out, and mean UTC.
+# https://www.w3.org/TR/NOTE-datetime. A zone is mandatory after a time there; some Sources omit
+# it, and mean UTC.
 _FORM = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)"
     r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(?:([Zz])|([+-])(\d\d):(\d\d))?)?)?)?",
@@ -35,22 +35,22 @@ def parse_datetime(text: str) -> Instant:
 
     Args:
         text: Any W3C form, from a year to a fraction of a second. Digits beyond the
-            microsecond are cut, an absent zone means UTC.
+            microsecond are ignored; an absent zone means UTC.
 
     Returns:
         The first instant that the text denotes, in UTC.
 
     Raises:
-        ValueError: The text is not a W3C Datetime, or denotes no instant of the calendar.
+        ValueError: The text is not a W3C Datetime, or not an instant of the calendar.
     """
-    # The form rsnotify writes, and nearly every other Source: C code reads it. It reads more of
-    # ISO 8601 than W3C Datetimes are, weeks and a decimal comma, which are kept from it.
+    # C code reads the form that rsnotify and nearly every Source write. It also accepts weeks and
+    # a decimal comma, which W3C Datetimes do not have, so those are excluded first.
     if text[-1:] == "Z" and text[10:11] == "T" and len(text) in (20, 27):
         try:
             if text[5] != "W" and text[19] in ".Z":
                 return _from_iso(text)
         except ValueError:
-            pass  # the slow path says what is wrong, or reads a rarer form of this length
+            pass  # the slow path explains the error, or reads a rarer form of this length
     text = text.strip()
     match = _FORM.fullmatch(text)
     if match is None:
@@ -79,13 +79,13 @@ def format_datetime(instant: Instant) -> str:
         instant: An aware datetime of any zone.
 
     Raises:
-        ValueError: The datetime is naive, so that it denotes no instant.
+        ValueError: The datetime is naive, so that it is not an instant.
     """
     if instant.tzinfo is not UTC:
         if instant.tzinfo is None:
             raise ValueError(f"{instant!r} has no time zone, so it denotes no instant")
         instant = instant.astimezone(UTC)
-    text: str = to_builtins(instant)  # an eighth of what `isoformat` takes
+    text: str = to_builtins(instant)  # takes an eighth of the time of `isoformat`
     return text if len(text) == 27 else text[:19] + ".000000Z"
 
 
@@ -93,17 +93,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_microseconds(instant: Instant) -> int:
-    """Return whole microseconds since 1970, exact and ordered, as stores keep them."""
+    """Return whole microseconds since 1970, for storage: exact, and in the same order."""
     return (instant - _EPOCH) // MICROSECOND
 
 
 def from_microseconds(count: int) -> Instant:
-    """Return the instant that `to_microseconds` wrote as `count`."""
+    """Return the instant for which `to_microseconds` returned `count`."""
     return _EPOCH + timedelta(microseconds=count)
 
 
 def parse_http_date(text: str) -> Instant | None:
-    """Read a date as HTTP headers have it (RFC 9110 §5.6.7); None when it is none."""
+    """Read the date of an HTTP header (RFC 9110 §5.6.7); None if it is malformed."""
     try:
         moment = parsedate_to_datetime(text) if text else None
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""The digest of a set of resources, by which two tell whether they hold the same (docs/audit.md).
+"""The digest of a set of resources, by which two sets are compared (docs/audit.md).
 
-Each resource counts as one number, made of its URI and the hash of its content; the digest is
-their sum. So it does not depend on any order, and a change costs one subtraction and one
+Each resource has a number, made of its URI and the hash of its content; the digest is the sum of
+these numbers. So it does not depend on any order, and a change costs one subtraction and one
 addition, however large the set is.
 """
 
@@ -16,20 +16,20 @@ from msgspec import Struct
 from rsnotify.errors import InvalidDocument
 from rsnotify.format.model import Attributes, Document
 
-#: The namespace of the attributes; another meaning of them would get another one.
+#: The namespace of the attributes. If their meaning changed, it would change too.
 AUDIT_NS = "urn:uuid:1c73af33-b853-4b18-86f7-ed83600e2ed7"
-#: The hash of contents on which the digest stands, by the name that it has in documents.
+#: The hash function for contents, by its name in documents.
 ALGORITHM = "sha-256"
-#: The URI of a resource, and the hashes of its content.
+#: The URI of a resource, and the `hash` attribute of its content.
 Hashed = tuple[str, str | None]
 
 _PREFIX = f"{ALGORITHM}:"
 _LENGTH = len(_PREFIX) + 64
 _MODULUS = 1 << 128
 _DIGEST_SIZE = 16
-#: Copied for each resource, as that takes half the time of making one.
+#: Copied for each resource, which takes half the time of making a new one.
 _EMPTY = blake2b(digest_size=_DIGEST_SIZE)
-#: What the attributes have to look like, by their names without the namespace.
+#: The syntax of the attributes, by their names without the namespace.
 FORMS = {
     "count": re.compile(r"0|[1-9][0-9]{0,17}"),
     "hash": re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"),
@@ -39,12 +39,12 @@ COUNT, HASH, DIGEST = (f"{{{AUDIT_NS}}}{name}" for name in FORMS)
 
 
 class SetDigest(Struct, frozen=True):
-    """What is said of a whole set of resources, as of one instant.
+    """The count and digest of a whole set of resources, as of one instant.
 
     Args:
         count: How many resources there are.
         digest: The sum over them, as 32 hexadecimal digits in lower case.
-        hash: The hash of contents that was summed up.
+        hash: The hash function for their contents.
     """
 
     count: int
@@ -53,15 +53,15 @@ class SetDigest(Struct, frozen=True):
 
     @property
     def attributes(self) -> Attributes:
-        """What the `rs:md` of a document has to carry."""
+        """The attributes for the `rs:md` of a document."""
         return ((COUNT, str(self.count)), (HASH, self.hash), (DIGEST, self.digest))
 
 
 def set_digest(document: Document) -> SetDigest | None:
-    """Read what a document says of the set as of its `until`; None if it says nothing.
+    """Return the digest of the set that a document states as of its `until`, if it states one.
 
     Raises:
-        InvalidDocument: It says it in a form that cannot be read.
+        InvalidDocument: An attribute is missing or malformed.
     """
     prefix = f"{{{AUDIT_NS}}}"
     found = {
@@ -78,11 +78,11 @@ def set_digest(document: Document) -> SetDigest | None:
 
 
 class SetSum:
-    """The sum over a set of resources that changes.
+    """The sum over a set of resources, updated as the set changes.
 
     Args:
         count: How many resources there are.
-        unhashed: How many of them have no hash that can be summed up.
+        unhashed: How many of them have no SHA-256.
         total: The sum over the others.
     """
 
@@ -95,16 +95,16 @@ class SetSum:
 
     @classmethod
     def parse(cls, text: str) -> SetSum:
-        """Make one of what `str` wrote."""
+        """Return the sum that `str` wrote."""
         count, unhashed, total = text.split()
         return cls(int(count), int(unhashed), int(total, 16))
 
     def __str__(self) -> str:
-        """Return it as a text that can be kept."""
+        """Return it as a text for storage."""
         return f"{self.count} {self.unhashed} {self._total:032x}"
 
     def copy(self) -> SetSum:
-        """Return one that changes by itself."""
+        """Return an independent copy."""
         return SetSum(self.count, self.unhashed, self._total)
 
     def add(self, resources: Iterable[Hashed]) -> None:
@@ -117,7 +117,7 @@ class SetSum:
         self._count(1, resources)
 
     def remove(self, resources: Iterable[Hashed]) -> None:
-        """Take out resources, each told as when it was added."""
+        """Remove resources, each given as when it was added."""
         self._count(-1, resources)
 
     def _count(self, sign: int, resources: Iterable[Hashed]) -> None:
@@ -131,12 +131,12 @@ class SetSum:
         self._total %= _MODULUS
 
     def digest(self) -> SetDigest | None:
-        """Return what can be said of the set; None if a resource in it has no hash."""
+        """Return the digest of the set; None if a resource in it has no SHA-256."""
         return None if self.unhashed else SetDigest(self.count, f"{self._total:032x}")
 
 
 def content_hash(hashes: str | None) -> str | None:
-    """Return the SHA-256 in a `hash` attribute as the digest counts it, if there is one."""
+    """Return the SHA-256 in a `hash` attribute, in the form for `term`; None if there is none."""
     if hashes is None:
         return None
     if len(hashes) == _LENGTH and hashes.startswith(_PREFIX):  # as nearly all are
@@ -145,15 +145,15 @@ def content_hash(hashes: str | None) -> str | None:
     return next((pair for pair in pairs if len(pair) == _LENGTH and pair.startswith(_PREFIX)), None)
 
 
-def agree(one: str | None, other: str | None) -> bool | None:
+def agree(first: str | None, second: str | None) -> bool | None:
     """Return whether two `hash` attributes are of the same content.
 
     Returns:
         None if they have no algorithm in common.
     """
-    if one is None or other is None:
+    if first is None or second is None:
         return None
-    ours, theirs = (dict(_pairs(hashes)) for hashes in (one, other))
+    ours, theirs = (dict(_pairs(hashes)) for hashes in (first, second))
     common = ours.keys() & theirs.keys()
     return all(ours[name] == theirs[name] for name in common) if common else None
 
@@ -165,13 +165,13 @@ def _pairs(hashes: str) -> Iterator[tuple[str, str]]:
 
 
 def term(uri: str, content: str) -> int:
-    """Return the number as which one resource counts.
+    """Return the number of one resource, which the digest sums up.
 
     Args:
         uri: Its URI.
         content: The hash of its content, as `sha-256:` and 64 digits in lower case.
     """
     hasher = _EMPTY.copy()
-    # No URI of a document holds a zero byte, so that no two pairs look alike.
+    # No URI of a document contains a zero byte, so that different pairs give different bytes.
     hasher.update(f"{uri}\0{content}".encode())
     return int.from_bytes(hasher.digest(), "big")

@@ -1,8 +1,8 @@
-"""Build the model from the elements of a document: what the XML parser calls for each.
+"""Builds the model from the elements of a document, which the XML parser reports.
 
-What is refused follows from one rule, that nothing is lost silently: a DOCTYPE (entities
-expand in attributes even when they are not resolved), a root of another namespace (it would
-read as an empty list), an entry without `loc`, a datetime that is none.
+Nothing may be lost silently. So the builder refuses a DOCTYPE (entities expand in attributes even
+when they are not resolved), a root of another namespace (it would read as an empty list), an
+entry without `loc`, and a malformed datetime.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TEXTS = {
 
 
 if TYPE_CHECKING:
-    # Only a type: at run time lxml calls the methods that it finds, and none else.
+    # Only for typing: at run time lxml calls the methods that exist.
     _ParserTarget = etree.ParserTarget[Document]
 else:
     _ParserTarget = object
@@ -60,7 +60,7 @@ def _priority(text: str) -> int:
     return number
 
 
-#: How an attribute becomes a field; None leaves the text as it is.
+#: Converts an attribute to the value of a field; None keeps the text.
 _Convert = Callable[[str], Any] | None
 _DOCUMENT_MD: dict[str, tuple[str, _Convert]] = {
     "capability": ("capability", None),
@@ -92,7 +92,7 @@ _LINK: dict[str, tuple[str, _Convert]] = {
 }
 
 
-#: What a plain entry has, as (field, conversion).
+#: The parts of a plain entry, as (field, conversion).
 _PLAIN: tuple[tuple[str, _Convert], ...] = (
     ("uri", None),
     ("lastmod", parse_datetime),
@@ -101,13 +101,16 @@ _PLAIN: tuple[tuple[str, _Convert], ...] = (
 
 
 class DocumentBuilder(_ParserTarget):
-    """What the parser calls. It knows three levels: the root, its children, theirs.
+    """The target of the parser. It reads three levels: the root, its children, and their children.
 
-    Elements that ResourceSync does not know are passed over with all they hold; attributes
-    of other namespaces are kept. `completed` holds the resources until somebody takes them.
+    Elements that ResourceSync does not define are ignored with all their content; attributes of
+    other namespaces are kept.
 
     Args:
-        limits: What is refused for its size.
+        limits: The limits beyond which the document is refused.
+
+    Attributes:
+        completed: The resources read so far, until the reader removes them.
     """
 
     def __init__(self, limits: DocumentLimits) -> None:
@@ -126,22 +129,23 @@ class DocumentBuilder(_ParserTarget):
         self._text_length = 0
         self._skipped = 0
         self._texts = 0
-        #: What the entry may still have, or what stands outside of entries.
-        self._room = limits.entry_length
-        self._elements = limits.entry_elements
-        self._outside = (0, 0)
+        #: How many characters and elements the entry, or the rest of the document, may still have.
+        self._characters_left = limits.entry_length
+        self._elements_left = limits.entry_elements
+        #: The same outside of entries, while an entry is read.
+        self._left_outside = (0, 0)
+
+    # Called by the parser
 
     def doctype(self, name: str | None, public: str | None, system: str | None) -> None:
-        """Refuse a DOCTYPE."""
         raise MalformedDocument("it has a DOCTYPE, which is refused; remove it")
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Take the start of an element."""
-        self._elements -= 1
-        if self._elements < 0:
+        self._elements_left -= 1
+        if self._elements_left < 0:
             most = self._limits.entry_elements
             raise self._too_large(f"it has more than {most} elements in one place")
-        # In the order of how often each is met, as this is called for every element.
+        # The most frequent cases first, since this is called for every element.
         entry = self._entry
         if self._skipped:
             self._start_skipped()
@@ -152,7 +156,7 @@ class DocumentBuilder(_ParserTarget):
         elif entry is not None and tag == _MD:
             self._read(attributes, _RESOURCE_MD, entry, "rs:md")
         elif tag == self._entry_tag and entry is None:
-            self._elements += 1  # counted among the entries
+            self._elements_left += 1  # it counts as an entry instead
             self._start_entry()
         elif self._root is None:
             self._start_root(tag)
@@ -170,8 +174,9 @@ class DocumentBuilder(_ParserTarget):
                 f"it has more than {self._limits.entries} entries; the Source has to divide it"
                 " and list the parts in an index (core §6.2)"
             )
-        self._outside = (self._room, self._elements)
-        self._room, self._elements = self._limits.entry_length, self._limits.entry_elements
+        self._left_outside = (self._characters_left, self._elements_left)
+        self._characters_left = self._limits.entry_length
+        self._elements_left = self._limits.entry_elements
         self._entry = {}
         return self._entry
 
@@ -190,7 +195,7 @@ class DocumentBuilder(_ParserTarget):
 
     def _start_unknown(self, tag: str) -> None:
         if tag in _ENTRIES or tag in _ROOTS:
-            # Passed over, it would silently be a list with fewer resources.
+            # To ignore it would silently lose resources of the list.
             raise WrongDocument(f"{tag} does not belong where it stands in {self._root}")
         self._skipped = 1
 
@@ -203,7 +208,7 @@ class DocumentBuilder(_ParserTarget):
         if "href" not in fields or "rel" not in fields:
             raise self._invalid("an rs:ln lacks its href or rel (core §7)")
         self._check_length(fields["href"])
-        links.append(Link(**_settled(fields)))
+        links.append(Link(**_with_tuple(fields)))
 
     def _read(
         self,
@@ -215,7 +220,7 @@ class DocumentBuilder(_ParserTarget):
         name = ""
         try:
             for name, value in attributes.items():
-                self._room -= len(name) + len(value)
+                self._characters_left -= len(name) + len(value)
                 known = table.get(name) or table.get(name.removeprefix(_RS))
                 if known is not None:
                     field, convert = known
@@ -224,17 +229,16 @@ class DocumentBuilder(_ParserTarget):
                     into.setdefault("attributes", []).append((name, value))
         except ValueError as error:
             raise self._invalid(f"{element}/@{name}: {error}") from None
-        if self._room < 0:
+        if self._characters_left < 0:
             most = self._limits.entry_length
             raise self._too_large(f"it has attributes of more than {most} characters in one place")
 
     @property
     def progress(self) -> object:
-        """A value that is another one after each element or piece of text."""
-        return self._count, self._elements, self._texts
+        """A value that differs after each element or piece of text."""
+        return self._count, self._elements_left, self._texts
 
     def data(self, text: str) -> None:
-        """Take a piece of text."""
         self._texts += 1
         if self._text_of is None or self._skipped:
             return
@@ -245,7 +249,6 @@ class DocumentBuilder(_ParserTarget):
             raise self._too_large(f"its {field} is longer than {self._uri_length} characters")
 
     def end(self, tag: str) -> None:
-        """Take the end of an element."""
         if self._skipped:
             self._skipped -= 1
         elif tag == self._text_of:
@@ -254,7 +257,7 @@ class DocumentBuilder(_ParserTarget):
             self._end_entry()
 
     def plain_entry(self, values: Sequence[str | None], links: Sequence[dict[str, str]]) -> None:
-        """Take an entry that needed no parser, as `PlainForm` gives it."""
+        """Add an entry that `FastReader` read without the parser."""
         entry = self._start_entry()
         field = ""
         try:
@@ -290,9 +293,9 @@ class DocumentBuilder(_ParserTarget):
         if self._links:
             entry["links"] = tuple(self._links)
             self._links = []
-        self.completed.append(Resource(**_settled(entry)))
+        self.completed.append(Resource(**_with_tuple(entry)))
         self._entry = None
-        self._room, self._elements = self._outside
+        self._characters_left, self._elements_left = self._left_outside
 
     def _check_length(self, uri: str) -> None:
         inline = uri.startswith("data:")
@@ -316,18 +319,18 @@ class DocumentBuilder(_ParserTarget):
             capability=self._document.pop("capability", None),
             index=self._entry_tag == _SITEMAP + "sitemap",
             links=tuple(self._document_links),
-            **_settled(self._document),
+            **_with_tuple(self._document),
         )
 
 
-def _settled(fields: dict[str, Any]) -> dict[str, Any]:
-    """Turn the attributes that were collected into a value."""
+def _with_tuple(fields: dict[str, Any]) -> dict[str, Any]:
+    """Turn the collected attributes of other namespaces into a tuple."""
     if "attributes" in fields:
         fields["attributes"] = tuple(fields["attributes"])
     return fields
 
 
-# lxml looks at it for each document anew, which takes a fifth of the time for a fragment.
+# lxml inspects the signature for each document, which takes a fifth of the time of a fragment.
 DocumentBuilder.start.__signature__ = signature(  # type: ignore[attr-defined]
     DocumentBuilder.start
 )

@@ -1,8 +1,8 @@
-"""Links in the body of a page or a feed, for where no Link header says them.
+"""Links in the body of a page or a feed, for servers that send no Link header.
 
-A page has them as `link` elements in its head, where a visitor who may write into the page
-cannot put one (WebSub §8.1). A feed has them as Atom's `link`, a Sitemap as `rs:ln`, below the
-root or below RSS's `channel`: what an entry links to is not said of the whole.
+A page has `link` elements in its head, where visitors who may write into the page cannot put one
+(WebSub §8.1). A feed has Atom's `link`, and a Sitemap has `rs:ln`, below the root or below RSS's
+`channel`. The links of single entries do not count.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Links = list[tuple[str, str]]
 
 _ATOM = "{http://www.w3.org/2005/Atom}"
 _LINKS = frozenset({_ATOM + "link", f"{{{RS_NS}}}ln"})
-_OF_THE_WHOLE = frozenset(
+_FEED_ROOTS = frozenset(
     {_ATOM + "feed", f"{{{SITEMAP_NS}}}urlset", f"{{{SITEMAP_NS}}}sitemapindex"}
 )
 if TYPE_CHECKING:
-    # Only a type: at run time lxml calls the methods that it finds, and none else.
+    # Only for typing: at run time lxml calls the methods that exist.
     _ParserTarget = etree.ParserTarget[None]
 else:
     _ParserTarget = object
 
 
 def html_links(text: str) -> Links:
-    """Find the links in the head of a page.
+    """Return the links in the head of a page.
 
     Args:
         text: The page, or its beginning.
@@ -48,7 +48,7 @@ def html_links(text: str) -> Links:
 
 
 def xml_links(body: bytes) -> Links:
-    """Find the links of a feed or a Sitemap, as far as its XML can be read.
+    """Return the links of a feed or a Sitemap, as far as its XML can be read.
 
     Args:
         body: The document, or its beginning.
@@ -56,56 +56,52 @@ def xml_links(body: bytes) -> Links:
     Returns:
         (relation, target) pairs in order, relations in lower case, targets as written.
     """
-    whole = _Whole()
-    parser = safe_parser(whole)
+    feed = _Feed()
+    parser = safe_parser(feed)
     try:
         parser.feed(body)
     except etree.XMLSyntaxError:
-        pass  # what was found before stands
+        pass  # the links before the error count
     except MalformedDocument:
         return []
-    return whole.found
+    return feed.found
 
 
-class _Inside(ABC, _ParserTarget):
-    """Finds links where they may stand; what lxml calls for each element."""
+class _LinkFinder(ABC, _ParserTarget):
+    """Collects links; lxml calls its methods for each element."""
 
     def __init__(self) -> None:
         self.found: Links = []
-        self._inside: list[str] = []
+        self._ancestors: list[str] = []
 
     def start(self, tag: str, attrib: Mapping[str, str]) -> None:
-        if self._is_link(tag, self._inside):
+        if self._is_link(tag, self._ancestors):
             relations, target = attrib.get("rel", "").split(), attrib.get("href", "").strip()
             self.found += [(relation.lower(), target) for relation in relations if target]
-        self._inside.append(tag)
+        self._ancestors.append(tag)
 
     @abstractmethod
-    def _is_link(self, tag: str, inside: list[str]) -> bool:
-        """Tell whether an element inside these is a link that counts."""
+    def _is_link(self, tag: str, ancestors: list[str]) -> bool:
+        """Return whether an element below these is a link that counts."""
 
     def end(self, tag: str) -> None:
-        self._inside.pop()
+        self._ancestors.pop()
 
     def close(self) -> None:
         return None
 
 
-class _Page(_Inside):
-    """Finds the links in the head of a page."""
-
-    def _is_link(self, tag: str, inside: list[str]) -> bool:
-        # Where no head is said, the parser says one.
-        return tag == "link" and inside == ["html", "head"]
+class _Page(_LinkFinder):
+    def _is_link(self, tag: str, ancestors: list[str]) -> bool:
+        # The parser adds a head to a page without one.
+        return tag == "link" and ancestors == ["html", "head"]
 
 
-class _Whole(_Inside):
-    """Finds the links that a feed or a Sitemap makes of itself."""
-
-    def _is_link(self, tag: str, inside: list[str]) -> bool:
-        match inside:
+class _Feed(_LinkFinder):
+    def _is_link(self, tag: str, ancestors: list[str]) -> bool:
+        match ancestors:
             case [root]:
-                return tag in _LINKS and root in _OF_THE_WHOLE
+                return tag in _LINKS and root in _FEED_ROOTS
             case [_, channel]:  # of RSS
                 return tag in _LINKS and etree.QName(channel).localname == "channel"
         return False

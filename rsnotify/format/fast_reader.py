@@ -1,20 +1,20 @@
-"""Read entries in the form that rsnotify writes without calling an XML parser for them.
+"""Reads entries in the form that rsnotify writes, without an XML parser.
 
-Most of what a Destination reads are entries of one form: `<url>`, `loc`, `lastmod`, `rs:md` and
-`rs:ln` without escapes or other elements. One regular expression reads such an entry several
-times as fast as a parser that calls back for each element. Everything else goes to the parser, in
-document order.
+Most entries that a Destination reads have one form: `<url>` with `loc`, `lastmod`, `rs:md` and
+`rs:ln`, without escapes or other elements. One regular expression reads such a *plain entry*
+several times as fast as a parser that calls back for each element. Everything else goes to the
+parser, in document order.
 
-Why the result is what the parser alone would give: the document must begin as rsnotify begins
-one, so that its encoding and prefixes are known. From there on each piece is either a plain entry
-or a sequence of elements that are complete in themselves, which the parser checks. The first
-piece that is neither ends the shortcut, and the parser reads the rest. So a plain entry is never
-taken from within a comment, an attribute or another element. `tests/core/test_plainform.py`
-compares the two readers on arbitrary documents.
+Why the result is the same as the parser's: the document must begin as rsnotify begins one, so
+that its encoding and prefixes are known. From there on each piece is either a plain entry or a
+sequence of complete elements, which the parser checks. The first piece that is neither ends the
+shortcut, and the parser reads the rest. So text within a comment, an attribute or another element
+never counts as a plain entry. `tests/core/test_fast_reader.py` compares the two readers on
+arbitrary documents.
 
-Why it takes linear time: text is matched only once the end of an entry has arrived, and then up
-to that end, so no byte is matched in two calls; and every repetition is possessive, so that no
-expression looks at a byte again after a mismatch.
+Why it takes linear time: text is matched only once the end of an entry has arrived, and only up
+to that end, so that no byte is matched in two calls; and every repetition is possessive, so that
+no expression backtracks.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DECLARATION = rb"<\?xml version=([\"'])1\.0\1 encoding=([\"'])(?:UTF|utf)-8\2 ?
 _ROOT = f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'.encode()
 _BEGINNING = re.compile(_DECLARATION)
 _OPENING = re.compile(_DECLARATION + rb"[ \t\r\n]*+" + re.escape(_ROOT))
-#: Bytes within which it is clear whether a document begins as ours.
+#: Bytes that show whether a document begins as ours.
 _LONGEST_OPENING = 512
-#: The attributes of `rs:md` that a plain entry may have, in the order in which they are written.
+#: The attributes of `rs:md` that a plain entry may have, in the order of `writer`.
 ATTRIBUTES = ("change", "datetime", "hash", "length", "path", "type")
-# The part of ASCII that needs no escape; a byte beyond ASCII never matches.
+# ASCII characters that need no escape; a byte beyond ASCII never matches.
 _VALUE = r"[ !#-%'-;=?-~]*+"
 _SPACE = r"[ \t\r\n]*+"
 _ENTRY = re.compile(
@@ -43,19 +43,20 @@ _ENTRY = re.compile(
 )
 _LINK = re.compile(r"<rs:ln([^<>]*+)(?<=/)>")
 _ATTRIBUTE = re.compile(r' ([a-z]++)="([^"]*+)"')
-# No "<" within a tag or a text, so that nothing can begin or end there unseen.
+# Without "<" within a tag or a text, nothing can begin or end there unnoticed.
 _EMPTY = r"<rs:(?:md|ln) [^<>]*+(?<=/)>"
 _TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*+</\1>"
 _COMPLETE = re.compile(rf"(?:[ \t\r\n]++|{_EMPTY})++|<url>(?:[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>")
-#: What the end of every entry begins with, and the end of the document.
+#: The beginning of the end tag of an entry, and of the document.
 _END = b"</url"
-#: Bytes that are kept while no entry ends in them.
-_MOST_PENDING = 65_536
-#: How many more entries may be others than plain before the shortcut costs more than it saves.
-_PATIENCE = 100
+#: Bytes that are buffered until an entry ends in them.
+_MAX_PENDING = 65_536
+#: How many more other entries than plain ones there may be before the shortcut costs more than it
+#: saves.
+_MAX_DETOURS = 100
 
-#: Takes the URI, the `lastmod` and the `ATTRIBUTES` of one entry, as they are written, if at all;
-#: and the attributes of its links.
+#: Called with the URI, the `lastmod` and the `ATTRIBUTES` of one entry as written, None where
+#: absent; and with the attributes of its links.
 OnEntry = Callable[[Sequence[str | None], Sequence[dict[str, str]]], None]
 
 
@@ -63,51 +64,52 @@ class FastReader:
     """Splits a document into plain entries and the rest.
 
     Args:
-        on_entry: Is called with each plain entry, in document order.
-        on_xml: Is called with everything else, in document order.
+        on_entry: Called with each plain entry, in document order.
+        on_xml: Called with everything else, in document order.
     """
 
     def __init__(self, on_entry: OnEntry, on_xml: Callable[[bytes], None]) -> None:
         self._on_entry = on_entry
         self._on_xml = on_xml
-        #: What has come since the last entry; no entry may end in it, as only `feed` gives one.
+        #: The bytes since the last entry; no entry ends in them.
         self._pending: list[bytes] = []
         self._size = 0
-        #: The last bytes of what is pending.
-        self._seam = b""
+        #: The last of the pending bytes, which may be the beginning of an end tag.
+        self._tail = b""
         self._begun = False
-        self._left = False
+        #: Whether the parser reads the rest.
+        self._ended = False
         self._lines = 0
         self._detours = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next piece of the document."""
-        if self._left:
+        """Process the next piece of the document."""
+        if self._ended:
             self._on_xml(chunk)
             return
         self._pending.append(chunk)
         self._size += len(chunk)
         if not self._begun and not self._begin():
             return
-        unseen = self._seam + chunk
+        unseen = self._tail + chunk
         end = unseen.rfind(_END + b">") + len(_END) + 1
         if end > len(_END):
-            self._take(end - len(unseen))
+            self._read_entries(end - len(unseen))
             unseen = unseen[end:]
-        self._seam = unseen[-len(_END) :]
-        # Of an end that is cut the rest comes later. Any other is one that only the parser reads.
-        unread = _END in unseen[:-1] or self._size > _MOST_PENDING
-        if unread or self._detours > _PATIENCE:
+        self._tail = unseen[-len(_END) :]
+        # The rest of a truncated end tag comes later. Any other form only the parser can read.
+        unread = _END in unseen[:-1] or self._size > _MAX_PENDING
+        if unread or self._detours > _MAX_DETOURS:
             self.close()
 
     def close(self) -> None:
-        """End the shortcut: hand on what was kept back."""
-        self._left = True
-        self._hand_on(b"".join(self._pending))
+        """End the shortcut, and pass the pending bytes to the parser."""
+        self._ended = True
+        self._pass_on(b"".join(self._pending))
         self._pending = []
 
     def _begin(self) -> bool:
-        """Return whether the document has begun as one of ours; stop where it cannot be one."""
+        """Return whether the document has begun as one of ours; close if it cannot be one."""
         beginning = b"".join(self._pending)
         tags = beginning.count(b">")
         if opening := _OPENING.match(beginning):
@@ -123,21 +125,21 @@ class FastReader:
     def _may_begin(beginning: bytes) -> bool:
         return b">" not in beginning or _BEGINNING.match(beginning) is not None
 
-    def _take(self, end: int) -> None:
+    def _read_entries(self, end: int) -> None:
         """Read one entry after another.
 
         Args:
-            end: Where the last one ends, counted from the end of what is pending.
+            end: Where the last one ends, counted from the end of the pending bytes.
         """
         data = b"".join(self._pending)
         end += len(data)
-        # One byte, one character: a match says where it ends in the bytes.
+        # One character per byte, so that positions in the text are positions in the bytes.
         text = data[:end].decode("latin-1")
         at = for_parser = 0
         while at < end:
             plain = _ENTRY.match(text, at)
             if plain is not None and (links := _links(plain[9])) is not None:
-                self._hand_on(data[for_parser:at])
+                self._pass_on(data[for_parser:at])
                 self._on_entry(plain.groups(), links)
                 for_parser = plain.end()
                 self._lines += text.count("\n", at, for_parser)
@@ -148,21 +150,21 @@ class FastReader:
                 self._detours += complete[0].startswith("<url>")
             else:
                 break
-        self._hand_on(data[for_parser:at])
+        self._pass_on(data[for_parser:at])
         self._pending = [data[at:]]
         self._size = len(data) - at
         if at < end:
             self.close()
 
-    def _hand_on(self, xml: bytes) -> None:
+    def _pass_on(self, xml: bytes) -> None:
         if xml:
-            # With the lines that were not handed on, so that errors tell the right one.
+            # With the line breaks that were not passed on, so that errors name the right line.
             self._on_xml(b"\n" * self._lines + xml)
             self._lines = 0
 
 
 def _links(written: str) -> Sequence[dict[str, str]] | None:
-    """Read the links of an entry; None if the parser has to refuse them."""
+    """Return the attributes of an entry's links; None if an attribute is repeated."""
     if not written:
         return ()
     found = [_ATTRIBUTE.findall(link) for link in _LINK.findall(written)]

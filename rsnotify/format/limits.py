@@ -1,4 +1,4 @@
-"""How much one document may hold before it is refused."""
+"""The limits beyond which the reader refuses a document."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from msgspec import Struct
 
 
 class DocumentLimits(Struct, frozen=True):
-    """How much one document may hold before it is refused.
+    """The limits beyond which the reader refuses a document; they protect memory and time.
 
-    These protect memory and time. They are several times what the specification allows (50,000
-    entries and 50 MB, core §7), so that a list which is only somewhat too long can still be read.
+    They are several times those of the specification (50,000 entries and 50 MB, core §7), so that
+    a list which is only a little too long can still be read.
 
     Args:
         document_bytes: Bytes of XML, after decompression.
         entries: `<url>` or `<sitemap>` elements.
-        entry_length: Characters of all texts and attributes within one entry, and within all
-            that stands outside of entries.
-        entry_elements: Elements within one entry, and outside of entries, whatever they are.
-        uri_length: Characters of a URI or another text. A `data:` URI may have `inline_length`.
+        entry_length: Characters of all texts and attributes within one entry, and outside of
+            all entries.
+        entry_elements: Elements of any kind within one entry, and outside of all entries.
+        uri_length: Characters of a URI or another text, except a `data:` URI.
         inline_length: Characters of a `data:` URI in a link.
-        links: `rs:ln` elements in one entry, or outside of entries.
-        depth: Nested elements below one that is passed over.
+        links: `rs:ln` elements in one entry, or outside of all entries.
+        depth: Levels of elements below one that is ignored.
     """
 
     document_bytes: int = 100_000_000

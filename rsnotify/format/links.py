@@ -1,6 +1,4 @@
-"""Links: where they lead, and the HTTP `Link` header (RFC 8288) as discovery (core §6.3.3) and
-WebSub (§4) use it.
-"""
+"""Resolving links, and the HTTP `Link` header (RFC 8288; core §6.3.3, WebSub §4)."""
 
 from __future__ import annotations
 
@@ -8,18 +6,16 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urljoin
 
-# A header may come from anybody. Every repetition is possessive, so that no character is looked at
-# more than a few times.
+# Headers are untrusted. Every repetition is possessive, so that matching takes linear time.
 _QUOTED = r'"((?:[^"\\]++|\\.)*+)"'
 _PARAMETER = re.compile(rf';\s*+([^\s=;,]++)(?:\s*+=\s*+(?:{_QUOTED}|([^\s";,]*+)))?+')
 _LINK = re.compile(rf"<([^<>]*+)>((?:\s*+{_PARAMETER.pattern})*+)")
 
 
 def resolve(base: str, uri: str) -> str:
-    """Return where a link in the document at `base` leads.
+    """Return the absolute URI of a link in the document at `base`.
 
-    What is no URI comes back as it is written: a document may say anything, and it is who
-    fetches it that says what is wrong.
+    A malformed URI is returned unchanged: the code that fetches it reports the error.
     """
     try:
         return urljoin(base, uri)
@@ -51,7 +47,7 @@ def format_links(links: Iterable[tuple[str, str]]) -> str:
     """Write (relation, target) pairs as one Link header.
 
     Raises:
-        ValueError: A target holds a character that would end it early.
+        ValueError: A target contains a character that would end it early.
     """
     parts = []
     for relation, target in links:

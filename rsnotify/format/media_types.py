@@ -1,4 +1,4 @@
-"""Media types: what a name tells, and whether one falls under another."""
+"""Media types: guessing them from names, and matching them with patterns."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ for _type, _suffixes in {
     for _suffix in _suffixes:
         _TYPES.add_type(_type, _suffix)
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
-#: The path of a URI, which need not be a sound one.
+#: The path of a URI, which may be malformed.
 _PATH = re.compile(r"(?:[^:/?#]+:)?(?://[^/?#]*)?([^?#]*)")
 #: RFC 9110 §8.3.1.
 _TOKEN = r"[\w!#$%&'*+.^`|~-]+"
 _MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}", re.ASCII)
 
 
-def guess(uri: str) -> str | None:
-    """Return the media type that the name at the end of a URI's path tells, if it tells one."""
+def guess_media_type(uri: str) -> str | None:
+    """Return the media type that the end of a URI's path suggests; None if it suggests none."""
     match = _PATH.match(uri)
     name = match[1].rpartition("/")[2] if match else ""
     kind, encoding = _TYPES.guess_type(f"file:///{name}")
@@ -38,7 +38,7 @@ def guess(uri: str) -> str | None:
 
 
 def extension(media_type: str) -> str:
-    """Return how names of this media type usually end, with the dot; empty if that is open."""
+    """Return the usual file extension of a media type, with the dot; empty if there is none."""
     kind = essence(media_type)
     usual = _TYPES.guess_all_extensions(kind)
     plain = "." + kind.rpartition("/")[2]
@@ -46,32 +46,32 @@ def extension(media_type: str) -> str:
 
 
 def is_media_type(text: str) -> bool:
-    """Tell whether this has the form of a media type, or of a pattern for some."""
+    """Return whether a text has the form of a media type, or of a pattern for media types."""
     return _MEDIA_TYPE.fullmatch(essence(text)) is not None
 
 
-def falls_under(media_type: str, patterns: tuple[str, ...]) -> bool:
-    """Tell whether a media type is one that one of some patterns names, or of its kind.
+def matches(media_type: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether a media type matches one of the patterns.
 
     Args:
         media_type: As in `text/html; charset=utf-8`; parameters and case do not matter.
         patterns: Each a media type, or `text/*`, or `*/*`.
     """
     kind, _, sub = essence(media_type).partition("/")
-    # However many patterns a stranger asks for, these four are all that may fit.
+    # However many patterns an untrusted client sends, only these four can match.
     return not _essences(patterns).isdisjoint((f"{kind}/{sub}", f"{kind}/*", f"*/{sub}", "*/*"))
 
 
-def may_be(resource: Resource, patterns: tuple[str, ...]) -> bool:
-    """Tell whether a resource may be of a type that one of some patterns names.
+def may_match(resource: Resource, patterns: tuple[str, ...]) -> bool:
+    """Return whether the media type of a resource may match one of the patterns.
 
-    Its entry tells the type, or else the name in its URI; what neither tells may be any. Where
-    there are no patterns, all types will do.
+    The type is that of its entry, or else of the name in its URI; an unknown type may match any
+    pattern. Without patterns, all types match.
     """
     if not patterns:
         return True
-    kind = resource.type or guess(resource.uri)
-    return kind is None or falls_under(kind, patterns)
+    kind = resource.type or guess_media_type(resource.uri)
+    return kind is None or matches(kind, patterns)
 
 
 @lru_cache(maxsize=1024)

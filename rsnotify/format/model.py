@@ -1,6 +1,6 @@
-"""What ResourceSync documents say, as values: frozen, comparable, without behaviour.
+"""ResourceSync documents as values: frozen, comparable, without behaviour.
 
-Names follow core §7. `from` is a word of Python, so it is `from_` here.
+Names follow core §7. `from` is a keyword of Python, so the field is `from_`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,12 @@ class Link(Struct, frozen=True, omit_defaults=True, gc=False):
 class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
     """A `<url>` or `<sitemap>`: a resource that plays a role in ResourceSync (core §7).
 
-    The attributes of its `rs:md` stand beside `lastmod`; which of them a document uses is
-    told in the section on that document.
+    The attributes of its `rs:md` are fields beside `lastmod`; each kind of document uses some.
 
     Args:
         uri: `<loc>`.
         lastmod: `<lastmod>`; in a 1.0 change document, the datetime of the change.
-        change: What happened, in a change document.
+        change: The type of change, in a change document.
         datetime: The datetime of the change, in a 1.1 change document.
         hash: White-space separated `algorithm:digest` pairs.
     """
@@ -94,9 +93,9 @@ class Document(Struct, frozen=True, omit_defaults=True):
 
     @property
     def changed_at(self) -> Instant | None:
-        """The datetime of the last change in it."""
+        """The datetime of the last change in the document."""
         return self.resources[-1].changed_at if self.resources else None
 
     def link(self, rel: str) -> str | None:
-        """Return the target of the first link with this relation, if there is one."""
+        """Return the target of the first link with this relation; None if there is none."""
         return next((link.href for link in self.links if link.rel == rel), None)

@@ -1,4 +1,4 @@
-"""What a Source offers for one set of resources, as its Capability List says (core §9)."""
+"""What a Source offers for one set of resources, according to its Capability List (core §9)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Link
 from rsnotify.format.vocabulary import Capability, Rel
 
-#: Which field of an offer has the documents of a capability.
+#: The field of `Offer` for the documents of each capability.
 FIELDS: dict[str | None, str] = {
     Capability.RESOURCE_LIST: "resource_list",
     Capability.RESOURCE_DUMP: "resource_dump",
@@ -26,14 +26,14 @@ FIELDS: dict[str | None, str] = {
 
 
 class Offer(Struct, frozen=True):
-    """The documents and channels of one set of resources, each None where not offered.
+    """The documents and channels of one set of resources, each None if not offered.
 
     Args:
         listed: Whether the Source Description lists the Capability List.
-        channel: The topic under which fragments are published.
-        hubs: The ways in to hubs; the URI scheme says the transport.
-        framework: The topic under which is told of the documents themselves.
-        framework_hubs: The ways in to hubs for that.
+        channel: The topic of fragments.
+        hubs: Endpoints of hubs; the URI scheme identifies the transport.
+        framework: The topic of Framework Notifications, about the documents themselves.
+        framework_hubs: Endpoints of hubs for that.
     """
 
     source_description: str | None = None
@@ -60,11 +60,11 @@ class Offer(Struct, frozen=True):
 
 
 def read_offer(capability_list: Document, uri: str) -> Offer:
-    """Read a Capability List. Capabilities that rsnotify does not know are passed over.
+    """Return what a Capability List offers, without the capabilities that rsnotify does not know.
 
     Args:
         capability_list: The document.
-        uri: Where it was found; relative references are resolved against it.
+        uri: Its URI, against which relative references are resolved.
 
     Raises:
         WrongDocument: It is not a Capability List.
@@ -95,15 +95,15 @@ def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:
 
 
 def read_framework(offer: Offer, description: Document, uri: str) -> Offer:
-    """Return an offer with what the Source Description says of the set.
+    """Return an offer completed with what the Source Description says about the set.
 
-    A link to the channel of the documents at the entry of the set comes first, as there may be
-    several sets; then one of the whole; then an entry of its own (framework notification §5).
+    The channel of Framework Notifications is, in this order: a link in the set's entry, a link of
+    the whole document, an entry for the channel (framework notification §5).
 
     Args:
-        offer: What the Capability List of the set says.
+        offer: What the Capability List of the set offers.
         description: The Source Description.
-        uri: Where it was found.
+        uri: Its URI.
     """
     entries = description.resources
     own = [each for each in entries if resolve(uri, each.uri) == offer.capability_list]

@@ -1,9 +1,9 @@
 """Reading sitemaps: bytes in, `Resource`s as they complete, the `Document` at the end.
 
-The reader streams: `feed` takes chunks as they arrive and returns the resources that each chunk
+The reader streams: `feed` accepts chunks as they arrive and returns the resources that each chunk
 completed, so memory does not grow with the document. Nothing that `feed` returned may be
 *applied* before `close` has returned: a truncated list looks sound until its end. Most callers
-want `read_document`, which follows that rule for them.
+use `read_document`, which follows that rule for them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rsnotify.format.xml_parser import safe_parser
 
 __all__ = ["DEFAULT_LIMITS", "DocumentLimits", "SitemapReader", "read_document", "with_resources"]
 
-# libxml2 refuses a single piece of input beyond 10 MB; smaller ones also stay in the cache.
+# libxml2 refuses a single piece of input beyond 10 MB; smaller ones also fit into the cache.
 _SLICE = 65_536
-#: Bytes that the parser may take without coming upon an element or a text. It refuses a tag, a
-#: comment or the like for its size only once it has all of it.
+#: Bytes that the parser may read without finding an element or a text. The parser itself refuses
+#: a tag or a comment for its size only once it has read all of it.
 _TOKEN_BYTES = 10_000_000
 
 
 class SitemapReader:
     """A streaming reader of one document.
 
-    Call `feed` with every chunk in order, then `close` once. After an error the reader is
-    spent.
+    Call `feed` with every chunk in order, then `close` once. After an error the reader cannot be
+    used any more.
 
     Args:
-        limits: What is refused for its size.
+        limits: The limits beyond which the document is refused.
     """
 
     def __init__(self, limits: DocumentLimits = DEFAULT_LIMITS) -> None:
@@ -43,11 +43,11 @@ class SitemapReader:
         self._bytes = 0
         self._target = DocumentBuilder(limits)
         self._parser = safe_parser(self._target)
-        self._plain = FastReader(self._target.plain_entry, self._parse)
-        self._unseen = 0
+        self._fast = FastReader(self._target.plain_entry, self._parse)
+        self._bytes_without_progress = 0
 
     def feed(self, chunk: bytes) -> list[Resource]:
-        """Read on.
+        """Read the next chunk.
 
         Returns:
             The resources that this chunk completed, in document order.
@@ -63,7 +63,7 @@ class SitemapReader:
             )
         try:
             for start in range(0, len(chunk), _SLICE):
-                self._plain.feed(chunk[start : start + _SLICE])
+                self._fast.feed(chunk[start : start + _SLICE])
         except etree.XMLSyntaxError as error:
             raise MalformedDocument(f"not well-formed XML: {error}") from None
         completed = self._target.completed
@@ -73,21 +73,22 @@ class SitemapReader:
     def _parse(self, data: bytes) -> None:
         before = self._target.progress
         self._parser.feed(data)
-        self._unseen = self._unseen + len(data) if self._target.progress == before else 0
-        if self._unseen > _TOKEN_BYTES:
+        stuck = self._target.progress == before
+        self._bytes_without_progress = self._bytes_without_progress + len(data) if stuck else 0
+        if self._bytes_without_progress > _TOKEN_BYTES:
             raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
 
     def close(self) -> Document:
-        """Say that the input ended.
+        """End the input.
 
         Returns:
-            The document without its resources, which `feed` gave.
+            The document without its resources, which `feed` returned.
 
         Raises:
             MalformedDocument: The input ended before the document did.
         """
         try:
-            self._plain.close()
+            self._fast.close()
             return self._parser.close()
         except etree.XMLSyntaxError as error:
             raise MalformedDocument(f"it ended too early: {error}") from None
@@ -104,7 +105,7 @@ def read_document(
     Args:
         data: The XML, whole or in chunks, in any encoding that it declares.
         source: Where it came from, for error messages.
-        limits: What is refused for its size.
+        limits: The limits beyond which the document is refused.
 
     Raises:
         DocumentError: The document cannot be accepted.
@@ -121,7 +122,7 @@ def read_document(
 
 
 def with_resources(head: Document, resources: Iterable[Resource]) -> Document:
-    """Join what `SitemapReader.close` and the `feed`s before it gave."""
+    """Return a document with the resources that `SitemapReader.feed` returned."""
     return Document(
         capability=head.capability,
         resources=tuple(resources),

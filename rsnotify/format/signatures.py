@@ -1,10 +1,10 @@
-"""`X-Hub-Signature`: what shows that a body comes from who knows the secret (WebSub §7.1)."""
+"""`X-Hub-Signature`, which proves that the sender of a body knows the secret (WebSub §7.1)."""
 
 from __future__ import annotations
 
 import hmac
 
-#: The methods that there are, the weakest first (WebSub §7.1.1).
+#: The recognised methods, the weakest first (WebSub §7.1.1).
 METHODS = ("sha1", "sha256", "sha384", "sha512")
 
 
@@ -12,22 +12,22 @@ def signature(secret: str, body: bytes, method: str = "sha256") -> str:
     """Return the value of the header.
 
     Args:
-        secret: The subscriber's.
-        body: What is delivered.
+        secret: The subscriber's secret.
+        body: The body of the delivery.
         method: One of `METHODS`.
     """
     return f"{method}={hmac.digest(secret.encode(), body, method).hex()}"
 
 
-def signed_by(header: str, secret: str, body: bytes) -> str | None:
-    """Return the method of a signature, if it is the right one for this body.
+def verify_signature(header: str, secret: str, body: bytes) -> str | None:
+    """Return the method of a valid signature; None if the signature is invalid.
 
-    It takes as long for a wrong one as for the right one (WebSub §8.3).
+    The comparison takes constant time (WebSub §8.3).
 
     Args:
-        header: The value of the header, whatever it is.
-        secret: The subscriber's.
-        body: What was delivered.
+        header: The value of the header, from an untrusted sender.
+        secret: The subscriber's secret.
+        body: The body of the delivery.
     """
     method, _, digits = header.strip().partition("=")
     method = method.lower()

@@ -1,4 +1,4 @@
-"""What a datetime stands for, and what of a list is dated by its place."""
+"""The unit of time that a datetime stands for, and datetimes that list order corrects."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from operator import le
 from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant
 
 _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
-#: By how much the clock that dates changes may differ from the one that dates answers.
-_STEP = timedelta(minutes=1)
+#: By how much the clock that dates changes may differ from the one that dates responses.
+_CLOCK_DIFFERENCE = timedelta(minutes=1)
 
 
 def postponed(instant: Instant, by: timedelta) -> Instant:
     """Return the instant that is so much later, or the last one of the calendar.
 
-    The year 9999 is what some Sources write for "never".
+    Some Sources write the year 9999 for "never".
     """
     return instant + by if instant < LATEST - by else LATEST
 
 
-def ends(instant: Instant) -> Instant:
-    """Return when that is over for which an instant may stand.
+def end_of_unit(instant: Instant) -> Instant:
+    """Return the end of the unit of time that an instant may stand for.
 
-    It may be a whole second of which no fraction is told, or a day of which no time is told.
+    Without a fraction it may stand for a whole second, and without a time for a whole day.
     """
     if instant.microsecond:
         return postponed(instant, MICROSECOND)
@@ -32,26 +32,25 @@ def ends(instant: Instant) -> Instant:
     return postponed(instant, _DAY if is_day else _SECOND)
 
 
-def by_place(times: list[Instant], sent: Instant | None) -> list[Instant] | None:
-    """Let list order decide where entries are dated later than anything can be (core §12.1).
+def dates_from_list_order(times: list[Instant], sent: Instant | None) -> list[Instant] | None:
+    """Replace datetimes in the future by those of the following entries (core §12.1).
 
-    The clock of a Source may have been ahead and been set, or one entry have a wrong date: it is as
-    late then as what stands behind it. Where a list is out of order by other dates, it was not put
-    in order, and its order tells nothing.
+    The clock of the Source may have been ahead before it was set, or one entry may have a wrong
+    date. If the list is then still out of order, it was never sorted, and its order proves nothing.
 
     Args:
         times: The datetimes of a list's entries, in its order.
-        sent: When it was sent, by the clock of the Source; None if that is not told.
+        sent: When it was sent, by the clock of the Source; None if unknown.
 
     Returns:
-        Datetimes that are in order; None where order tells nothing.
+        Datetimes in order; None if the order of the list proves nothing.
     """
     if sent is None:
         return None
-    present = postponed(sent, _STEP)
+    present = postponed(sent, _CLOCK_DIFFERENCE)
 
-    def date(behind: Instant, time: Instant) -> Instant:
-        return behind if time > present else time
+    def date(following: Instant, time: Instant) -> Instant:
+        return following if time > present else time
 
     dated = list(accumulate(reversed(times), date))
     dated.reverse()

@@ -1,4 +1,4 @@
-"""The names on the wire, each in one place: namespaces, capabilities, relations, limits."""
+"""The names on the wire: namespaces, capabilities, relations, limits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ RS_NS = "http://www.openarchives.org/rs/terms/"
 #: Where a Source publishes its Source Description (core §6.3.2).
 WELL_KNOWN_PATH = "/.well-known/resourcesync"
 
-#: The community limits of core §7, beyond which documents are grouped by an index.
+#: The limits of core §7, beyond which documents are grouped by an index.
 MAX_ENTRIES = 50_000
 MAX_BYTES = 50_000_000
 
-#: What a document may hold inline before a Destination rather GETs the resource, in bytes.
+#: The largest inline content, in bytes; a Destination fetches larger resources.
 INLINE_LIMIT = 16_384
 
 
@@ -37,7 +37,7 @@ class Capability:
     FRAMEWORK_NOTIFICATION = "framework-notification"
 
 
-#: What a fragment may call itself: ours, a bare Change List, and an older draft's name.
+#: The capabilities of fragments: ours, that of a Change List, and that of an older draft.
 FRAGMENT_CAPABILITIES = frozenset(
     {Capability.CHANGE_NOTIFICATION, Capability.CHANGE_LIST, "changelist-notification"}
 )
@@ -52,7 +52,7 @@ class ChangeType(StrEnum):
 
 
 class Rel:
-    """Relation types that rsnotify itself gives a meaning (core §7, §14, archives §2)."""
+    """Relation types that rsnotify uses (core §7, §14, archives §2)."""
 
     ALTERNATE = "alternate"
     ARCHIVES = "archives"
@@ -67,10 +67,10 @@ class Rel:
     HUB = "hub"
     INDEX = "index"
     MEMENTO = "memento"
-    #: What tells of changes to a group of documents (RFC 5989 §7): the framework's channel.
+    #: Leads to notifications about a group of documents (RFC 5989 §7): the framework's channel.
     MONITOR_GROUP = "monitor-group"
     NEXT = "next"
-    #: A URI, since no registered relation says it (core §14.4).
+    #: A URI, since there is no registered relation (core §14.4).
     PATCH = "http://www.openarchives.org/rs/terms/patch"
     RESOURCESYNC = "resourcesync"
     SELF = "self"

@@ -1,8 +1,8 @@
-"""Writing sitemaps: values in, bytes out, in pieces, so that memory need not hold a list.
+"""Writing sitemaps: values in, bytes out, in pieces, so that a list need not fit into memory.
 
-A document is `opening(head)`, then `entry(resource)` for each, then `closing(head)`. A text
-template is five times as fast as an XML library, and the format has no nesting that would
-need one; whatever could need escaping is escaped.
+A document is `opening(head)`, then `entry(resource)` for each, then `closing(head)`. Text
+templates are five times as fast as an XML library, and the format has no nesting that would
+require one. Every text is escaped.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 
 
 class Profile(StrEnum):
-    """How a Source tells when a change happened, to readers of which ResourceSync.
+    """The version of ResourceSync to write, which decides where the datetime of a change goes.
 
-    V1_1 carries the datetime of a change as `rs:md/@datetime` and, where the model has no
-    `lastmod`, there too, for 1.0 readers; V1_0 carries it as `lastmod` alone. Without a profile
-    an entry is written exactly as the model has it.
+    V1_1 writes it as `rs:md/@datetime` and, where the model has no `lastmod`, also there, for 1.0
+    readers. V1_0 writes it as `lastmod` alone. Without a profile an entry is written exactly as
+    the model has it.
     """
 
     V1_0 = "1.0"
@@ -39,12 +39,12 @@ _ESCAPES = {
     "\n": "&#10;",
     "\r": "&#13;",
 }
-#: All of ASCII that `_escape` must look at more closely.
+#: ASCII characters that may need an escape.
 _SUSPECT = bytes(range(32)) + b'&<>"'
 
 
 def _escape(text: str) -> str:
-    # Nearly every text is plain, and this is the quickest way to know it.
+    # Nearly every text is plain, and this is the quickest test for it.
     if text.isascii() and len(text.encode().translate(None, _SUSPECT)) == len(text):
         return text
     if _ILLEGAL.search(text):
@@ -55,7 +55,7 @@ def _escape(text: str) -> str:
 
 
 def _foreign(attributes: Attributes) -> str:
-    """Write attributes of other namespaces, each with a prefix declared in place (core §7)."""
+    """Return attributes of other namespaces, each prefix declared in place (core §7)."""
     if not attributes:
         return ""
     parts = []
@@ -104,10 +104,10 @@ def _interval(item: Document | Resource) -> str:
 
 
 def opening(head: Document) -> bytes:
-    """Write all of a document that stands before its entries (core §7).
+    """Return everything in a document before its entries (core §7).
 
     Raises:
-        ValueError: A text holds a character that XML cannot carry.
+        ValueError: A text contains a character that XML cannot represent.
     """
     root = "sitemapindex" if head.index else "urlset"
     parts = [
@@ -124,10 +124,10 @@ def opening(head: Document) -> bytes:
 
 
 def entry(resource: Resource, *, index: bool = False, profile: Profile | None = None) -> bytes:
-    """Write one `<url>`, or `<sitemap>` when `index` is true.
+    """Return one `<url>`, or `<sitemap>` when `index` is true.
 
     Raises:
-        ValueError: A text holds a character that XML cannot carry.
+        ValueError: A text contains a character that XML cannot represent.
     """
     tag = "sitemap" if index else "url"
     written = f"<{tag}><loc>{_escape(resource.uri)}</loc>"
@@ -173,15 +173,15 @@ def _resource_md(resource: Resource, changed: str | None) -> str:
 
 
 def closing(head: Document) -> bytes:
-    """Write what stands after the last entry."""
+    """Return everything in a document after its last entry."""
     return b"</sitemapindex>\n" if head.index else b"</urlset>\n"
 
 
 def write_document(document: Document, *, profile: Profile | None = None) -> bytes:
-    """Write a whole document.
+    """Return a whole document.
 
     Raises:
-        ValueError: A text holds a character that XML cannot carry.
+        ValueError: A text contains a character that XML cannot represent.
     """
     written = bytearray(opening(document))
     for resource in document.resources:

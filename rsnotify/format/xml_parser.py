@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 
 def safe_parser(target: ParserTarget[T]) -> CustomTargetParser[T]:
-    """Make a parser.
+    """Return an lxml parser for untrusted input.
 
     Args:
-        target: Is told what is read; its `doctype` has to refuse.
+        target: Its methods are called for what is read; its `doctype` has to raise an error.
     """
     return etree.XMLParser(
         target=target,
-        # Not False: libxml2 then leaves an ampersand in an attribute as "&#38;". There is
-        # nothing else to resolve, as a DOCTYPE is refused.
+        # With False, libxml2 leaves an ampersand in an attribute as "&#38;". There is nothing
+        # else to resolve, as a DOCTYPE is refused.
         resolve_entities="internal",
         no_network=True,
         load_dtd=False,
@@ -35,14 +35,14 @@ def safe_parser(target: ParserTarget[T]) -> CustomTargetParser[T]:
 
 
 def expat_parser(separator: str) -> expat.XMLParserType:
-    """Return an Expat parser that handles namespaces and parses all that it is given at once.
+    """Return an Expat parser that handles namespaces and parses all its input at once.
 
-    Since version 2.6 Expat postpones parsing a long token until it has twice as much of it. Then
-    `CurrentByteIndex` cannot tell how long that token is. The caller has to bound the length of a
-    token itself, as each piece makes Expat scan the token from its beginning.
+    Since version 2.6 Expat defers parsing a long token until its input has doubled, and
+    `CurrentByteIndex` no longer shows how long that token is. The caller has to limit the length
+    of a token, since Expat scans it from its beginning with each piece of input.
 
     Args:
-        separator: Stands between the namespace and the name of an element.
+        separator: The text between the namespace and the name of an element.
     """
     parser = expat.ParserCreate(namespace_separator=separator)
     if hasattr(parser, "SetReparseDeferralEnabled"):  # Python 3.11.9, 3.12.3, 3.13

@@ -1,7 +1,7 @@
-"""Which network addresses a stranger may make us dial: none that is not public.
+"""The network addresses that untrusted input cannot make rsnotify connect to: all but public ones.
 
-A table of our own, because `ipaddress.is_global` calls NAT64, 6to4 and v4-compatible
-addresses global, and each of them reaches an IPv4 address of the sender's choice.
+This uses its own table, because for `ipaddress.is_global` NAT64, 6to4 and v4-compatible addresses
+are global, although each of them reaches an IPv4 address of the sender's choice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REFUSED_4 = [
         ("240.0.0.0/4", "reserved"),
     )
 ]
-# Of IPv6 only 2000::/3 is unicast of the Internet; these parts of it are not.
+# Only 2000::/3 of IPv6 is global unicast, except for these parts of it.
 _GLOBAL_6 = ip_network("2000::/3")
 _REFUSED_6 = [
     (ip_network(network), name)
@@ -49,13 +49,13 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def refusal(address: str) -> str | None:
-    """Say why an address is not dialled for a stranger.
+    """Return why rsnotify does not connect to an address from untrusted input.
 
     Args:
-        address: An IPv4 or IPv6 address in text, with or without a zone (`%eth0`).
+        address: An IPv4 or IPv6 address as text, with or without a zone (`%eth0`).
 
     Returns:
-        What kind of address it is, or None when it is public.
+        The kind of address; None if it is public.
     """
     try:
         ip = ip_address(address.partition("%")[0])

@@ -1,4 +1,4 @@
-"""Checking the arguments of a constructor, so that a wrong one fails there and not later."""
+"""Checks of constructor arguments, so that a wrong one fails there and not later."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 import msgspec
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.wrong_setting import understand
+from rsnotify.runtime.config.wrong_setting import wrong_setting_from
 
 
 def require(name: str, value: object, kinds: Any, what: str) -> None:
-    """Refuse a value of another type; the message does not repeat it, as it may be a secret.
+    """Refuse a value of a wrong type. The message does not contain it, since it may be a secret.
 
     Args:
         name: The name of the argument.
         value: Its value.
-        kinds: The types it may have, as for `isinstance`.
-        what: What to give, to end a sentence with.
+        kinds: The allowed types, as for `isinstance`.
+        what: What to give instead, as the end of a sentence.
 
     Raises:
-        ConfigurationError: It has another type.
+        ConfigurationError: It has a wrong type.
     """
     if not isinstance(value, kinds):
         raise ConfigurationError(f"{name} is of type {type(value).__name__}; give {what}")
 
 
 def require_function(name: str, value: object) -> None:
-    """Refuse what is neither None nor a function that may be called without `await`.
+    """Refuse a value that is neither None nor a function that is called without `await`.
 
     Raises:
         ConfigurationError: It is something else.
@@ -43,7 +43,7 @@ def require_function(name: str, value: object) -> None:
 
 
 def require_struct(name: str, value: msgspec.Struct, kind: type[msgspec.Struct]) -> None:
-    """Refuse settings of another type, and settings with a field of a wrong type.
+    """Refuse settings of a wrong type, and settings with a field of a wrong type.
 
     Raises:
         ConfigurationError: The message names the field.
@@ -52,16 +52,16 @@ def require_struct(name: str, value: msgspec.Struct, kind: type[msgspec.Struct])
     try:
         msgspec.convert(msgspec.to_builtins(value), kind)
     except msgspec.ValidationError as error:
-        wrong = understand(str(error), kind)
+        wrong = wrong_setting_from(str(error), kind)
         raise ConfigurationError(f"{name}: {wrong.name}: {wrong.reason}") from None
-    except TypeError as error:  # a field holds what no setting can be
+    except TypeError as error:  # a field has a value of a type that no setting has
         raise ConfigurationError(f"{name}: {error}") from None
 
 
 def is_plain_function(value: object) -> bool:
-    """Return whether this is a function or method that is certainly not an async one.
+    """Return whether this is a function or method that certainly is not async.
 
-    A lambda may return what another, async function returns.
+    A lambda may return the coroutine of an async function.
     """
     while isinstance(value, partial):
         value = value.func

@@ -1,4 +1,4 @@
-"""Which role a folder of state belongs to: a hub, a Source or a Destination."""
+"""The role of a state folder: a hub, a Source or a Destination."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
 
-#: The file in which each role keeps its state.
+#: The state file of each role.
 _ROLES = {
     "hub.sqlite": "a hub",
     "journal.sqlite3": "a Source",
@@ -15,10 +15,10 @@ _ROLES = {
 
 
 def check_role(file: Path) -> None:
-    """Refuse to begin a state in a folder that has the state of another role.
+    """Refuse to create a state file in a folder that has the state of another role.
 
     Args:
-        file: The file of the state that is opened; if it exists, the folder is its own.
+        file: The state file. If it exists already, the folder belongs to its role.
 
     Raises:
         ConfigurationError: The folder belongs to another role.

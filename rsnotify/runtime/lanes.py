@@ -1,4 +1,4 @@
-"""A few threads for many who need one each: what each has to do is done in order."""
+"""Lanes: queues of work that run in order on a shared pool of threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class Lane(Executor):
-    """Does one thing after another, in whatever thread of a pool is free.
+    """Runs one call after another, in any free thread of a pool.
 
-    After each thing it stands in line again, so that none who has much to do keeps the threads
-    from the others.
+    After each call it queues again in the pool, so that a lane with much work does not keep the
+    threads from the others.
 
     Args:
-        pool: The threads; shut down only after all of their lanes.
+        pool: The threads; to be shut down only after all lanes.
     """
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
@@ -30,7 +30,7 @@ class Lane(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Do something once all before it is done.
+        """Call a function after all earlier calls have finished.
 
         Raises:
             RuntimeError: The lane was shut down.
@@ -41,29 +41,29 @@ class Lane(Executor):
                 raise RuntimeError("this lane was shut down")
             self._waiting.append((future, lambda: fn(*args, **kwargs)))
             if not self._busy:
-                self._pool.submit(self._turn)
+                self._pool.submit(self._run_next)
                 self._busy = True
         return future
 
-    def _turn(self) -> None:
+    def _run_next(self) -> None:
         with self._changed:
             future, work = self._waiting.popleft()
         if future.set_running_or_notify_cancel():
-            _do(future, work)
-        del future, work  # what they hold may be large, and the next may be long in coming
+            _complete(future, work)
+        del future, work  # they may refer to large objects, and the next call may come late
         with self._changed:
             if self._waiting:
-                self._pool.submit(self._turn)
+                self._pool.submit(self._run_next)
             else:
                 self._busy = False
                 self._changed.notify_all()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take nothing more; the threads stay.
+        """Accept no more calls; the threads of the pool remain.
 
         Args:
-            wait: Whether to return only once all is done.
-            cancel_futures: Whether what has not begun is not done at all.
+            wait: Whether to return only after all calls have finished.
+            cancel_futures: Whether to cancel the calls that have not begun.
         """
         with self._changed:
             self._closed = True
@@ -74,7 +74,7 @@ class Lane(Executor):
                 self._changed.wait_for(lambda: not self._busy)
 
 
-def _do(future: Future[T], work: Callable[[], T]) -> None:
+def _complete(future: Future[T], work: Callable[[], T]) -> None:
     try:
         result = work()
     except BaseException as error:

@@ -1,7 +1,7 @@
-"""Packages that import what they offer at its first use (PEP 562).
+"""Packages that import their exports at first use (PEP 562).
 
 `rsnotify --help` loads the modules of all commands, and importing one imports its package. If the
-packages imported all that they offer, the help would take more than a second of processor time.
+packages imported all their exports, the help would take more than a second of processor time.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 
 def lazy_exports(
-    package: str, offers: Mapping[str, Sequence[str]]
+    package: str, exports: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package.
 
     Args:
         package: Its `__name__`.
-        offers: The names that it offers, by the module that defines them.
+        exports: The names that it exports, by the module that defines them.
     """
-    modules = {name: module for module, names in offers.items() for name in names}
+    modules = {name: module for module, names in exports.items() for name in names}
 
     def get(name: str) -> Any:
         if name not in modules:

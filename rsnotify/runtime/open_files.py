@@ -1,23 +1,20 @@
-"""How many files, connections among them, a process may have open."""
+"""The limit of open files, which include connections."""
 
 from __future__ import annotations
 
-try:
-    import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
-
 
 def allow_files(wanted: int) -> int:
-    """Let this process open more files at once, as far as the system lets it.
+    """Raise the limit of open files of this process, as far as the system allows.
 
     Args:
-        wanted: How many it may come to need.
+        wanted: How many files it may need.
 
     Returns:
-        How many it may open.
+        The limit.
     """
-    if resource is None:
+    try:
+        import resource  # `rsnotify --help` does not need it
+    except ImportError:  # on Windows
         return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""Running the other subcommands as processes of their own, as a user would."""
+"""Running other subcommands as child processes, as a user would."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from pathlib import Path
 
 from rsnotify.errors import RsnotifyError
 
-#: Seconds a process gets to say that it is ready, or to end in its own order.
+#: Seconds that a process has to become ready, or to shut down.
 PATIENCE = 60.0
 
-#: Loaded before a child is forked, which must not load anything.
+#: Loaded before a fork, since the child must not load anything.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 
-#: Below those that systems give to clients, and to servers that ask for any.
+#: Below the range of ephemeral ports, which systems assign themselves.
 _PORTS = range(20_000, 32_000)
 
 
 class ProcessError(RsnotifyError):
-    """A subcommand did not do what it was started for."""
+    """A subcommand failed as a child process."""
 
 
 def free_port() -> int:
-    """Return a port of loopback that nothing listens on, and that stays free until it is used.
+    """Return a free port of loopback, which stays free until it is used.
 
-    It is none of those that a system hands out by itself, so no other program is given it
-    meanwhile. Nor does this return it again, in any process, as long as this one lives.
+    The system does not assign it to other programs, since it is not an ephemeral port. And this
+    function does not return it again, in any process, as long as this process runs.
 
     Raises:
-        ProcessError: There is none.
+        ProcessError: No port is free.
     """
     for _ in _PORTS:
         port = random.choice(_PORTS)
@@ -47,7 +47,7 @@ def free_port() -> int:
 
 
 def _claim(port: int) -> bool:
-    """Claim a port by the datagram port of the same number, until this process ends."""
+    """Reserve a port until this process ends, by opening the UDP port of the same number."""
     with socket.socket(type=socket.SOCK_DGRAM) as claim, socket.socket() as listener:
         try:
             claim.bind(("127.0.0.1", port))
@@ -59,18 +59,18 @@ def _claim(port: int) -> bool:
 
 
 def _end_with_parent() -> None:
-    """Ask Linux to send this process SIGTERM when its parent dies; call it in the child."""
+    """Make Linux send SIGTERM to this child process when its parent dies."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Process:
-    """One running subcommand; make it with `start`.
+    """A running subcommand; `start` makes one.
 
     Args:
         name: The subcommand.
         process: The process.
-        log: Where its messages go.
+        log: The file with its standard error.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
@@ -80,7 +80,7 @@ class Process:
 
     @classmethod
     async def start(cls, *arguments: str, log: Path) -> Process:
-        """Start `rsnotify ARGUMENTS`, its messages appended to the file `log`."""
+        """Start `rsnotify ARGUMENTS`, and append its standard error to the file `log`."""
         with log.open("ab") as messages:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -90,7 +90,7 @@ class Process:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=messages,
-                # Ctrl-C is for the caller, which stops its processes in order.
+                # Ctrl-C only reaches the caller, which then stops its processes in order.
                 start_new_session=True,
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
@@ -99,34 +99,34 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its number in the system."""
+        """Its process ID."""
         return self._process.pid
 
     async def lines(self) -> AsyncIterator[str]:
-        """Yield what it prints, line by line, until it ends."""
+        """Yield the lines that it prints, until it ends."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             yield line.decode(errors="replace").rstrip()
 
     async def url(self) -> str:
-        """Wait for the line that says where it serves, and return that URL.
+        """Wait for the line with the URL that it serves, and return the URL.
 
         Raises:
-            ProcessError: It ended, or said nothing, instead.
+            ProcessError: It ended, or printed no URL in time.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 async for line in self.lines():
                     if match := re.search(r"https?://\S+", line):
                         return match.group()
-        raise ProcessError(f"rsnotify {self.name} did not start: {self._last_words()}")
+        raise ProcessError(f"rsnotify {self.name} did not start: {self._last_message()}")
 
-    def _last_words(self) -> str:
-        words = self._log.read_text(errors="replace").strip().splitlines()
-        return words[-1] if words else f"see {self._log}"
+    def _last_message(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"see {self._log}"
 
     async def stop(self) -> int:
-        """Ask it to end, see to it that it does, and return its exit code."""
+        """Terminate it, or kill it if that takes too long, and return its exit code."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         try:
@@ -137,10 +137,10 @@ class Process:
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kill it, which is like a crash."""
         self._process.kill()
         await self._process.wait()
 
     async def wait(self) -> int:
-        """Wait until it ends of itself, and return its exit code."""
+        """Wait until it ends, and return its exit code."""
         return await self._process.wait()

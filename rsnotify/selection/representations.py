@@ -1,4 +1,4 @@
-"""Which representation of a resource is wanted, and by which ways it may be had (core §14)."""
+"""Which representation of a resource a copy holds, and the sources of its content (core §14)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LAST = 999_999
 
 
 class RepresentationSource(Struct, frozen=True):
-    """Where a representation may be had with a GET.
+    """A URI from which a representation can be fetched.
 
     Args:
-        uri: What to GET.
-        moment: The instant to ask a TimeGate for; None where it is none.
+        uri: The URI to GET.
+        moment: The instant for `Accept-Datetime` if it is a TimeGate, else None.
     """
 
     uri: str
@@ -31,24 +31,24 @@ class RepresentationSource(Struct, frozen=True):
 
 
 class WantedRepresentation(Struct, frozen=True):
-    """A representation, and all that is told of how to have it.
+    """A representation, and all announced sources of its content.
 
     Args:
-        entry: What is announced of it: hash, length, path, type, lastmod.
-        home: The place that is its own; what it answers counts if no place has it.
-        places: Where it may be had, the one to be tried first in front.
-        inline: `data:` URIs that hold it.
-        package: The URI of the package whose manifest had the entry; it has the representation
+        entry: Its announced hash, length, path, type and lastmod.
+        home: Its own URI; the response there counts if no source has the content.
+        sources: The URIs to fetch it from, in the order in which to try them.
+        inline: `data:` URIs with the content.
+        package: The URI of the package whose manifest had the entry. The package has the content
             at `entry.path`, if there is one, and a patch at the `path` of its link.
-        patches: Documents that make it from the version before.
-        alternate: The link by which it was chosen, if it is not that of `loc`.
-        at: When it was made, as far as that is announced: the datetime of the change, or the
-            last modification that a Resource List tells. None where nothing is announced.
+        patches: Links to documents that make it from the previous version.
+        alternate: The link to it, if it is not the representation at `loc`.
+        at: The announced datetime of its creation: that of the change, or the last modification
+            in a Resource List. None if nothing is announced.
     """
 
     entry: Resource
     home: RepresentationSource
-    places: tuple[RepresentationSource, ...]
+    sources: tuple[RepresentationSource, ...]
     inline: tuple[str, ...] = ()
     package: str | None = None
     patches: tuple[Link, ...] = ()
@@ -56,24 +56,24 @@ class WantedRepresentation(Struct, frozen=True):
     at: Instant | None = None
 
 
-def wanted(
+def wanted_representation(
     change: Change,
     prefer: Sequence[str] = (),
     *,
     exact: bool = False,
     random: Random | None = None,
 ) -> WantedRepresentation:
-    """Tell what to bring for a change that is no deletion.
+    """Return the representation to fetch for a change that is not a deletion.
 
     Args:
         change: The change.
-        prefer: Media types, the best first; if none of them is offered, `loc` is wanted.
-        exact: Whether a URI of this very version goes before those of the current one.
-        random: Mixes mirrors of one priority, so that not everybody asks the same; None keeps
-            the order of the document.
+        prefer: Media types, the best first; if none of them is offered, the one at `loc` is used.
+        exact: Whether URIs of this very version come before those of the current version.
+        random: Shuffles mirrors of equal priority, to spread the load; None keeps the order of
+            the document.
     """
     resource = change.resource
-    alternate = preferred(resource, prefer)
+    alternate = preferred_alternate(resource, prefer)
     if alternate is not None:
         entry = _as_linked(resource, alternate)
         at = _made(change, entry)
@@ -82,7 +82,7 @@ def wanted(
     return WantedRepresentation(
         resource,
         home,
-        _places(resource, home, exact, random),
+        _sources(resource, home, exact, random),
         inline=tuple(link.href for link in _links(resource, Rel.DUPLICATE) if _is_data(link)),
         package=change.package,
         patches=_links(resource, Rel.PATCH),
@@ -94,33 +94,33 @@ def _made(change: Change, entry: Resource) -> Instant:
     return change.at if change.resource.change is not None else entry.lastmod or change.at
 
 
-def carries(change: Change) -> bool:
-    """Tell whether a change may need no GET, by what its entry has inline."""
+def has_inline_content(change: Change) -> bool:
+    """Return whether a change needs no GET: it is a deletion, or has inline content."""
     return change.change is ChangeType.DELETED or any(map(_is_data, change.resource.links))
 
 
-def wanted_link(link: Link, package: str | None = None) -> WantedRepresentation:
-    """Tell how to bring what a link leads to, a patch for instance.
+def wanted_link_target(link: Link, package: str | None = None) -> WantedRepresentation:
+    """Return the representation that a link leads to, for instance a patch.
 
     Args:
         link: The link.
-        package: The URI of the package whose manifest had the link, if it was one.
+        package: The URI of the package whose manifest had the link, if there is one.
     """
     entry = Resource(link.href, hash=link.hash, length=link.length, path=link.path, type=link.type)
     return _linked(entry, link, package)
 
 
-def described(resource: Resource, prefer: Sequence[str]) -> Resource:
-    """Return an entry as it describes the representation that is wanted of it.
+def describe_representation(resource: Resource, prefer: Sequence[str]) -> Resource:
+    """Return an entry with the hash, length and so on of the representation that a copy holds.
 
-    It keeps the URI of the resource; hash, length and so on are those of the alternate.
+    It keeps the URI of the resource.
     """
-    alternate = preferred(resource, prefer)
+    alternate = preferred_alternate(resource, prefer)
     return resource if alternate is None else _as_linked(resource, alternate)
 
 
-def preferred(resource: Resource, prefer: Sequence[str]) -> Link | None:
-    """Return the alternate to be held instead of `loc` (core §14.3), if there is a better one.
+def preferred_alternate(resource: Resource, prefer: Sequence[str]) -> Link | None:
+    """Return the link to an alternate that is preferred to `loc` (core §14.3); None if none is.
 
     Args:
         resource: The entry.
@@ -129,11 +129,11 @@ def preferred(resource: Resource, prefer: Sequence[str]) -> Link | None:
     if not prefer:
         return None
     offered = _links(resource, Rel.ALTERNATE)
-    for wish in map(essence, prefer):
-        if resource.type is not None and essence(resource.type) == wish:
+    for media_type in map(essence, prefer):
+        if resource.type is not None and essence(resource.type) == media_type:
             return None
         for link in offered:
-            if link.type is not None and essence(link.type) == wish:
+            if link.type is not None and essence(link.type) == media_type:
                 return link
     return None
 
@@ -170,12 +170,12 @@ def _linked(
     )
 
 
-def _places(
+def _sources(
     resource: Resource, home: RepresentationSource, exact: bool, random: Random | None
 ) -> tuple[RepresentationSource, ...]:
-    """Order the places: mirrors that state a priority, `loc`, the other mirrors (core §14.2).
+    """Return the sources in order: mirrors with a priority, `loc`, other mirrors (core §14.2).
 
-    A mirror is not the Source. Where no hash tells whether it is up to date it is not asked.
+    Without a hash nothing shows whether a mirror is up to date, so mirrors are not used.
     """
     mirrors = _links(resource, Rel.DUPLICATE, random) if resource.hash is not None else ()
     first = [
@@ -188,12 +188,12 @@ def _places(
     ]
     current = (*first, home, *last)
     versions = _versions(resource) if exact else ()
-    # Without a hash nothing would tell that what is there now is another version.
+    # Without a hash nothing would show that the current content is another version.
     return (*versions, *current) if resource.hash is not None or not versions else versions
 
 
 def _versions(resource: Resource) -> tuple[RepresentationSource, ...]:
-    """Return where this very version may be had (core §14.6)."""
+    """Return the sources of this very version (core §14.6)."""
     mementos = [
         RepresentationSource(link.href) for link in _links(resource, Rel.MEMENTO) if _is_web(link)
     ]

@@ -1,7 +1,7 @@
-"""Selective following: which resources and which changes a copy is about.
+"""Selective synchronization: which resources and which changes a copy holds.
 
-A selection is decided per entry, from what the entry itself says. What is not selected is
-passed over, and counts as applied; so it never holds up T.
+Each entry is selected by its own attributes. An entry that is not selected counts as applied, so
+it never holds up T.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.coverage import Change
-from rsnotify.format.media_types import is_media_type, may_be
+from rsnotify.format.media_types import is_media_type, may_match
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 
@@ -22,23 +22,23 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
 
 
 class Selection(Struct, frozen=True, omit_defaults=True):
-    """What is followed; each part that is left empty admits everything.
+    """What a copy holds; a part that is empty admits everything.
 
-    In a pattern for URIs `*` stands for any characters, a slash among them, and all else for
-    itself. It has to match the whole URI, but a pattern without `://` may begin behind any
-    slash, and one that ends in a slash stands for all below it: `*.ttl`, `maps/`,
+    In a pattern for URIs `*` matches any characters, including slashes, and every other character
+    matches itself. A pattern has to match the whole URI. But one without `://` may begin after
+    any slash, and one that ends in a slash matches everything below it: `*.ttl`, `maps/`,
     `https://source.example/data/*/2024-*`.
 
     Args:
-        only: Patterns of which a URI has to match one.
-        excluded: Patterns of which a URI may match none.
-        types: Media types, as `text/turtle` or `text/*`. Where an entry has none, the name in
-            its URI tells; where that tells nothing either, the resource is selected, since one
-            too many does less harm than one missing.
-        changes: Types of change. An entry of a Resource List is `created` if the resource is
-            not held, `updated` if it is; a resource that is not listed any more, or no longer
-            selected, is `deleted`. So a copy without `deleted` keeps what it once had.
-        collections: URIs of which an entry has to name one as its collection (core §14.7).
+        only: Patterns; a URI has to match one of them.
+        excluded: Patterns; a URI must not match any of them.
+        types: Media types, as `text/turtle` or `text/*`. If an entry has none, the name in its
+            URI decides. If that has no known type either, the resource is selected, since a
+            resource too many does less harm than a missing one.
+        changes: Types of change. An entry of a Resource List counts as `created` if the copy
+            lacks the resource, else as `updated`; a resource that is no longer listed, or no
+            longer selected, counts as `deleted`. So a copy without `deleted` keeps everything.
+        collections: URIs; an entry has to name one of them as its collection (core §14.7).
     """
 
     only: tuple[str, ...] = ()
@@ -48,24 +48,24 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     collections: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuse what can never match: a slip of the pen would empty the copy.
+        """Refuse parts that can never match, since a typing error would empty the copy.
 
         Raises:
-            ConfigurationError: A pattern is empty, a media type or a collection is none.
+            ConfigurationError: A pattern is empty, or a media type or a collection malformed.
         """
-        if not all(one.strip() for one in (*self.only, *self.excluded)):
+        if not all(pattern.strip() for pattern in (*self.only, *self.excluded)):
             raise ConfigurationError("a pattern for URIs must not be empty")
-        for one in self.types:
-            if not is_media_type(one):
+        for kind in self.types:
+            if not is_media_type(kind):
                 raise ConfigurationError(
-                    f"{one!r} is no media type; write it as text/turtle or text/*"
+                    f"{kind!r} is no media type; write it as text/turtle or text/*"
                 )
-        for one in self.collections:
-            if not _ABSOLUTE.fullmatch(one):
-                raise ConfigurationError(f"{one!r} is no collection; give its absolute URI")
+        for uri in self.collections:
+            if not _ABSOLUTE.fullmatch(uri):
+                raise ConfigurationError(f"{uri!r} is no collection; give its absolute URI")
 
     def describe(self) -> str:
-        """Return which resources are selected, as options name it; empty if all are."""
+        """Return which resources are selected, in the words of the options; empty if all are."""
         parts = {
             "only": self.only,
             "except": self.excluded,
@@ -75,32 +75,32 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         return ", ".join(f"{name} {' '.join(values)}" for name, values in parts.items() if values)
 
     def wants(self, resource: Resource) -> bool:
-        """Tell whether an entry speaks of a resource that is selected."""
+        """Return whether the resource of an entry is selected."""
         return (
             self._wants_uri(resource.uri)
-            and may_be(resource, self.types)
+            and may_match(resource, self.types)
             and self._wants_collection(resource)
         )
 
     def decide(self, change: Change, *, held: bool) -> Change | None:
-        """Return what has to be done about a change; None where nothing is.
+        """Return the change to apply to the copy; None if there is none.
 
         Args:
-            change: Of any resource.
+            change: A change of any resource.
             held: Whether the copy has that resource.
         """
         if not self.wants(change.resource):
             if not held:
                 return None
-            # A deletion seldom tells its type or collection; and what changed is selected no
-            # longer, so it leaves the copy.
+            # A deletion seldom has a type or collection. And a resource that changed so that it
+            # is no longer selected is removed from the copy.
             change = replace(change, change=ChangeType.DELETED)
         return change if self._wants_change(change, held) else None
 
     def _wants_uri(self, uri: str) -> bool:
-        if self.only and not any(_fits(uri, one) for one in self.only):
+        if self.only and not any(_matches(uri, pattern) for pattern in self.only):
             return False
-        return not any(_fits(uri, one) for one in self.excluded)
+        return not any(_matches(uri, pattern) for pattern in self.excluded)
 
     def _wants_collection(self, resource: Resource) -> bool:
         return not self.collections or any(
@@ -112,22 +112,22 @@ class Selection(Struct, frozen=True, omit_defaults=True):
             return True
         if change.change is ChangeType.DELETED:
             return ChangeType.DELETED in self.changes
-        # Several changes may have become one, and a baseline tells of none.
+        # Several changes may have been merged into one, and a baseline contains none.
         kinds = {change.resource.change, ChangeType.UPDATED if held else ChangeType.CREATED}
         return not kinds.isdisjoint(self.changes)
 
 
-def _fits(uri: str, pattern: str) -> bool:
-    # Not by a regular expression: with several `*` it takes a power of the length of a URI,
-    # which is anybody's.
+def _matches(uri: str, pattern: str) -> bool:
+    # With several `*`, a regular expression would take polynomial time on an untrusted URI.
     return any(_consists_of(uri, pieces) for pieces in _alternatives(pattern))
 
 
 @cache
 def _alternatives(pattern: str) -> tuple[list[str], ...]:
-    """Return what a pattern may stand for, each as the pieces between any characters."""
+    """Return the patterns for whole URIs, each as the pieces between its `*`."""
     whole = pattern + "*" if pattern.endswith("/") else pattern
-    return tuple(one.split("*") for one in ((whole,) if "://" in whole else (whole, f"*/{whole}")))
+    patterns = (whole,) if "://" in whole else (whole, f"*/{whole}")
+    return tuple(each.split("*") for each in patterns)
 
 
 def _consists_of(text: str, pieces: list[str]) -> bool:
@@ -140,7 +140,7 @@ def _consists_of(text: str, pieces: list[str]) -> bool:
     if at > end or not (text.startswith(first) and text.endswith(last)):
         return False
     for piece in middle:
-        at = text.find(piece, at, end)  # the first place leaves most room for the others
+        at = text.find(piece, at, end)  # the first match leaves most of the text to the others
         if at < 0:
             return False
         at += len(piece)

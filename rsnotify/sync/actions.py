@@ -6,8 +6,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from rsnotify.format.coverage import Change, Key
+from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.frontier import ChangeKey
 from rsnotify.format.model import Resource
 from rsnotify.sync.list_fingerprint import ListFingerprint
 
@@ -146,7 +147,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
 
     through: Instant
     confirmed: Instant
-    seen: tuple[Key, ...] = ()
+    seen: tuple[ChangeKey, ...] = ()
     running: bool = False
     prefix: ListFingerprint | None = None
     missing: tuple[str, ...] = ()

@@ -22,8 +22,9 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from rsnotify.format.coverage import EARLIEST, Change, Coverage, Frontier
+from rsnotify.format.coverage import EARLIEST, Change, Coverage
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.timestamp_precision import postponed
 from rsnotify.sync.pace import Pace
 

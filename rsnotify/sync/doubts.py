@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 
-from rsnotify.errors import shown
+from rsnotify.errors import without_credentials
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.plural import counted
 from rsnotify.sync.catch_up import CatchUp
@@ -71,15 +71,12 @@ class Doubts:
         pending = self._state.pending
         missing = pending.watched
         if missing:
-            return (
-                f"{shown(missing[0])}{_and_more(missing)}: listed by the Source, and its server "
-                "has no content"
-            )
+            first = without_credentials(missing[0]) + _and_more(missing)
+            return f"{first}: listed by the Source, and its server has no content"
         failing = pending.failing()
         if failing:
-            return (
-                f"{shown(failing[0].uri)}{_and_more(failing)}: could not be fetched or applied yet"
-            )
+            first = without_credentials(failing[0].uri) + _and_more(failing)
+            return f"{first}: could not be fetched or applied yet"
         waiting = counted(len(pending), "resource has", "resources have")
         return f"{waiting} changes that are not applied yet"
 

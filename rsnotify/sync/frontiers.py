@@ -16,8 +16,9 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from rsnotify.format.coverage import EARLIEST, Change, Coverage, Frontier
+from rsnotify.format.coverage import EARLIEST, Change, Coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.timestamp_precision import postponed
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.list_fingerprint import ListFingerprint

@@ -21,15 +21,15 @@ from rsnotify.errors import RsnotifyError, WrongDocument
 from rsnotify.format.coverage import (
     EARLIEST,
     Coverage,
-    Frontier,
     change_list_coverage,
     package_coverage,
 )
 from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.timestamp_precision import ends
+from rsnotify.format.timestamp_precision import end_of_unit
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.fallback_order import DocumentQueue, change_documents
@@ -278,7 +278,7 @@ class Pull:
                 self._queue = DocumentQueue([self._first])
                 return self._next(frontier)
             # It was not over when it was read, and no document has what came of it since.
-            gap_ends = ends(frontier.instant) - MICROSECOND
+            gap_ends = end_of_unit(frontier.instant) - MICROSECOND
         return PullStep(gap_ends=None if failure else gap_ends, failure=failure)
 
     def _next(self, frontier: Frontier, coverage: Coverage | None = None) -> PullStep:

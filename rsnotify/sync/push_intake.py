@@ -6,7 +6,7 @@ from rsnotify.errors import DocumentError, RsnotifyError
 from rsnotify.format.coverage import fragment_coverage
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
-from rsnotify.selection.representations import carries
+from rsnotify.selection.representations import has_inline_content
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.continuous_audit import ContinuousAudit
 from rsnotify.sync.sync_state import SyncState
@@ -56,7 +56,9 @@ class PushIntake:
         # The same time for all: they are on one host, and its connections can be reused.
         later = now + self.spread()
         for change in joined:
-            state.pending.add(change, due=None if later == now or carries(change) else later)
+            state.pending.add(
+                change, due=None if later == now or has_inline_content(change) else later
+            )
         if coverage.from_ is None:
             state.schedule.catch_up_by(later + state.pace.gap_grace)
         elif not state.frontiers.has_push_gap:

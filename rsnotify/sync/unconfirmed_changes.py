@@ -16,7 +16,7 @@ from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.model import Resource
-from rsnotify.format.timestamp_precision import ends
+from rsnotify.format.timestamp_precision import end_of_unit
 from rsnotify.format.vocabulary import ChangeType, Rel
 
 #: A change that makes a Destination fetch a resource, and the datetime of the change that was
@@ -154,7 +154,7 @@ def _repeats(listed: Change, pushed: Change) -> bool:
     or from a mirror that the change named, was verified with the pushed hash alone; the list has
     to repeat the hash.
     """
-    if ends(listed.at) <= pushed.at:
+    if end_of_unit(listed.at) <= pushed.at:
         return False
     deleted = ChangeType.DELETED
     if deleted in (listed.change, pushed.change):

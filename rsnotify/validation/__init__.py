@@ -1,7 +1,7 @@
 """Validating ResourceSync documents: bytes in, findings out, no I/O.
 
-`validate` takes a whole document, `Validator` one that streams in. `RULES` are all the rules
-there are, by name; docs/validation.md shows them.
+`validate` checks a whole document, `Validator` one that streams in. `RULES` has all rules by
+name; docs/validation.md shows them.
 """
 
 from rsnotify.validation.findings import Finding, Rule, Severity

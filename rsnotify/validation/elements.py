@@ -1,9 +1,9 @@
-"""Read the elements of a document, each with its line.
+"""Reads the elements of a document, each with its line.
 
-Expat reads here, and not lxml as elsewhere: it alone knows the line of every element while
-it streams (libxml2 counts to 65,535 in some of its structures, and a target parser tells no
-lines at all). Nothing of it reaches further than a list of events: a DOCTYPE ends the
-reading before any entity is declared, and there is no network.
+This uses Expat, and not lxml as elsewhere, because only Expat knows the line of every element
+while it streams (libxml2 counts to 65,535 in some of its structures, and a target parser of lxml
+has no lines at all). It is safe: a DOCTYPE ends the reading before any entity is declared, and
+there is no network access.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rsnotify.format.xml_parser import expat_parser
 
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _TEXTS = frozenset({"loc", "lastmod", "changefreq", "priority"})
-#: How namespace and name are parted; no URI holds a space.
-_PART = " "
-#: Expat scans a long tag again with each piece that it is given, so pieces are not small, and
-#: tags not endless; an inline representation has room in one.
+#: Separates namespace and name; no URI contains a space.
+_SEPARATOR = " "
+#: Expat scans a long tag again with each piece of input. So pieces are large, and the length of
+#: tags is limited; the limit allows for inline content.
 _SLICE = 65_536
 _TOKEN_BYTES = 2_000_000
 
@@ -33,7 +33,7 @@ class Element(NamedTuple):
 
 
 class TextElement(NamedTuple):
-    """The text of an element, without white space around it."""
+    """The text of an element, without surrounding white space."""
 
     text: str
     line: int
@@ -43,8 +43,8 @@ class EntryElement:
     """A `url` or `sitemap`.
 
     Args:
-        line: Where it begins.
-        name: Which of the two it is.
+        line: The line where it begins.
+        name: `url` or `sitemap`.
         number: Its position, from 1.
     """
 
@@ -74,63 +74,67 @@ class EntryElement:
 
 
 class ElementListener(Protocol):
-    """Who is told of the elements, in document order."""
+    """Receives the elements of a document, in document order."""
 
     def root(self, *, index: bool, line: int) -> None:
-        """Hear of the root element."""
+        """Called for the root element."""
 
     def head(self, md: Element) -> None:
-        """Hear of an `rs:md` below the root."""
+        """Called for an `rs:md` below the root."""
 
     def link(self, link: Element) -> None:
-        """Hear of an `rs:ln` below the root."""
+        """Called for an `rs:ln` below the root."""
 
     def entry(self, entry: EntryElement) -> None:
-        """Hear of an entry, at its end."""
+        """Called at the end of an entry."""
 
-    def broken(
+    def report(
         self, rule: str, line: int, element: str, detail: str = "", entry: int | None = None
     ) -> None:
-        """Hear of a rule that the elements themselves break."""
+        """Called for a rule that the elements themselves break."""
 
 
 class _Stop(Exception):
-    """What follows is not read."""
+    """Ends the reading of the document."""
 
 
 class ElementReader:
     """Reads one document; call `feed` with each chunk and `close` once.
 
     Args:
-        listener: Is told what is found.
-        limits: What is not read for its size.
+        listener: Receives the elements.
+        limits: The limits beyond which the document is not read.
+
+    Attributes:
+        bytes: How many bytes were fed.
+        ended: Whether reading has ended, at the end of the document or because of an error.
+        complete: Whether the document was read to its end.
     """
 
     def __init__(self, listener: ElementListener, limits: DocumentLimits) -> None:
         self._listener = listener
         self._limits = limits
-        #: How many bytes came in.
         self.bytes = 0
         self._parsed = 0
         self._pending = bytearray()
-        #: Whether no more is read, at the end or since something was found that ends it.
         self.ended = False
-        #: Whether it was read to its end.
         self.complete = False
         self._entry_name = ""
         self._entry: EntryElement | None = None
         self._entries = 0
         self._links = 0
-        #: What the entry may still have, or what stands outside of entries.
-        self._room = limits.entry_length
-        self._elements = limits.entry_elements
-        self._outside = (0, 0)
+        #: How many characters and elements the entry, or the rest of the document, may still have.
+        self._characters_left = limits.entry_length
+        self._elements_left = limits.entry_elements
+        #: The same outside of entries, while an entry is read.
+        self._left_outside = (0, 0)
         self._text_of = ""
         self._text_line = 0
         self._text: list[str] = []
         self._text_length = 0
-        self._within = 0
-        self._parser = expat_parser(_PART)
+        #: The depth below a child of the root, or of an entry.
+        self._depth = 0
+        self._parser = expat_parser(_SEPARATOR)
         self._parser.buffer_text = True
         self._parser.StartDoctypeDeclHandler = self._doctype
         self._parser.StartElementHandler = self._start
@@ -138,7 +142,7 @@ class ElementReader:
         self._parser.CharacterDataHandler = self._data
 
     def feed(self, chunk: bytes) -> None:
-        """Read on."""
+        """Read the next chunk."""
         if self.ended:
             return
         self.bytes += len(chunk)
@@ -148,7 +152,7 @@ class ElementReader:
             del self._pending[:_SLICE]
 
     def close(self) -> None:
-        """Say that the input ended."""
+        """End the input."""
         if not self.ended:
             self._parse(bytes(self._pending), final=True)
             self.complete = not self.ended
@@ -164,39 +168,39 @@ class ElementReader:
                 raise self._beyond(f"a tag of more than {_TOKEN_BYTES} bytes")
         except expat.ExpatError as error:
             self.ended = True
-            self._broken("not-well-formed", "document", expat.ErrorString(error.code))
+            self._report("not-well-formed", "document", expat.ErrorString(error.code))
         except (LookupError, ValueError) as error:
-            # So Python speaks of a declared encoding that it cannot give to Expat.
+            # Python raises these for a declared encoding that it cannot pass on to Expat.
             if self._entry_name:
                 raise
             self.ended = True
-            self._broken("not-well-formed", "document", f"its encoding cannot be read: {error}")
+            self._report("not-well-formed", "document", f"its encoding cannot be read: {error}")
         except _Stop:
             self.ended = True
 
     def _beyond(self, what: str) -> _Stop:
-        self._broken("limit", "document", what)
+        self._report("limit", "document", what)
         return _Stop()
 
-    def _broken(self, rule: str, element: str, detail: str = "") -> None:
+    def _report(self, rule: str, element: str, detail: str = "") -> None:
         entry = None if self._entry is None else self._entry.number
-        self._listener.broken(rule, self._parser.CurrentLineNumber, element, detail, entry)
+        self._listener.report(rule, self._parser.CurrentLineNumber, element, detail, entry)
 
     @property
     def _line(self) -> int:
         return self._parser.CurrentLineNumber
 
     def _doctype(self, name: str, system: str | None, public: str | None, internal: bool) -> None:
-        self._broken("doctype", "DOCTYPE")
+        self._report("doctype", "DOCTYPE")
         raise _Stop
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        self._elements -= 1
-        if self._elements < 0:
+        self._elements_left -= 1
+        if self._elements_left < 0:
             raise self._beyond(f"more than {self._limits.entry_elements} elements in one place")
-        if self._within:
-            self._within += 1
-            if self._within > self._limits.depth:
+        if self._depth:
+            self._depth += 1
+            if self._depth > self._limits.depth:
                 raise self._beyond(f"elements nested deeper than {self._limits.depth}")
         elif not self._entry_name:
             self._start_root(name)
@@ -206,9 +210,9 @@ class ElementReader:
             self._start_in_entry(self._entry, name, attributes)
 
     def _element(self, attributes: dict[str, str]) -> Element:
-        """Make an element that is kept, if there is room for it."""
-        self._room -= sum(len(name) + len(value) for name, value in attributes.items())
-        if self._room < 0:
+        """Return an element, within the limit for attributes."""
+        self._characters_left -= sum(len(name) + len(value) for name, value in attributes.items())
+        if self._characters_left < 0:
             most = self._limits.entry_length
             raise self._beyond(f"attributes of more than {most} characters in one place")
         return Element(attributes, self._line)
@@ -216,7 +220,7 @@ class ElementReader:
     def _start_root(self, name: str) -> None:
         namespace, local = _split(name)
         if namespace != SITEMAP_NS or local not in _ROOTS:
-            self._broken("root-element", _shown(name), f"it is {name!r}")
+            self._report("root-element", _shown(name), f"it is {name!r}")
             raise _Stop
         self._entry_name = _ROOTS[local]
         self._listener.root(index=local == "sitemapindex", line=self._line)
@@ -225,14 +229,15 @@ class ElementReader:
         namespace, local = _split(name)
         if (namespace, local) == (SITEMAP_NS, self._entry_name):
             self._entries += 1
-            self._outside = (self._room, self._elements + 1)
-            self._room, self._elements = self._limits.entry_length, self._limits.entry_elements
+            self._left_outside = (self._characters_left, self._elements_left + 1)
+            self._characters_left = self._limits.entry_length
+            self._elements_left = self._limits.entry_elements
             self._entry = EntryElement(self._line, local, self._entries)
             self._links = 0
-            if any(_PART not in attribute for attribute in attributes):
-                self._broken("entry-attributes", local, ", ".join(attributes))
+            if any(_SEPARATOR not in attribute for attribute in attributes):
+                self._report("entry-attributes", local, ", ".join(attributes))
             return
-        self._within = 1
+        self._depth = 1
         if (namespace, local) == (RS_NS, "md"):
             self._listener.head(self._element(attributes))
         elif (namespace, local) == (RS_NS, "ln"):
@@ -243,10 +248,10 @@ class ElementReader:
 
     def _start_in_entry(self, entry: EntryElement, name: str, attributes: dict[str, str]) -> None:
         namespace, local = _split(name)
-        self._within = 1
+        self._depth = 1
         if (namespace, local) == (RS_NS, "md"):
             if entry.md is not None:
-                self._broken("md-repeated", "rs:md")
+                self._report("md-repeated", "rs:md")
             else:
                 entry.md = self._element(attributes)
         elif (namespace, local) == (RS_NS, "ln"):
@@ -259,7 +264,7 @@ class ElementReader:
 
     def _start_text(self, entry: EntryElement, local: str) -> None:
         if local in entry.texts:
-            self._broken("element-repeated", local)
+            self._report("element-repeated", local)
             return
         self._text_of, self._text_line = local, self._line
         self._text.clear()
@@ -268,9 +273,9 @@ class ElementReader:
     def _start_unknown(self, name: str) -> None:
         namespace, local = _split(name)
         if namespace == SITEMAP_NS and (local in _ROOTS or local in _ROOTS.values()):
-            self._broken("element-misplaced", local)
+            self._report("element-misplaced", local)
         elif namespace in (SITEMAP_NS, RS_NS, ""):
-            self._broken("element-unknown", _shown(name))
+            self._report("element-unknown", _shown(name))
 
     def _count_link(self) -> None:
         self._links += 1
@@ -287,20 +292,20 @@ class ElementReader:
 
     def _end(self, name: str) -> None:
         entry = self._entry
-        if self._within:
-            self._within -= 1
-            if not self._within and self._text_of and entry is not None:
+        if self._depth:
+            self._depth -= 1
+            if not self._depth and self._text_of and entry is not None:
                 text = "".join(self._text).strip()
                 entry.texts[self._text_of] = TextElement(text, self._text_line)
                 self._text_of = ""
         elif entry is not None:
             self._entry = None
-            self._room, self._elements = self._outside
+            self._characters_left, self._elements_left = self._left_outside
             self._listener.entry(entry)
 
 
 def _split(name: str) -> tuple[str, str]:
-    namespace, _, local = name.rpartition(_PART)
+    namespace, _, local = name.rpartition(_SEPARATOR)
     return namespace, local
 
 

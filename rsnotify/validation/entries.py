@@ -1,18 +1,19 @@
-"""What is checked of each entry by itself, and of any `rs:md` and `rs:ln`."""
+"""Checks of single entries, and of any `rs:md` and `rs:ln`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from rsnotify.format.digest import AUDIT_NS, FORMS
 from rsnotify.format.vocabulary import RS_NS, Capability, ChangeType, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, EntryElement
 from rsnotify.validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
-from rsnotify.validation.moments import read_moment
+from rsnotify.validation.strict_datetimes import read_strict_datetime
 from rsnotify.validation.values import broken_by, shown
 
-#: Takes a rule, the line, the element and a detail.
-Broken = Callable[..., None]
+#: Called with a broken rule, the line, the element and a detail.
+Report = Callable[..., None]
 
 _TIMES = ("at", "completed", "from", "until")
 HEAD_ATTRIBUTES = frozenset({"capability", *_TIMES})
@@ -21,47 +22,64 @@ ENTRY_ATTRIBUTES = HEAD_ATTRIBUTES | {
 }  # fmt: skip
 _OF_LINKED = ("encoding", "hash", "length", "modified", "path", "type", "pri")
 LINK_ATTRIBUTES = frozenset({"rel", "href", *_OF_LINKED})
-#: Kinds whose entries say which kind of document they lead to.
+#: Kinds whose entries state the kind of document they lead to.
 _OF_ANY_KIND = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
-#: What a mirror has in common with the resource (core §14.2).
+#: Attributes that a mirror has in common with the resource (core §14.2).
 _OF_CONTENT = ("encoding", "hash", "length", "type")
 
 
-def check_attributes(element: Element, name: str, known: frozenset[str], broken: Broken) -> None:
+def check_attributes(element: Element, name: str, known: frozenset[str], report: Report) -> None:
     """Check which attributes an element has, and the syntax of each (core §7).
 
     Args:
-        element: It.
-        name: What it is called, `rs:md` or `rs:ln`.
+        element: The element.
+        name: Its name, `rs:md` or `rs:ln`.
         known: The attributes that ResourceSync defines there.
-        broken: Is told of each rule that is broken.
+        report: Called for each broken rule.
     """
     for attribute, value in element.attributes.items():
         namespace, _, local = attribute.rpartition(" ")
         if namespace == RS_NS:
-            broken("attribute-prefixed", element.line, name, local)
+            report("attribute-prefixed", element.line, name, local)
         elif not namespace and local not in known:
-            broken("attribute-unknown", element.line, name, local)
+            report("attribute-unknown", element.line, name, local)
         elif not namespace:
             for rule in broken_by(local, value.strip() if local != "path" else value):
-                broken(rule, element.line, name, shown(local, value))
+                report(rule, element.line, name, shown(local, value))
 
 
-def check_order_of_times(element: Element, broken: Broken) -> None:
+def check_audit(md: Element, report: Report) -> None:
+    """Check the audit attributes in the `rs:md` of a document (docs/audit.md)."""
+    values = {name: md.attributes.get(f"{AUDIT_NS} {name}") for name in FORMS}
+    missing = [name for name, value in values.items() if value is None]
+    if len(missing) == len(values):
+        return
+    if missing:
+        report("audit-incomplete", md.line, "rs:md", ", ".join(missing))
+    for name, value in values.items():
+        if value is not None and FORMS[name].fullmatch(value) is None:
+            report("audit-value", md.line, "rs:md", shown(name, value))
+    if "until" not in md.attributes:
+        report("audit-until-missing", md.line, "rs:md")
+
+
+def check_order_of_times(element: Element, report: Report) -> None:
     """Check that a snapshot or interval does not end before it begins (core §7)."""
-    at, completed, from_, until = (read_moment(element.attributes.get(name)) for name in _TIMES)
+    at, completed, from_, until = (
+        read_strict_datetime(element.attributes.get(name)) for name in _TIMES
+    )
     if at and completed and completed.is_before(at):
-        broken("completed-before-at", element.line, "rs:md")
+        report("completed-before-at", element.line, "rs:md")
     if from_ and until and until.is_before(from_):
-        broken("until-before-from", element.line, "rs:md")
+        report("until-before-from", element.line, "rs:md")
 
 
-def check_link(link: Element, broken: Broken) -> None:
-    """Check what holds for every `rs:ln` (core §7)."""
-    check_attributes(link, "rs:ln", LINK_ATTRIBUTES, broken)
+def check_link(link: Element, report: Report) -> None:
+    """Check the rules for every `rs:ln` (core §7)."""
+    check_attributes(link, "rs:ln", LINK_ATTRIBUTES, report)
     for name in ("href", "rel"):
         if name not in link.attributes:
-            broken(f"link-{name}-missing", link.line, "rs:ln")
+            report(f"link-{name}-missing", link.line, "rs:ln")
 
 
 class EntryCheck:
@@ -70,22 +88,21 @@ class EntryCheck:
     Args:
         kind: The kind of document; None for one that core and Archives do not describe.
         spec: The version of the specification.
-        broken: Is told of each rule that is broken.
+        report: Called for each broken rule.
     """
 
-    def __init__(self, kind: Kind | None, spec: Profile, broken: Broken) -> None:
+    def __init__(self, kind: Kind | None, spec: Profile, report: Report) -> None:
         self._kind = kind
         self._is_1_0 = spec is Profile.V1_0
-        self._broken = broken
+        self._report = report
 
     def check(self, entry: EntryElement) -> None:
-        """Check an entry."""
         self._texts(entry)
         if entry.md is not None:
-            check_attributes(entry.md, "rs:md", ENTRY_ATTRIBUTES, self._broken)
-            check_order_of_times(entry.md, self._broken)
+            check_attributes(entry.md, "rs:md", ENTRY_ATTRIBUTES, self._report)
+            check_order_of_times(entry.md, self._report)
         for link in entry.links:
-            check_link(link, self._broken)
+            check_link(link, self._report)
             self._relation(entry, link)
         self._link_counts(entry)
         if self._kind is not None:
@@ -95,13 +112,13 @@ class EntryCheck:
 
     def _texts(self, entry: EntryElement) -> None:
         if not entry.text("loc"):
-            self._broken("loc-missing", entry.line, entry.name)
+            self._report("loc-missing", entry.line, entry.name)
         for name, (text, line) in entry.texts.items():
             for rule in broken_by(name, text) if text or name != "loc" else ():
-                self._broken(rule, line, name, shown(name, text))
+                self._report(rule, line, name, shown(name, text))
 
     def _parts(self, kind: Kind, entry: EntryElement) -> None:
-        """Check that what the kind asks of an entry is there."""
+        """Check that the entry has the parts that its kind requires or recommends."""
         deleted = entry.attribute("change") == ChangeType.DELETED
         for part in kind.entry_required + kind.entry_recommended:
             if part == "lastmod":
@@ -111,15 +128,15 @@ class EntryCheck:
             elif part == "describedby":
                 missing = not any(link.attributes.get("rel") == part for link in entry.links)
             elif deleted and part in ("path", "type"):
-                missing = False  # there is no bitstream (core §13.2)
+                missing = False  # a deleted resource has no bitstream (core §13.2)
             else:
                 missing = entry.attribute(part) is None
             if missing:
                 line = entry.line if part in ("lastmod", "describedby") else entry.md_line
-                self._broken(f"{kind.id}-entry-{part}-missing", line, entry.name)
+                self._report(f"{kind.id}-entry-{part}-missing", line, entry.name)
 
     def _allowed(self, kind: Kind, entry: EntryElement) -> None:
-        """Check that nothing is there that belongs to other kinds (core §7, Appendix A)."""
+        """Check that the entry has no attributes of other kinds (core §7, Appendix A)."""
         if entry.md is None:
             return
         attributes, line = entry.md.attributes, entry.md.line
@@ -127,7 +144,7 @@ class EntryCheck:
         def refuse(rule: str, *names: str) -> None:
             found = [name for name in names if name in attributes]
             if found:
-                self._broken(rule, line, "rs:md", ", ".join(found))
+                self._report(rule, line, "rs:md", ", ".join(found))
 
         if "at" not in kind.entry_time:
             refuse("entry-at-not-allowed", "at", "completed")
@@ -147,59 +164,59 @@ class EntryCheck:
             refuse("path-not-allowed", "path")
 
     def _capability(self, kind: Kind, entry: EntryElement) -> None:
-        """Check what an entry says that it leads to (core §8, §9)."""
+        """Check the kind of document that the entry states (core §8, §9)."""
         if entry.md is None:
             return
         capability = entry.attribute("capability")
         line = entry.md.line
         if kind.id == Capability.DESCRIPTION:
             if capability not in DESCRIBED:
-                self._broken("description-capability", line, "rs:md")
+                self._report("description-capability", line, "rs:md")
         elif capability is None:
             return
         elif kind.id not in _OF_ANY_KIND:
-            self._broken("entry-capability-not-used", line, "rs:md")
+            self._report("entry-capability-not-used", line, "rs:md")
         elif capability not in CAPABILITIES:
-            self._broken("capability-unknown", line, "rs:md", shown("it", capability))
+            self._report("capability-unknown", line, "rs:md", shown("it", capability))
         elif kind.id == Capability.CAPABILITY_LIST and capability in NOT_OFFERED:
-            self._broken("capability-not-offered", line, "rs:md", capability)
+            self._report("capability-not-offered", line, "rs:md", capability)
 
     def _relation(self, entry: EntryElement, link: Element) -> None:
-        """Check what single relations ask for (core §14)."""
+        """Check the rules for single relations (core §14)."""
         attributes, line = link.attributes, link.line
         relation = attributes.get("rel")
         if relation == Rel.DUPLICATE:
             found = [name for name in _OF_CONTENT if name in attributes]
             if found:
-                self._broken("duplicate-attributes", line, "rs:ln", ", ".join(found))
+                self._report("duplicate-attributes", line, "rs:ln", ", ".join(found))
         elif relation == Rel.ALTERNATE:
             if "type" not in attributes:
-                self._broken("alternate-type-missing", line, "rs:ln")
+                self._report("alternate-type-missing", line, "rs:ln")
         elif relation == Rel.TIMEGATE:
             found = [name for name in _OF_LINKED if name in attributes]
             if found:
-                self._broken("timegate-attributes", line, "rs:ln", ", ".join(found))
+                self._report("timegate-attributes", line, "rs:ln", ", ".join(found))
         elif relation == Rel.PATCH:
             self._patch(entry, link)
 
     def _patch(self, entry: EntryElement, link: Element) -> None:
         if "type" not in link.attributes:
-            self._broken("patch-type-missing", link.line, "rs:ln")
+            self._report("patch-type-missing", link.line, "rs:ln")
         if self._kind is None:
             return
         if not self._kind.changes:
-            self._broken("patch-not-allowed", link.line, "rs:ln")
+            self._report("patch-not-allowed", link.line, "rs:ln")
         elif self._kind.is_manifest and "path" not in link.attributes:
-            self._broken("patch-path-missing", link.line, "rs:ln")
+            self._report("patch-path-missing", link.line, "rs:ln")
 
     def _link_counts(self, entry: EntryElement) -> None:
         relations = [link.attributes.get("rel") for link in entry.links]
         if relations.count(Rel.MEMENTO) > 1:
-            self._broken("memento-repeated", entry.line, entry.name)
+            self._report("memento-repeated", entry.line, entry.name)
         if relations.count(Rel.VIA) > 1:
-            self._broken("via-repeated", entry.line, entry.name)
+            self._report("via-repeated", entry.line, entry.name)
         if self._is_1_0 and "lastmod" not in entry.texts:
-            # Where the kind itself asks for lastmod, that was told already.
-            asked = self._kind is not None and "lastmod" in self._kind.entry_required
-            if not asked and {Rel.MEMENTO, Rel.TIMEGATE, Rel.TIMEMAP} & set(relations):
-                self._broken("memento-lastmod-missing", entry.line, entry.name)
+            # If the kind itself requires lastmod, that was reported already.
+            required = self._kind is not None and "lastmod" in self._kind.entry_required
+            if not required and {Rel.MEMENTO, Rel.TIMEGATE, Rel.TIMEMAP} & set(relations):
+                self._report("memento-lastmod-missing", entry.line, entry.name)

@@ -1,4 +1,4 @@
-"""What a validation finds: rules, and the places where they are broken."""
+"""The findings of a validation: rules, and where a document breaks them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Severity(StrEnum):
-    """How much a broken rule weighs: a MUST, or a SHOULD."""
+    """The severity of breaking a rule: an error for a MUST, a warning for a SHOULD."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -18,10 +18,10 @@ class Rule(Struct, frozen=True):
     """One rule of the specifications.
 
     Args:
-        id: A stable name, by which programs know the rule.
-        section: Where it is written, such as `core §12.1`.
-        severity: What breaking it means.
-        sentence: What is wrong where it is broken, and what to do.
+        id: A stable name, for programs.
+        section: Its section in the specification, such as `core §12.1`.
+        severity: The severity of breaking it.
+        sentence: What is wrong when it is broken, and what to do.
     """
 
     id: str
@@ -31,12 +31,12 @@ class Rule(Struct, frozen=True):
 
 
 def must(id: str, section: str, sentence: str) -> Rule:
-    """Write a rule whose breaking is an error."""
+    """Return a rule whose breaking is an error."""
     return Rule(id, section, Severity.ERROR, sentence)
 
 
 def should(id: str, section: str, sentence: str) -> Rule:
-    """Write a rule whose breaking is a warning."""
+    """Return a rule whose breaking is a warning."""
     return Rule(id, section, Severity.WARNING, sentence)
 
 
@@ -45,12 +45,12 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 
     Args:
         rule: The `id` of the rule.
-        section: Where the rule is written.
-        severity: What breaking it means.
-        line: The line at which the element at fault begins; None if there is none.
+        section: The section of the rule in the specification.
+        severity: The severity of breaking it.
+        line: The line where the element at fault begins; None if there is none.
         element: The element at fault, such as `rs:md`.
         message: What is wrong and what to do, as a sentence.
-        entry: The 1-based position of the `url` or `sitemap` at fault, if one is.
+        entry: The 1-based position of the `url` or `sitemap` at fault, if there is one.
     """
 
     rule: str
@@ -63,5 +63,5 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether the document is not valid for it."""
+        """Whether the finding makes the document invalid."""
         return self.severity is Severity.ERROR

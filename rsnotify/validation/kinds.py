@@ -1,7 +1,7 @@
-"""The kinds of ResourceSync documents, and what each asks of its parts, as one table.
+"""The kinds of ResourceSync documents, and their required and recommended parts, as one table.
 
-It is Appendix A of the core with what its sections (and those of Archives) say beside it.
-The rules on what a kind must or should have are derived from it in `rules`.
+It combines Appendix A of the core with the sections of the core and of Archives. The rules on
+what a kind must or should have are derived from it in `rules`.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from rsnotify.validation.findings import Severity
 
 _AT = "at"
 _FROM = "from"
-#: Of an entry that stands for a document of any kind.
+#: For an entry that leads to a document of any kind.
 _EITHER = "at from"
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """One kind of document, told by its capability and its root element.
+    """One kind of document, identified by its capability and its root element.
 
     Args:
-        id: What the names of its rules begin with.
-        name: What it is called, with its article.
+        id: The prefix of the names of its rules.
+        name: Its name, with the article.
         capability: `rs:md/@capability` of the document.
-        section: Where it is specified.
+        section: Its section in the specification.
         index: Whether the root is a `sitemapindex`.
-        time: Which times the document tells: `at` (and `completed`), `from` (and `until`),
-            or neither.
-        entry_time: The same of each entry, or both.
+        time: The times of the document: `at` (and `completed`), `from` (and `until`), or
+            neither.
+        entry_time: The same for each entry, or both.
         required: The parts that the document must have.
         recommended: The parts that it should have.
         entry_required: The parts that each entry must have.
         entry_recommended: The parts that each entry should have.
-        ordered: What it means if its entries are not in chronological order.
+        ordered: The severity if its entries are not in chronological order.
         changes: Whether its entries are changes.
         packages: Whether its entries are packages.
         documents: Whether its entries are ResourceSync documents.
@@ -67,7 +67,7 @@ class Kind(Struct, frozen=True, kw_only=True):
 
 
 def _archives(name: str, core: str, section: str, time: str) -> tuple[Kind, Kind]:
-    """Describe an Archive and its Index (archives §3 to §6, §3.1)."""
+    """Return the kinds of an Archive and its Index (archives §3 to §6, §3.1)."""
     archive = Kind(
         id=f"{core}-archive",
         name=f"a {name} Archive",
@@ -91,6 +91,67 @@ def _archives(name: str, core: str, section: str, time: str) -> tuple[Kind, Kind
     )
     return archive, index
 
+
+def _index(kind: Kind, section: str) -> Kind:
+    """Return the kind of an index of lists or dumps (core §10.2, §12.2)."""
+    has_changes = kind.time == _FROM
+    return Kind(
+        id=f"{kind.id}-index",
+        name=f"{kind.name} Index",
+        capability=kind.capability,
+        section=section,
+        index=True,
+        time=kind.time,
+        entry_time=kind.time,
+        required=kind.required,
+        entry_recommended=(_FROM,) if has_changes else (),
+        ordered=Severity.ERROR if has_changes else None,
+        documents=True,
+    )
+
+
+_RESOURCE_LIST = Kind(
+    id="resourcelist",
+    name="a Resource List",
+    capability=Capability.RESOURCE_LIST,
+    section="core §10.1",
+    time=_AT,
+    required=(_AT, "up"),
+)
+_RESOURCE_DUMP = Kind(
+    id="resourcedump",
+    name="a Resource Dump",
+    capability=Capability.RESOURCE_DUMP,
+    section="core §11.1",
+    time=_AT,
+    entry_time=_AT,
+    required=(_AT, "up"),
+    entry_recommended=("type", "length"),
+    packages=True,
+)
+_CHANGE_LIST = Kind(
+    id="changelist",
+    name="a Change List",
+    capability=Capability.CHANGE_LIST,
+    section="core §12.1",
+    time=_FROM,
+    required=(_FROM, "up"),
+    entry_required=("change", "lastmod"),
+    ordered=Severity.ERROR,
+    changes=True,
+)
+_CHANGE_DUMP = Kind(
+    id="changedump",
+    name="a Change Dump",
+    capability=Capability.CHANGE_DUMP,
+    section="core §13.1",
+    time=_FROM,
+    entry_time=_FROM,
+    required=(_FROM, "up"),
+    entry_recommended=(_FROM, "type", "length"),
+    ordered=Severity.WARNING,
+    packages=True,
+)
 
 KINDS: tuple[Kind, ...] = (
     Kind(
@@ -120,47 +181,10 @@ KINDS: tuple[Kind, ...] = (
         entry_required=("capability",),
         documents=True,
     ),
-    Kind(
-        id="resourcelist",
-        name="a Resource List",
-        capability=Capability.RESOURCE_LIST,
-        section="core §10.1",
-        time=_AT,
-        required=(_AT, "up"),
-    ),
-    Kind(
-        id="resourcelist-index",
-        name="a Resource List Index",
-        capability=Capability.RESOURCE_LIST,
-        section="core §10.2",
-        index=True,
-        time=_AT,
-        entry_time=_AT,
-        required=(_AT, "up"),
-        documents=True,
-    ),
-    Kind(
-        id="resourcedump",
-        name="a Resource Dump",
-        capability=Capability.RESOURCE_DUMP,
-        section="core §11.1",
-        time=_AT,
-        entry_time=_AT,
-        required=(_AT, "up"),
-        entry_recommended=("type", "length"),
-        packages=True,
-    ),
-    Kind(
-        id="resourcedump-index",
-        name="a Resource Dump Index",
-        capability=Capability.RESOURCE_DUMP,
-        section="core §11.1",
-        index=True,
-        time=_AT,
-        entry_time=_AT,
-        required=(_AT, "up"),
-        documents=True,
-    ),
+    _RESOURCE_LIST,
+    _index(_RESOURCE_LIST, "core §10.2"),
+    _RESOURCE_DUMP,
+    _index(_RESOURCE_DUMP, "core §11.1"),
     Kind(
         id="resourcedump-manifest",
         name="a Resource Dump Manifest",
@@ -171,55 +195,10 @@ KINDS: tuple[Kind, ...] = (
         entry_required=("path",),
         entry_recommended=("type",),
     ),
-    Kind(
-        id="changelist",
-        name="a Change List",
-        capability=Capability.CHANGE_LIST,
-        section="core §12.1",
-        time=_FROM,
-        required=(_FROM, "up"),
-        entry_required=("change", "lastmod"),
-        ordered=Severity.ERROR,
-        changes=True,
-    ),
-    Kind(
-        id="changelist-index",
-        name="a Change List Index",
-        capability=Capability.CHANGE_LIST,
-        section="core §12.2",
-        index=True,
-        time=_FROM,
-        entry_time=_FROM,
-        required=(_FROM, "up"),
-        entry_recommended=(_FROM,),
-        ordered=Severity.ERROR,
-        documents=True,
-    ),
-    Kind(
-        id="changedump",
-        name="a Change Dump",
-        capability=Capability.CHANGE_DUMP,
-        section="core §13.1",
-        time=_FROM,
-        entry_time=_FROM,
-        required=(_FROM, "up"),
-        entry_recommended=(_FROM, "type", "length"),
-        ordered=Severity.WARNING,
-        packages=True,
-    ),
-    Kind(
-        id="changedump-index",
-        name="a Change Dump Index",
-        capability=Capability.CHANGE_DUMP,
-        section="core §13.1",
-        index=True,
-        time=_FROM,
-        entry_time=_FROM,
-        required=(_FROM, "up"),
-        entry_recommended=(_FROM,),
-        ordered=Severity.ERROR,
-        documents=True,
-    ),
+    _CHANGE_LIST,
+    _index(_CHANGE_LIST, "core §12.2"),
+    _CHANGE_DUMP,
+    _index(_CHANGE_DUMP, "core §13.1"),
     Kind(
         id="changedump-manifest",
         name="a Change Dump Manifest",
@@ -252,10 +231,10 @@ KINDS: tuple[Kind, ...] = (
 
 _BY_CAPABILITY = {(kind.capability, kind.index): kind for kind in KINDS}
 #: Capabilities of documents that other specifications describe.
-ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION})
-#: Everything that `rs:md/@capability` may say.
-CAPABILITIES = frozenset(kind.capability for kind in KINDS) | ELSEWHERE
-#: What stands above a Capability List or within a package, and so is not offered by one.
+SPECIFIED_ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION})
+#: All values of `rs:md/@capability`.
+CAPABILITIES = frozenset(kind.capability for kind in KINDS) | SPECIFIED_ELSEWHERE
+#: Documents above a Capability List, or within a package, which it does not offer.
 NOT_OFFERED = frozenset(
     {
         Capability.DESCRIPTION,
@@ -265,9 +244,9 @@ NOT_OFFERED = frozenset(
         Capability.FRAMEWORK_NOTIFICATION,
     }
 )
-#: What leads to a channel, and not to a document.
+#: Capabilities whose entries lead to a channel, and not to a document.
 TOPICS = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
-#: What an entry of a Source Description leads to: a set, or the channel that tells of documents
+#: What entries of a Source Description lead to: a set, or the channel of Framework Notifications
 #: (framework notification §5).
 DESCRIBED = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
 

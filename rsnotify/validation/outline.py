@@ -1,4 +1,4 @@
-"""What a validated document says of other documents, kept for checks between them."""
+"""The references of a validated document to other documents, for checks between them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from rsnotify.format.vocabulary import MAX_ENTRIES, Rel
 from rsnotify.validation.elements import EntryElement
 from rsnotify.validation.kinds import Kind
 
-#: Of how many entries an outline keeps where they lead; nobody follows more.
-_MOST_FOLLOWED = 2_000
+#: How many references an outline keeps; the validator follows no more.
+_MAX_REFERENCES = 2_000
 _TIMES = ("at", "completed", "from", "until")
 
 
 class Reference(Struct, frozen=True):
-    """An entry, or link, that names another document or a package.
+    """An entry, or link, that leads to another document or a package.
 
     Args:
-        uri: What it names.
+        uri: The URI it leads to.
         line: Its line.
         entry: The position of the entry.
-        capability: Which kind of document it says that this is.
+        capability: The kind of document that it states.
         times: `at`, `completed`, `from` and `until`, as far as it has them.
-        contents: Where it says that the Manifest of a package is.
-        hash: Fixity of a package or bitstream.
-        length: Bytes of a package or bitstream.
-        path: Where a bitstream is in its package.
+        contents: The stated URI of a package's Manifest.
+        hash: The hashes of a package or bitstream.
+        length: The length of a package or bitstream, in bytes.
+        path: The path of a bitstream in its package.
     """
 
     uri: str
@@ -42,16 +42,16 @@ class Reference(Struct, frozen=True):
 
 
 class Outline(Struct):
-    """What remains of a document when its entries have gone by.
+    """The part of a document that is kept after its entries were checked.
 
     Args:
-        kind: Its kind; None if the specifications have none such.
-        capability: What it says of itself.
+        kind: Its kind; None if the specifications do not define it.
+        capability: Its stated capability.
         line: The line of its `rs:md`, or of the root.
         times: `at`, `completed`, `from` and `until`, as far as it has them.
         links: The target of the first link of each relation, with its line.
-        references: Where its entries lead, if they lead to documents, packages or, in a
-            Manifest, bitstreams. Only so many are kept.
+        references: References to documents, packages or, in a Manifest, bitstreams; the first
+            ones, up to a limit.
         entries: How many entries it has.
         fingerprint: A digest of its entries; equal for two copies of one Manifest.
     """
@@ -68,7 +68,7 @@ class Outline(Struct):
 
 def most_references(kind: Kind) -> int:
     """Return how many references an outline of this kind of document keeps."""
-    return MAX_ENTRIES if kind.is_manifest else _MOST_FOLLOWED
+    return MAX_ENTRIES if kind.is_manifest else _MAX_REFERENCES
 
 
 def times_of(attributes: dict[str, str]) -> dict[str, str]:
@@ -77,10 +77,10 @@ def times_of(attributes: dict[str, str]) -> dict[str, str]:
 
 
 def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]:
-    """Yield where an entry leads.
+    """Yield the references of an entry.
 
     Args:
-        entry: An entry of a document whose entries lead anywhere.
+        entry: An entry of an index, a dump, a Manifest or another document with references.
         manifest: Whether it describes a bitstream, and the patches to it (core §14.4).
     """
     uri = entry.text("loc")

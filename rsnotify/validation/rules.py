@@ -1,37 +1,37 @@
-"""Every rule that the validator knows, by its `id`.
+"""All rules of the validator, by `id`.
 
-Those on what a kind of document must or should have are derived from the table of kinds;
-the others are written out. docs/validation.md shows them all.
+The rules on what a kind of document must or should have are derived from the table of kinds; the
+others are written out. docs/validation.md shows them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rsnotify.validation.document_rules import DOCUMENT_RULES
 from rsnotify.validation.findings import Finding, Rule, Severity
 from rsnotify.validation.kinds import KINDS, Kind
-from rsnotify.validation.rules_of_documents import OF_DOCUMENTS
-from rsnotify.validation.rules_of_trees import OF_TREES
-from rsnotify.validation.rules_of_values import OF_VALUES
+from rsnotify.validation.tree_rules import TREE_RULES
+from rsnotify.validation.value_rules import VALUE_RULES
 
 _ERROR = Severity.ERROR
 _WARNING = Severity.WARNING
 
-#: The parts of a document that a kind may ask for, and what to add where one is missing.
+#: The parts of a document that a kind may require, and what to add where one is missing.
 _DOCUMENT_PARTS = {
     "at": ("at in its rs:md", "the datetime at which the snapshot began"),
-    "from": ("from in its rs:md", "the datetime since which it tells of every change"),
+    "from": ("from in its rs:md", "the datetime since which it has every change"),
     "up": ("an rs:ln with rel up", "the URI of the document above it"),
     "describedby": ("an rs:ln with rel describedby", "a document that describes what this is"),
 }
-#: The same of an entry.
+#: The same for an entry.
 _ENTRY_PARTS = {
     "at": ("at in its rs:md", "when the snapshot began"),
     "capability": ("capability in its rs:md", "which kind of document loc leads to"),
     "change": ("change in its rs:md", "one of created, updated, deleted"),
     "describedby": ("an rs:ln with rel describedby", "a document that describes the set"),
-    "from": ("from in its rs:md", "since when it tells of every change"),
-    "lastmod": ("lastmod", "the datetime of the change, as version 1.0 asks for"),
+    "from": ("from in its rs:md", "since when it has every change"),
+    "lastmod": ("lastmod", "the datetime of the change, as version 1.0 requires"),
     "length": ("length in its rs:md", "the bytes of the package"),
     "path": ("path in its rs:md", "where the bitstream is in the package"),
     "type": ("type in its rs:md", "the Media Type"),
@@ -39,7 +39,7 @@ _ENTRY_PARTS = {
 
 
 def _of_kind(kind: Kind) -> Iterator[Rule]:
-    """Derive what a kind of document must and should have."""
+    """Yield the rules on what a kind of document must and should have."""
     for verb, severity, parts, entry_parts in (
         ("must", _ERROR, kind.required, kind.entry_required),
         ("should", _WARNING, kind.recommended, kind.entry_recommended),
@@ -62,24 +62,24 @@ def _of_kind(kind: Kind) -> Iterator[Rule]:
 RULES: dict[str, Rule] = {
     rule.id: rule
     for rule in (
-        *OF_DOCUMENTS,
-        *OF_VALUES,
+        *DOCUMENT_RULES,
+        *VALUE_RULES,
         *(rule for kind in KINDS for rule in _of_kind(kind)),
-        *OF_TREES,
+        *TREE_RULES,
     )
 }
 
 
-def broken(
+def make_finding(
     rule: str, line: int | None, element: str, detail: str = "", entry: int | None = None
 ) -> Finding:
-    """Tell where a rule is broken.
+    """Return a finding for a broken rule.
 
     Args:
         rule: Its `id`.
         line: The line of the element at fault.
         element: The element at fault.
-        detail: What is there, if the sentence of the rule does not tell.
+        detail: What the document has, to complete the sentence of the rule.
         entry: The position of the entry at fault.
     """
     known = RULES[rule]

@@ -1,13 +1,13 @@
-"""What is checked of the entries of a document together: their order, times and number."""
+"""Checks across the entries of a document: their order, times and repetitions."""
 
 from __future__ import annotations
 
 from rsnotify.format.vocabulary import MAX_ENTRIES, Capability
 from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, EntryElement
-from rsnotify.validation.entries import Broken
+from rsnotify.validation.entries import Report
 from rsnotify.validation.kinds import Kind
-from rsnotify.validation.moments import StrictDatetime, read_moment
+from rsnotify.validation.strict_datetimes import StrictDatetime, read_strict_datetime
 
 
 class SequenceCheck:
@@ -17,19 +17,19 @@ class SequenceCheck:
         kind: The kind of document.
         spec: The version of the specification.
         head: The `rs:md` of the document.
-        broken: Is told of each rule that is broken.
+        report: Called for each broken rule.
     """
 
-    def __init__(self, kind: Kind, spec: Profile, head: Element, broken: Broken) -> None:
+    def __init__(self, kind: Kind, spec: Profile, head: Element, report: Report) -> None:
         self._kind = kind
         self._is_1_0 = spec is Profile.V1_0
-        self._broken = broken
-        self._at = read_moment(head.attributes.get("at"))
-        self._from = read_moment(head.attributes.get("from"))
-        self._until = read_moment(head.attributes.get("until"))
+        self._report = report
+        self._at = read_strict_datetime(head.attributes.get("at"))
+        self._from = read_strict_datetime(head.attributes.get("from"))
+        self._until = read_strict_datetime(head.attributes.get("until"))
         self._latest: StrictDatetime | None = None
-        self._reached: StrictDatetime | None = None
-        self._of_latest: set[str] = set()
+        self._previous_until: StrictDatetime | None = None
+        self._uris_of_latest: set[str] = set()
         self._capabilities: set[str] = set()
         self._format: str | None = None
 
@@ -49,18 +49,18 @@ class SequenceCheck:
     def _change(self, entry: EntryElement) -> None:
         """Check the datetime of a change (core §12.1; 1.1 §7).
 
-        In 1.0 that is `lastmod`. In 1.1 it is `datetime`; `lastmod` then may be anything, and
-        without `datetime` the place in the list tells all.
+        In 1.0 that is `lastmod`. In 1.1 it is `datetime`; `lastmod` may then be anything, and
+        without `datetime` only the position in the list counts.
         """
         name = "lastmod" if self._is_1_0 else "datetime"
         text = entry.text(name) if self._is_1_0 else entry.attribute(name)
-        moment = read_moment(text)
+        moment = read_strict_datetime(text)
         if moment is None:
             return
         line = entry.texts[name].line if self._is_1_0 else entry.md_line
         element = name if self._is_1_0 else "rs:md"
         if self._is_outside(moment, moment):
-            self._broken(f"{name}-outside", line, element, text)
+            self._report(f"{name}-outside", line, element, text)
         self._in_order(moment, line, element, text or "")
         if self._is_1_0:
             self._unique(entry, moment, line)
@@ -68,18 +68,18 @@ class SequenceCheck:
     def _in_order(self, moment: StrictDatetime, line: int, element: str, text: str) -> None:
         if self._latest is not None and moment.is_before(self._latest):
             if self._kind.ordered is not None:
-                self._broken(f"{self._kind.id}-order", line, element, text)
+                self._report(f"{self._kind.id}-order", line, element, text)
         elif self._latest is None or moment != self._latest:
             self._latest = moment
-            self._of_latest.clear()
+            self._uris_of_latest.clear()
 
     def _unique(self, entry: EntryElement, moment: StrictDatetime, line: int) -> None:
         uri = entry.text("loc")
-        if moment != self._latest or uri is None or len(self._of_latest) > MAX_ENTRIES:
+        if moment != self._latest or uri is None or len(self._uris_of_latest) > MAX_ENTRIES:
             return
-        if uri in self._of_latest:
-            self._broken("change-not-unique", line, "lastmod", uri)
-        self._of_latest.add(uri)
+        if uri in self._uris_of_latest:
+            self._report("change-not-unique", line, "lastmod", uri)
+        self._uris_of_latest.add(uri)
 
     def _is_outside(self, first: StrictDatetime | None, last: StrictDatetime | None) -> bool:
         early = first is not None and self._from is not None and first.is_before(self._from)
@@ -88,30 +88,33 @@ class SequenceCheck:
 
     def _interval(self, entry: EntryElement) -> None:
         """Check the interval of a list or package against that of the document."""
-        from_, until = read_moment(entry.attribute("from")), read_moment(entry.attribute("until"))
+        from_, until = (
+            read_strict_datetime(entry.attribute("from")),
+            read_strict_datetime(entry.attribute("until")),
+        )
         line = entry.md_line
         if self._is_outside(from_, until):
-            self._broken("entry-interval-outside", line, "rs:md")
+            self._report("entry-interval-outside", line, "rs:md")
         if from_ is None:
             return
         before = self._latest
         self._in_order(from_, line, "rs:md", entry.attribute("from") or "")
         in_order = before is not None and not from_.is_before(before)
-        if in_order and self._reached is not None and from_.is_before(self._reached):
-            self._broken("entry-interval-overlap", line, "rs:md")
-        self._reached = until
+        if in_order and self._previous_until is not None and from_.is_before(self._previous_until):
+            self._report("entry-interval-overlap", line, "rs:md")
+        self._previous_until = until
 
     def _snapshot(self, entry: EntryElement) -> None:
-        at = read_moment(entry.attribute("at"))
+        at = read_strict_datetime(entry.attribute("at"))
         if at is not None and self._at is not None and at.is_before(self._at):
-            self._broken("entry-at-early", entry.md_line, "rs:md")
+            self._report("entry-at-early", entry.md_line, "rs:md")
 
     def _package(self, entry: EntryElement) -> None:
         format_ = entry.attribute("type")
         if format_ is None:
             return
         if self._format is not None and format_ != self._format:
-            self._broken("packages-mixed", entry.md_line, "rs:md", f"{self._format}, {format_}")
+            self._report("packages-mixed", entry.md_line, "rs:md", f"{self._format}, {format_}")
         self._format = self._format or format_
 
     def _capability(self, entry: EntryElement) -> None:
@@ -119,5 +122,5 @@ class SequenceCheck:
         if capability is None:
             return
         if capability in self._capabilities:
-            self._broken("capability-repeated", entry.md_line, "rs:md", capability)
+            self._report("capability-repeated", entry.md_line, "rs:md", capability)
         self._capabilities.add(capability)

@@ -1,7 +1,7 @@
-"""What is checked between documents: whether each says of the other what is so (core §6).
+"""Checks between documents: whether their references to each other are right (core §6).
 
-Pure, as the rest: whoever fetches hands over the outlines of a document and of one that it
-leads to, and gets findings, each with the document at fault.
+This is pure, too: the caller fetches the documents, passes the outlines of a document and of one
+that it leads to, and gets findings, each with the document at fault.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from rsnotify.format.links import resolve
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.validation.findings import Finding
 from rsnotify.validation.kinds import TOPICS, Kind
-from rsnotify.validation.moments import read_moment
 from rsnotify.validation.outline import Outline, Reference
-from rsnotify.validation.rules import broken
+from rsnotify.validation.rules import make_finding
+from rsnotify.validation.strict_datetimes import read_strict_datetime
 
 _ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
-#: Where core §12.2, and §13.1 by likeness, say when an entry has `until`.
-_UNTIL_IS_TOLD = frozenset({"changelist-index", "changedump-index"})
+#: Kinds for which core §12.2, and §13.1 by analogy, say when an entry has `until`.
+_UNTIL_IS_SPECIFIED = frozenset({"changelist-index", "changedump-index"})
 
 
 class TreePosition(Struct, frozen=True):
-    """A validated document, and where it is.
+    """A validated document in the tree of documents.
 
     Args:
         uri: The base of its references; empty for a file.
-        name: What findings call it.
-        outline: What it says.
+        name: Its name in findings.
+        outline: Its outline.
     """
 
     uri: str
@@ -38,18 +38,18 @@ class TreePosition(Struct, frozen=True):
     outline: Outline
 
 
-class Located(Struct, frozen=True):
+class LocatedFinding(Struct, frozen=True):
     """A finding, and the name of the document at fault."""
 
     name: str
     finding: Finding
 
 
-def leads_to(place: TreePosition) -> Iterator[Reference]:
-    """Yield the documents and packages below a document.
+def references_below(place: TreePosition) -> Iterator[Reference]:
+    """Yield the references to the documents and packages below a document.
 
-    Each has an absolute URI, as far as the document has one itself, and the capability that
-    it then must have.
+    Each has an absolute URI, if the document has one itself, and the capability that the document
+    below must have.
     """
     kind = place.outline.kind
     if kind is None:
@@ -74,83 +74,83 @@ def _expected(kind: Kind, reference: Reference) -> str | None:
     if kind.is_archive:
         return kind.capability.removesuffix("-archive")
     if kind.capability == Capability.DESCRIPTION:
-        told = reference.capability
-        return told if told in TOPICS else Capability.CAPABILITY_LIST
+        stated = reference.capability
+        return stated if stated in TOPICS else Capability.CAPABILITY_LIST
     return reference.capability
 
 
 def lists(above: TreePosition, uri: str) -> bool:
-    """Tell whether a document has an entry for another."""
-    return any(resolve(above.uri, one.uri) == uri for one in above.outline.references)
+    """Return whether a document has an entry for another."""
+    return any(resolve(above.uri, each.uri) == uri for each in above.outline.references)
 
 
-def up_of(place: TreePosition) -> str | None:
-    """Return where the link `up` of a document leads."""
+def up_link(place: TreePosition) -> str | None:
+    """Return the target of a document's link `up`."""
     found = place.outline.links.get(Rel.UP)
     return None if found is None else resolve(place.uri, found[0])
 
 
-def up_expected(parent: TreePosition) -> str | None:
-    """Return where the link `up` of what a document leads to should lead; None if anywhere.
+def expected_up(parent: TreePosition) -> str | None:
+    """Return the right target of `up` in the documents below; None if every target is right.
 
-    Below an index, an archive or a dump that is not the document itself, but the Capability
-    List to which it links, too (core Examples 16 and 21).
+    Below an index, an archive or a dump, that is not the document itself but the target of its
+    own `up`, the Capability List (core Examples 16 and 21).
     """
-    return parent.uri or None if is_directly_above(parent) else up_of(parent)
+    return parent.uri or None if is_directly_above(parent) else up_link(parent)
 
 
 def is_directly_above(parent: TreePosition) -> bool:
-    """Tell whether `up` leads to the very document that lists the other."""
+    """Return whether `up` of the documents below leads to this document."""
     kind = parent.outline.kind
     return kind is not None and kind.capability in _ABOVE and not kind.index
 
 
-def up_broken(parent: TreePosition, child: TreePosition) -> Located:
-    """Say that the link `up` of a document leads elsewhere."""
+def wrong_up(parent: TreePosition, child: TreePosition) -> LocatedFinding:
+    """Return the finding for a wrong link `up`."""
     _, line = child.outline.links[Rel.UP]
-    detail = f"it leads to {up_of(child)}, not {up_expected(parent) or parent.name}"
-    return Located(child.name, broken("tree-up", line, "rs:ln", detail))
+    detail = f"it leads to {up_link(child)}, not {expected_up(parent) or parent.name}"
+    return LocatedFinding(child.name, make_finding("tree-up", line, "rs:ln", detail))
 
 
-def index_of(place: TreePosition) -> str | None:
-    """Return where the link `index` of a document leads."""
+def index_link(place: TreePosition) -> str | None:
+    """Return the target of a document's link `index`."""
     found = place.outline.links.get(Rel.INDEX)
     return None if found is None else resolve(place.uri, found[0])
 
 
 def is_index(place: TreePosition, part: TreePosition) -> bool:
-    """Tell whether a document is an index of which another is a part.
+    """Return whether a document is an index that lists another.
 
-    A part may have several: an index that is live, and the copy of it that an archive keeps.
+    A document may be listed by several: the live index, and its copy in an archive.
     """
     kind = place.outline.kind
     same = place.outline.capability == part.outline.capability
     return kind is not None and kind.index and same and lists(place, part.uri)
 
 
-def index_broken(part: TreePosition) -> Located:
-    """Say that the link `index` of a document leads to what does not list it."""
+def wrong_index(part: TreePosition) -> LocatedFinding:
+    """Return the finding for a link `index` to a document that does not list the part."""
     _, line = part.outline.links[Rel.INDEX]
-    detail = f"{index_of(part)} does not list it"
-    return Located(part.name, broken("tree-index", line, "rs:ln", detail))
+    detail = f"{index_link(part)} does not list it"
+    return LocatedFinding(part.name, make_finding("tree-index", line, "rs:ln", detail))
 
 
 def check_pair(
     parent: TreePosition, reference: Reference, child: TreePosition
-) -> Iterator[Located]:
-    """Check a document against another that it leads to; all but the links `up` and `index`.
+) -> Iterator[LocatedFinding]:
+    """Check a document against one below it, except the links `up` and `index`.
 
     Args:
-        parent: The one above.
-        reference: The entry, or link, by which it leads there, as `leads_to` gave it.
-        child: The one below, or the Manifest within the package below.
+        parent: The document above.
+        reference: The entry or link from it, as `references_below` yielded it.
+        child: The document below, or the Manifest in the package below.
     """
     kind, outline = parent.outline.kind, child.outline
     expected = reference.capability
     if outline.capability is not None and expected not in (None, outline.capability):
-        detail = f"{parent.name} says {expected}, and it says {outline.capability}"
-        finding = broken("tree-capability", outline.line, "rs:md", detail)
-        yield Located(child.name, finding)
+        detail = f"{parent.name} states {expected}, and the document {outline.capability}"
+        finding = make_finding("tree-capability", outline.line, "rs:md", detail)
+        yield LocatedFinding(child.name, finding)
         return
     if kind is None:
         return
@@ -161,47 +161,49 @@ def check_pair(
 
 def _check_part(
     parent: TreePosition, reference: Reference, child: TreePosition
-) -> Iterator[Located]:
+) -> Iterator[LocatedFinding]:
     """Check a part against its index (core §6.2, §10.2)."""
     outline = child.outline
     if outline.kind is not None and outline.kind.index:
-        finding = broken(
+        finding = make_finding(
             "tree-index-nested", reference.line, "sitemap", child.name, reference.entry
         )
-        yield Located(parent.name, finding)
+        yield LocatedFinding(parent.name, finding)
         return
     if Rel.INDEX not in outline.links:
-        yield Located(child.name, broken("tree-index-missing", outline.line, "urlset"))
+        yield LocatedFinding(child.name, make_finding("tree-index-missing", outline.line, "urlset"))
 
 
 def _check_times(
     parent: TreePosition, reference: Reference, child: TreePosition
-) -> Iterator[Located]:
-    """Check what an entry says of the times of a document (core §7, §12.2)."""
-    told, says = reference.times, child.outline.times
-    if not told:
+) -> Iterator[LocatedFinding]:
+    """Check the times of an entry against those of the document (core §7, §12.2)."""
+    times, actual = reference.times, child.outline.times
+    if not times:
         return
 
-    def at_fault(rule: str, detail: str) -> Located:
-        return Located(parent.name, broken(rule, reference.line, "rs:md", detail, reference.entry))
+    def at_fault(rule: str, detail: str) -> LocatedFinding:
+        return LocatedFinding(
+            parent.name, make_finding(rule, reference.line, "rs:md", detail, reference.entry)
+        )
 
     kind = parent.outline.kind
-    if kind is not None and kind.id in _UNTIL_IS_TOLD:
-        if "until" in says and "until" not in told:
-            yield at_fault("tree-until-missing", f"{child.name} has until {says['until']}")
-        if "until" in told and "until" not in says:
+    if kind is not None and kind.id in _UNTIL_IS_SPECIFIED:
+        if "until" in actual and "until" not in times:
+            yield at_fault("tree-until-missing", f"{child.name} has until {actual['until']}")
+        if "until" in times and "until" not in actual:
             yield at_fault("tree-until-early", f"{child.name} has no until")
-    for name, text in told.items():
-        one, other = read_moment(text), read_moment(says.get(name))
-        if one and other and (one.is_before(other) or other.is_before(one)):
-            yield at_fault("tree-times", f"{name} {text}, and {child.name} has {says[name]}")
+    for name, text in times.items():
+        stated, own = read_strict_datetime(text), read_strict_datetime(actual.get(name))
+        if stated and own and (stated.is_before(own) or own.is_before(stated)):
+            yield at_fault("tree-times", f"{name} {text}, and {child.name} has {actual[name]}")
 
 
 def check_copy(
     dump: TreePosition, reference: Reference, manifest: TreePosition, copy: TreePosition
-) -> Iterator[Located]:
-    """Check that the Manifest that `contents` leads to is that of the package (core §11.1)."""
+) -> Iterator[LocatedFinding]:
+    """Check that the Manifest at `contents` equals the one in the package (core §11.1)."""
     both_read = manifest.outline.kind is not None and copy.outline.kind is not None
     if both_read and manifest.outline.fingerprint != copy.outline.fingerprint:
-        finding = broken("tree-contents", reference.line, "rs:ln", copy.name, reference.entry)
-        yield Located(dump.name, finding)
+        finding = make_finding("tree-contents", reference.line, "rs:ln", copy.name, reference.entry)
+        yield LocatedFinding(dump.name, finding)

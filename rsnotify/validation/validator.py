@@ -1,8 +1,8 @@
 """The validator of one document: bytes in, findings out, memory flat.
 
-It is sans I/O: call `feed` with each chunk as it arrives, and `close` once; both return what
-they found, nearly in document order. Nothing ends the findings but what ends the reading: XML
-that is not well-formed, a DOCTYPE, a root of another vocabulary, or what is beyond the limits.
+It does no I/O: call `feed` with each chunk as it arrives, and `close` once; both return what they
+found, nearly in document order. Validation stops early only if the document cannot be read any
+further: malformed XML, a DOCTYPE, a root of another vocabulary, or a limit.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from itertools import islice
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.format.vocabulary import MAX_BYTES, MAX_ENTRIES, Capability
 from rsnotify.format.writer import Profile
-from rsnotify.validation.auditing import check_audit
 from rsnotify.validation.elements import Element, ElementReader, EntryElement
 from rsnotify.validation.entries import (
     HEAD_ATTRIBUTES,
     LINK_ATTRIBUTES,
     EntryCheck,
     check_attributes,
+    check_audit,
     check_link,
     check_order_of_times,
 )
 from rsnotify.validation.findings import Finding
-from rsnotify.validation.kinds import CAPABILITIES, ELSEWHERE, Kind, kind_of
+from rsnotify.validation.kinds import CAPABILITIES, SPECIFIED_ELSEWHERE, Kind, kind_of
 from rsnotify.validation.outline import Outline, most_references, references_of, times_of
-from rsnotify.validation.rules import broken
+from rsnotify.validation.rules import make_finding
 from rsnotify.validation.sequence import SequenceCheck
 from rsnotify.validation.values import shown
 
@@ -36,8 +36,8 @@ class Validator:
     """Validates one document.
 
     Args:
-        spec: The version of the specification to hold it against.
-        limits: What is not read for its size.
+        spec: The version of the specification.
+        limits: The limits beyond which the document is not read.
     """
 
     def __init__(
@@ -45,28 +45,28 @@ class Validator:
     ) -> None:
         self._document = _Document(spec)
         self._reader = ElementReader(self._document, limits)
-        self._told_large = False
+        self._reported_size = False
 
     def feed(self, chunk: bytes) -> list[Finding]:
-        """Read on, and return what this chunk brought to light."""
+        """Read the next chunk, and return the findings in it."""
         self._reader.feed(chunk)
-        if self._reader.bytes > MAX_BYTES and not self._told_large:
-            self._told_large = True
-            self._document.wait_no_more()
-            self._document.broken("too-large", 1, "document")
-        return self._document.take()
+        if self._reader.bytes > MAX_BYTES and not self._reported_size:
+            self._reported_size = True
+            self._document.stop_waiting()
+            self._document.report("too-large", 1, "document")
+        return self._document.pop_findings()
 
     def close(self) -> list[Finding]:
-        """Say that the document ended, and return what is still to be told."""
+        """End the document, and return the remaining findings."""
         self._reader.close()
-        self._document.wait_no_more()
+        self._document.stop_waiting()
         if self._reader.complete:
             self._document.end()
-        return self._document.take()
+        return self._document.pop_findings()
 
     @property
     def outline(self) -> Outline:
-        """What the document says of others, once it is closed."""
+        """The outline of the document, once it is closed."""
         return self._document.outline
 
 
@@ -80,11 +80,11 @@ def validate(
 
     Args:
         data: The XML, whole or in chunks.
-        spec: The version of the specification to hold it against.
-        limits: What is not read for its size.
+        spec: The version of the specification.
+        limits: The limits beyond which the document is not read.
 
     Returns:
-        Every rule that it breaks, by line.
+        All findings, by line.
     """
     validator = Validator(spec, limits)
     found = []
@@ -95,10 +95,11 @@ def validate(
 
 
 class _Document:
-    """Hears of the elements, and knows the kind of document as soon as it is told.
+    """Checks the elements of a document, once its `rs:md` states the kind.
 
-    `rs:md` may stand after entries. They then wait for it, at most as many as one document
-    may have: a plain Sitemap, which has none, is settled at its end or at the limit.
+    `rs:md` may come after entries. They then wait for it, at most as many as one document may
+    have. The entries of a plain Sitemap, which has no `rs:md`, are checked at its end or at the
+    limit.
     """
 
     def __init__(self, spec: Profile) -> None:
@@ -115,11 +116,11 @@ class _Document:
         self._number: int | None = None
         self.outline = Outline()
 
-    def take(self) -> list[Finding]:
+    def pop_findings(self) -> list[Finding]:
         found, self._found = self._found, []
         return found
 
-    def broken(
+    def report(
         self,
         rule: str,
         line: int | None,
@@ -127,9 +128,9 @@ class _Document:
         detail: str = "",
         entry: int | None = None,
     ) -> None:
-        self._found.append(broken(rule, line, element, detail, entry or self._number))
+        self._found.append(make_finding(rule, line, element, detail, entry or self._number))
 
-    # What the reader tells
+    # Called by the reader
 
     def root(self, *, index: bool, line: int) -> None:
         self._index, self._root_line = index, line
@@ -137,26 +138,26 @@ class _Document:
 
     def head(self, md: Element) -> None:
         if self._head is not None:
-            self.broken("md-repeated", md.line, "rs:md")
+            self.report("md-repeated", md.line, "rs:md")
             return
         self._head = md
-        check_attributes(md, "rs:md", HEAD_ATTRIBUTES, self.broken)
-        check_order_of_times(md, self.broken)
-        check_audit(md, self.broken)
+        check_attributes(md, "rs:md", HEAD_ATTRIBUTES, self.report)
+        check_order_of_times(md, self.report)
+        check_audit(md, self.report)
         capability = md.attributes.get("capability")
         kind = self._kind(md, capability)
         self.outline.kind, self.outline.capability = kind, capability
         self.outline.line, self.outline.times = md.line, times_of(md.attributes)
         if kind is not None:
             self._check_head(kind, md)
-        self._settle(kind, md)
+        self._start_checking(kind, md)
 
     def link(self, link: Element) -> None:
         self._is_resourcesync = True
-        check_link(link, self.broken)
+        check_link(link, self.report)
         relation, href = link.attributes.get("rel"), link.attributes.get("href")
         for name in sorted((LINK_ATTRIBUTES & set(link.attributes)) - {"rel", "href"}):
-            self.broken("document-link-attribute", link.line, "rs:ln", name)
+            self.report("document-link-attribute", link.line, "rs:ln", name)
         if relation and href:
             self.outline.links.setdefault(relation, (href, link.line))
 
@@ -164,28 +165,28 @@ class _Document:
         self.outline.entries += 1
         self._is_resourcesync |= entry.md is not None or bool(entry.links)
         if self.outline.entries == MAX_ENTRIES + 1:
-            self.broken("too-many-entries", entry.line, entry.name)
-            self.wait_no_more()
+            self.report("too-many-entries", entry.line, entry.name)
+            self.stop_waiting()
         if self._waiting is not None:
             self._waiting.append(entry)
         else:
             self._check(entry)
 
-    def wait_no_more(self) -> None:
-        """Take it that no `rs:md` comes: the document ended, or is too long to be valid."""
+    def stop_waiting(self) -> None:
+        """Check entries without an `rs:md`: the document ended, or is too long to be valid."""
         if self._waiting is not None:
-            self._settle(None, None)
+            self._start_checking(None, None)
 
     def end(self) -> None:
-        """Check what only the end shows."""
+        """Check the parts that only the end of the document proves to be missing."""
         kind = self.outline.kind
         if self._head is None:
             rule = "md-missing" if self._is_resourcesync else "plain-sitemap"
-            self.broken(rule, self._root_line, self._root)
+            self.report(rule, self._root_line, self._root)
         elif kind is not None:
             for part in kind.required + kind.recommended:
                 if part in ("up", "describedby") and part not in self.outline.links:
-                    self.broken(f"{kind.id}-{part}-missing", self._root_line, self._root)
+                    self.report(f"{kind.id}-{part}-missing", self._root_line, self._root)
         self.outline.fingerprint = self._digest.hexdigest()
 
     @property
@@ -199,13 +200,13 @@ class _Document:
         if kind is not None:
             return kind
         if capability is None:
-            self.broken("capability-missing", md.line, "rs:md")
+            self.report("capability-missing", md.line, "rs:md")
         elif capability not in CAPABILITIES:
-            self.broken("capability-unknown", md.line, "rs:md", shown("it", capability))
+            self.report("capability-unknown", md.line, "rs:md", shown("it", capability))
         elif capability == Capability.CAPABILITY_LIST:
-            self.broken("capabilitylist-index", self._root_line, self._root)
-        elif capability not in ELSEWHERE:
-            self.broken("index-undefined", self._root_line, self._root, capability)
+            self.report("capabilitylist-index", self._root_line, self._root)
+        elif capability not in SPECIFIED_ELSEWHERE:
+            self.report("index-undefined", self._root_line, self._root, capability)
         return None
 
     def _check_head(self, kind: Kind, md: Element) -> None:
@@ -213,19 +214,19 @@ class _Document:
         attributes = md.attributes
         for part in ("at", "from"):
             if part in kind.required and part not in attributes:
-                self.broken(f"{kind.id}-{part}-missing", md.line, "rs:md")
+                self.report(f"{kind.id}-{part}-missing", md.line, "rs:md")
         for part, pair in (("at", ("at", "completed")), ("from", ("from", "until"))):
             found = ", ".join(name for name in pair if name in attributes)
             if not found or part == kind.time:
                 continue
             rule = f"document-{part}-not-allowed" if kind.time else "document-time-not-used"
-            self.broken(rule, md.line, "rs:md", found)
+            self.report(rule, md.line, "rs:md", found)
 
-    def _settle(self, kind: Kind | None, md: Element | None) -> None:
-        """Begin to check entries, those that waited first."""
-        self._entry_check = EntryCheck(kind, self._spec, self.broken)
+    def _start_checking(self, kind: Kind | None, md: Element | None) -> None:
+        """Begin to check entries, first those that waited."""
+        self._entry_check = EntryCheck(kind, self._spec, self.report)
         if kind is not None and md is not None:
-            self._sequence = SequenceCheck(kind, self._spec, md, self.broken)
+            self._sequence = SequenceCheck(kind, self._spec, md, self.report)
         waiting, self._waiting = self._waiting or [], None
         for entry in waiting:
             self._check(entry)
@@ -238,13 +239,13 @@ class _Document:
             self._sequence.add(entry)
         self._number = None
         if self.outline.kind is not None:
-            self._remember(self.outline.kind, entry)
+            self._add_to_outline(self.outline.kind, entry)
 
-    def _remember(self, kind: Kind, entry: EntryElement) -> None:
+    def _add_to_outline(self, kind: Kind, entry: EntryElement) -> None:
         if kind.is_manifest:
-            said = [entry.text("loc"), *(entry.attribute(name) for name in ("path", "change"))]
-            self._digest.update(repr(said).encode())
+            values = [entry.text("loc"), *(entry.attribute(name) for name in ("path", "change"))]
+            self._digest.update(repr(values).encode())
         if kind.documents or kind.packages or kind.is_manifest:
-            room = most_references(kind) - len(self.outline.references)
+            free = most_references(kind) - len(self.outline.references)
             found = references_of(entry, manifest=kind.is_manifest)
-            self.outline.references += islice(found, max(0, room))
+            self.outline.references += islice(found, max(0, free))

@@ -1,4 +1,4 @@
-"""What single values may be: the syntax of attributes and texts (core §7)."""
+"""The syntax of attributes and texts (core §7), and the registered link relation types."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.validation.moments import is_recommended, read_moment
-from rsnotify.validation.relations import REGISTERED
+from rsnotify.validation.strict_datetimes import is_recommended, read_strict_datetime
 
-#: Longer URIs are no loc of a Sitemap (https://www.sitemaps.org/protocol.html).
+#: The greatest length of a loc (https://www.sitemaps.org/protocol.html).
 _LONGEST_LOC = 2_047
 _SHOWN = 80
 
@@ -25,31 +24,54 @@ _HASH = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9A-Fa-f]+)")
 #: Hexadecimal digits of a digest, by the names of the IANA registry of hash functions.
 _DIGITS = {"md5": 32, "sha-1": 40, "sha-224": 56, "sha-256": 64, "sha-384": 96, "sha-512": 128}
 
-Broken = tuple[str, ...]
+_RELATIONS = """
+    about acl alternate amphtml api-catalog appendix apple-touch-icon apple-touch-startup-image
+    archives author blocked-by bookmark c2pa-manifest canonical chapter cite-as collection
+    compression-dictionary contents convertedfrom copyright create-form current deprecation
+    describedby describes disclosure dns-prefetch duplicate edit edit-form edit-media enclosure
+    external first geofeed glossary help hosts hub ice-server icon index intervalafter
+    intervalbefore intervalcontains intervaldisjoint intervalduring intervalequals
+    intervalfinishedby intervalfinishes intervalin intervalmeets intervalmetby
+    intervaloverlappedby intervaloverlaps intervalstartedby intervalstarts item last
+    latest-version license linkset lrdd manifest mask-icon me media-feed memento micropub
+    modulepreload monitor monitor-group next next-archive nofollow noopener noreferrer opener
+    openid2.local_provider openid2.provider original p3pv1 payment pingback preconnect
+    predecessor-version prefetch preload prerender prev prev-archive preview previous
+    privacy-policy profile publication rdap-active rdap-bottom rdap-down rdap-top rdap-up
+    related replies restconf ruleinput search section self service service-desc service-doc
+    service-meta sip-trunking-capability sponsored start status stylesheet subsection
+    successor-version sunset tag terms-of-service timegate timemap type ugc up version-history
+    via webmention working-copy working-copy-of
+"""
+#: The IANA Link Relation Type Registry as of 2025. Later types are missing here, so an unknown
+#: type gives a warning and not an error.
+REGISTERED = frozenset(_RELATIONS.split())
+
+RuleIds = tuple[str, ...]
 
 
-def _datetime(text: str) -> Broken:
-    if read_moment(text) is None:
+def _datetime(text: str) -> RuleIds:
+    if read_strict_datetime(text) is None:
         return ("datetime-syntax",)
     return () if is_recommended(text) else ("datetime-form",)
 
 
-def _uri(text: str) -> Broken:
+def _uri(text: str) -> RuleIds:
     if _SCHEME.match(text) is None:
         return ("uri-relative",)
     return () if _URI.fullmatch(text) else ("uri-characters",)
 
 
-def _loc(text: str) -> Broken:
+def _loc(text: str) -> RuleIds:
     return _uri(text) + (("loc-long",) if len(text) > _LONGEST_LOC else ())
 
 
-def _hash(text: str) -> Broken:
+def _hash(text: str) -> RuleIds:
     pairs = [_HASH.fullmatch(pair) for pair in text.split()]
     found = [match for match in pairs if match is not None]
     if len(found) < len(pairs) or not pairs:
         return ("hash-syntax",)
-    broken: Broken = ()
+    broken: RuleIds = ()
     if any(len(pair[2]) != _DIGITS.get(pair[1].lower(), len(pair[2])) for pair in found):
         broken += ("hash-length",)
     if any(pair[1].lower() not in _DIGITS for pair in found):
@@ -57,22 +79,22 @@ def _hash(text: str) -> Broken:
     return broken
 
 
-def _length(text: str) -> Broken:
+def _length(text: str) -> RuleIds:
     return () if text.isascii() and text.isdigit() else ("length-value",)
 
 
-def _priority(text: str) -> Broken:
+def _priority(text: str) -> RuleIds:
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
     return () if 1 <= number <= 999_999 else ("pri-range",)
 
 
-def _relation(text: str) -> Broken:
+def _relation(text: str) -> RuleIds:
     if _RELATION.fullmatch(text):
         return () if text in REGISTERED else ("rel-unregistered",)
     return ("rel-syntax",) if _uri(text) else ()
 
 
-def _path(text: str) -> Broken:
+def _path(text: str) -> RuleIds:
     if not text.startswith("/"):
         return ("path-rooted",)
     parts = text[1:].split("/")
@@ -80,16 +102,16 @@ def _path(text: str) -> Broken:
     return () if within and "\\" not in text and "\0" not in text else ("path-within",)
 
 
-def _one_of(values: frozenset[str], rule: str) -> Callable[[str], Broken]:
+def _one_of(values: frozenset[str], rule: str) -> Callable[[str], RuleIds]:
     return lambda text: () if text in values else (rule,)
 
 
-def _like(form: re.Pattern[str], rule: str) -> Callable[[str], Broken]:
+def _like(form: re.Pattern[str], rule: str) -> Callable[[str], RuleIds]:
     return lambda text: () if form.fullmatch(text) else (rule,)
 
 
-#: What each attribute or text is checked by; it returns the rules that are broken.
-_CHECKS: dict[str, Callable[[str], Broken]] = {
+#: The check of each attribute or text, which returns the broken rules.
+_CHECKS: dict[str, Callable[[str], RuleIds]] = {
     **dict.fromkeys(
         ("at", "completed", "from", "until", "datetime", "modified", "lastmod"), _datetime
     ),
@@ -107,18 +129,18 @@ _CHECKS: dict[str, Callable[[str], Broken]] = {
 }
 
 
-def broken_by(name: str, value: str) -> Broken:
-    """Return the rules on the syntax of a value that it breaks.
+def broken_by(name: str, value: str) -> RuleIds:
+    """Return the syntax rules that a value breaks.
 
     Args:
         name: The attribute, or the element whose text it is.
-        value: The text, without white space around it.
+        value: The text, without surrounding white space.
     """
     check = _CHECKS.get(name)
     return () if check is None else check(value)
 
 
 def shown(name: str, value: str) -> str:
-    """Show a value in a message, however long it is."""
+    """Return a value for a message, shortened if it is long."""
     text = value if len(value) <= _SHOWN else value[: _SHOWN - 1] + "…"
     return f"{name} is {text!r}"

@@ -14,10 +14,10 @@ from time import monotonic
 
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, RsnotifyError, shown
+from rsnotify.errors import ConfigurationError, RsnotifyError, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.runtime.arguments import require, require_function
-from rsnotify.selection.push_selection import asked_by
+from rsnotify.selection.push_selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.identification import SourceIdentification
 from rsnotify_subscriber.discovery.offers import OfferDiscovery
@@ -115,7 +115,7 @@ class Subscriber:
             self._sessions,
             options.callbacks,
             options.mqtt,
-            asked_by(options.selection),
+            push_selection_for(options.selection),
         )
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
@@ -134,7 +134,11 @@ class Subscriber:
     @property
     def in_handler(self) -> list[str]:
         """The Source's URL while a call of its handler has not returned; otherwise nothing."""
-        return [shown(self._url)] if self._followed and self._followed.is_in_handler else []
+        return (
+            [without_credentials(self._url)]
+            if self._followed and self._followed.is_in_handler
+            else []
+        )
 
     async def until(self, condition: Callable[[Status], bool]) -> bool:
         """Wait until the status meets a condition, as `until(lambda status: status.level)`.
@@ -284,7 +288,9 @@ class Subscriber:
     async def _follow(self, context: RunContext, *, once: bool) -> None:
         via = self._options.via
         if via in NAMES and not self._ways.change_endpoints(context.identity.offer):
-            raise ConfigurationError(f"{shown(self._url)} offers no hub that speaks {NAMES[via]}")
+            raise ConfigurationError(
+                f"{without_credentials(self._url)} offers no hub that speaks {NAMES[via]}"
+            )
         self._following = self._followed = Following(context, self._observers, once=once)
         if self._stopping.is_set():
             return

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rsnotify.format.reader import read_document
-from tests.core.test_linear import OPENING
+from tests.core.test_linear_time import OPENING
 
 #: How a document begins, and what then comes without end.
 ENDLESS = {

@@ -7,13 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rsnotify.errors import InvalidDocument, WrongDocument
-from rsnotify.format.coverage import (
-    Frontier,
-    change_list_coverage,
-    fragment_coverage,
-    notification_coverage,
-)
+from rsnotify.format.coverage import change_list_coverage, fragment_coverage, notification_coverage
 from rsnotify.format.datetimes import parse_datetime
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 
@@ -83,9 +79,7 @@ def test_lastmod_is_the_datetime_of_a_change_in_1_0_and_datetime_in_1_1() -> Non
         (listed(change("a", None)), InvalidDocument),
     ],
 )
-def test_what_is_no_usable_change_list_is_refused(
-    document: Document, error: type[Exception]
-) -> None:
+def test_an_unusable_change_list_is_refused(document: Document, error: type[Exception]) -> None:
     with pytest.raises(error):
         change_list_coverage(document)
 
@@ -139,7 +133,7 @@ def test_a_fragment_may_call_itself_by_any_of_its_names(capability: str | None) 
     assert fragment_coverage(document).until == at(1)
 
 
-def test_a_heartbeat_is_a_fragment_that_proves_that_nothing_happened() -> None:
+def test_a_heartbeat_proves_that_there_were_no_changes() -> None:
     coverage = fragment_coverage(Document("change-notification", from_=at(1), until=at(9)))
     assert coverage.changes == ()
     assert (coverage.from_, coverage.until) == (at(1), at(9))
@@ -171,7 +165,7 @@ def test_at_the_frontier_entries_are_compared_and_not_only_times() -> None:
     assert frontier.fresh(later) == []
 
 
-def test_what_was_seen_at_the_frontier_is_not_forgotten_when_another_list_repeats_part() -> None:
+def test_changes_seen_at_the_frontier_are_kept_when_another_list_repeats_some() -> None:
     frontier = Frontier.at(START)
     both = change_list_coverage(listed(change("a", at(1)), change("b", at(1)), from_=START))
     part = change_list_coverage(listed(change("b", at(1)), from_=START))
@@ -193,13 +187,13 @@ def test_without_from_a_deletion_without_datetime_may_be_later_than_it_says() ->
     assert Frontier.at(at(5)).fresh(change_list_coverage(listed(deleted, from_=at(0)))) == []
 
 
-def test_without_from_such_a_deletion_does_not_tell_where_the_list_begins() -> None:
+def test_without_from_such_a_deletion_does_not_define_the_beginning_of_the_list() -> None:
     deleted = Resource("http://a/a", lastmod=at(1), change=ChangeType.DELETED)
     coverage = change_list_coverage(listed(change("b", at(4)), deleted))
     assert coverage.from_ == at(4)
 
 
-def test_what_tells_of_documents_is_no_change_of_the_set() -> None:
+def test_a_framework_notification_is_not_a_change_of_the_set() -> None:
     document = Document("framework-notification", (change("a", at(1)),), from_=at(0), until=at(1))
     assert notification_coverage(document).until == at(1)
     with pytest.raises(WrongDocument):
@@ -207,7 +201,7 @@ def test_what_tells_of_documents_is_no_change_of_the_set() -> None:
 
 
 @pytest.mark.parametrize("sent", [None, at(9)])
-def test_an_entry_that_is_dated_by_something_older_does_not_let_a_list_reach_back(
+def test_an_entry_with_an_older_date_does_not_extend_the_list_backwards(
     sent: datetime | None,
 ) -> None:
     older = change("a", at(-99))
@@ -215,7 +209,7 @@ def test_an_entry_that_is_dated_by_something_older_does_not_let_a_list_reach_bac
     assert not coverage.reaches(at(3))
 
 
-def test_a_list_of_which_the_beginning_is_rounded_up_reaches_back_to_its_first_entry() -> None:
+def test_a_list_with_a_rounded_from_begins_at_its_first_entry() -> None:
     coverage = change_list_coverage(listed(change("a", at(4.5)), from_=at(5)), at(9))
     assert coverage.reaches(at(4.5))
 
@@ -229,7 +223,7 @@ def test_a_list_with_the_latest_first_is_out_of_order_however_few_seconds_it_has
 
 @pytest.mark.parametrize("sent", [None, START])
 @pytest.mark.parametrize("text", ["9999-12-31", "9999-12-31T23:59:59Z"])
-def test_what_is_dated_by_the_last_of_all_years_is_read_as_anything_else(
+def test_a_datetime_in_the_year_9999_is_read_like_any_other(
     text: str, sent: datetime | None
 ) -> None:
     never = parse_datetime(text)

@@ -62,7 +62,7 @@ def test_a_time_without_a_zone_which_sloppy_sources_write_means_utc() -> None:
         "٢٠١٣-01-01T00:00:00Z",
     ],
 )
-def test_what_is_no_w3c_datetime_is_refused_with_the_text_in_the_message(text: str) -> None:
+def test_the_message_for_a_malformed_datetime_quotes_it(text: str) -> None:
     with pytest.raises(ValueError, match=r"[Dd]atetime") as caught:
         parse_datetime(text)
     assert repr(text.strip()) in str(caught.value)

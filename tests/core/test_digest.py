@@ -81,7 +81,7 @@ def test_a_thousand_resources_have_the_digest_of_the_vectors() -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS["documents"], ids=lambda vector: vector["about"])
-def test_a_document_says_what_the_vectors_say(vector: dict) -> None:
+def test_a_document_has_the_digest_of_the_test_vectors(vector: dict) -> None:
     document = read_document(vector["xml"].encode())
     if vector.get("refused"):
         with pytest.raises(InvalidDocument, match="audit"):
@@ -107,7 +107,7 @@ def test_the_program_on_the_page_computes_the_vectors() -> None:
             assert total.attributes() == f'{written}audit:digest="{step["digest"]}"'
 
 
-def test_the_page_names_what_is_written() -> None:
+def test_the_page_documents_the_written_attributes() -> None:
     assert f"`{AUDIT_NS}`" in PAGE
     for name in FORMS:
         assert f"| `{name}` |" in PAGE
@@ -123,7 +123,7 @@ def test_the_order_does_not_matter(resources: dict[str, str | None], random: Ran
 
 @settings(max_examples=50)
 @given(SETS, SETS, st.randoms())
-def test_any_way_from_one_set_to_another_ends_in_the_same_sum(
+def test_every_sequence_of_changes_between_two_sets_gives_the_same_sum(
     before: dict[str, str | None], after: dict[str, str | None], random: Random
 ) -> None:
     total = sum_of(before)
@@ -158,7 +158,7 @@ def test_a_sum_that_was_kept_goes_on_as_before(resources: dict[str, str | None])
 
 @settings(max_examples=50)
 @given(SETS)
-def test_what_is_written_into_a_document_is_read_again(resources: dict[str, str | None]) -> None:
+def test_a_digest_written_into_a_document_is_read_back(resources: dict[str, str | None]) -> None:
     said = sum_of(resources).digest()
     attributes = said.attributes if said else ()
     document = Document(Capability.CHANGE_NOTIFICATION, attributes=attributes)

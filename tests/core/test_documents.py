@@ -24,7 +24,7 @@ def urlset(body: str) -> bytes:
 
 
 @given(DOCUMENTS)
-def test_reading_what_was_written_gives_the_same_document(document: Document) -> None:
+def test_reading_a_written_document_gives_the_same_document(document: Document) -> None:
     assert read_document(write_document(document)) == document
 
 
@@ -51,7 +51,7 @@ def test_bytes_that_are_no_document_are_refused_with_an_error_of_ours(data: byte
         read_document(data)
 
 
-def test_a_change_list_of_the_specification_is_read_whole() -> None:
+def test_a_change_list_of_the_specification_is_read_completely() -> None:
     document = read_document(
         urlset(
             """
@@ -129,7 +129,7 @@ def test_comments_processing_instructions_and_cdata_do_no_harm() -> None:
 
 
 @pytest.mark.parametrize("written", ["Deleted", "DELETED", " deleted "])
-def test_what_changed_is_understood_however_it_is_spelled(written: str) -> None:
+def test_the_case_of_change_does_not_matter(written: str) -> None:
     document = read_document(urlset(f'<url><loc>a</loc><rs:md change="{written}"/></url>'))
     assert document.resources[0].change is ChangeType.DELETED
 
@@ -175,7 +175,7 @@ def test_any_encoding_that_a_document_declares_is_read() -> None:
         (urlset("<x>" * 300 + "</x>" * 300), InvalidDocument, "nested deeper than 100"),
     ],
 )
-def test_what_cannot_be_used_is_refused_and_said_what_and_where(
+def test_an_unusable_document_is_refused_with_the_reason_and_the_place(
     data: bytes, error: type[DocumentError], reason: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -215,7 +215,7 @@ def test_a_character_that_xml_cannot_carry_is_not_written() -> None:
         write_document(Document(None, (Resource("http://e.example/\x00"),)))
 
 
-def test_both_profiles_tell_a_1_0_reader_when_a_change_happened() -> None:
+def test_both_profiles_give_a_1_0_reader_the_datetime_of_a_change() -> None:
     change = Resource("http://a/", change=ChangeType.UPDATED, datetime=NOON)
     document = Document(Capability.CHANGE_LIST, (change,), from_=NOON)
     new = read_document(write_document(document, profile=Profile.V1_1)).resources[0]

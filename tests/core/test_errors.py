@@ -1,21 +1,76 @@
-"""What errors say, and what they keep to themselves."""
+"""The tree of errors, and what messages contain and leave out."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
 from rsnotify import errors
 from rsnotify.errors import InvalidDocument, NotFound, RsnotifyError, Unavailable
 
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {
+    "rsnotify": ROOT,
+    "rsnotify_demo": ROOT / "demo",
+    "rsnotify_hub": ROOT / "hub",
+    "rsnotify_hub_check": ROOT / "hub",
+    "rsnotify_publisher": ROOT / "publisher",
+    "rsnotify_relay": ROOT / "relay",
+    "rsnotify_subscriber": ROOT / "subscriber",
+}
 SECRET = "http://user:secret@source.example/list.xml"
 
 
-def test_every_error_of_ours_has_the_one_base() -> None:
-    classes = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
-    assert len(classes) > 10
-    assert all(issubclass(kind, RsnotifyError) for kind in classes)
+def exceptions(package: str) -> dict[str, type[BaseException]]:
+    """Return the exceptions that the modules of a package define for others to use."""
+    found = {}
+    for path in sorted((PACKAGES[package] / package).rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGES[package]).with_suffix("").parts)
+        if not re.search(r"^class \w+\(.*\):", path.read_text(), re.M) or "__" in name:
+            continue
+        module = importlib.import_module(name)
+        for kind in vars(module).values():
+            if (
+                inspect.isclass(kind)
+                and issubclass(kind, BaseException)
+                and kind.__module__ == name
+                and not kind.__name__.startswith("_")
+            ):
+                found[kind.__name__] = kind
+    return found
+
+
+def drawn() -> dict[str, str]:
+    """Return the tree in the docstring of `errors`, as name and name of the parent."""
+    parents: dict[str, str] = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        if match := re.match(r"    ([│ ]*)(?:[├└]── )?([A-Z]\w+)(?: {2,}|$)", line):
+            depth = line.index(match[2]) // 4 - 1
+            path[depth:] = [match[2]]
+            if depth:
+                parents[match[2]] = path[depth - 1]
+    return parents
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_error_that_leaves_its_module_derives_from_the_common_base(package: str) -> None:
+    strangers = {
+        name for name, kind in exceptions(package).items() if not issubclass(kind, RsnotifyError)
+    }
+    assert strangers == set()
+
+
+def test_the_docstring_draws_the_whole_tree_of_the_shared_errors() -> None:
+    found = exceptions("rsnotify")
+    assert len(found) > 15
+    parents = {name: kind.__bases__[0].__name__ for name, kind in found.items()}
+    del parents["RsnotifyError"]
+    assert drawn() == parents
 
 
 def test_an_error_of_a_document_says_where_and_what() -> None:
@@ -32,12 +87,12 @@ def test_an_error_of_a_document_says_where_and_what() -> None:
         InvalidDocument("it has no loc", source=SECRET),
     ],
 )
-def test_no_error_tells_a_password(error: RsnotifyError) -> None:
+def test_no_message_contains_a_password(error: RsnotifyError) -> None:
     assert "source.example" in str(error) or "a/" in str(error)
     assert "secret" not in str(error)
 
 
-def test_what_a_stranger_wrote_is_quoted_in_part_if_it_is_long() -> None:
+def test_a_long_quotation_of_an_untrusted_document_is_shortened() -> None:
     long = InvalidDocument(f"it says {'x' * 10_000}", source="http://a/", entry=2)
     assert str(long).startswith("http://a/, entry 2: it says xxx")
     assert len(str(long)) < 1000

@@ -32,7 +32,7 @@ def test_a_port_that_somebody_listens_on_is_not_free(monkeypatch: pytest.MonkeyP
         assert free_port() != port
 
 
-def test_where_none_is_free_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_an_error_if_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_PORTS", [free_port()] * 3)
     with pytest.raises(processes.ProcessError, match="no port of this machine is free"):
         free_port()

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, NotFound, WrongDocument
-from rsnotify.format.coverage import Frontier, change_list_coverage
+from rsnotify.format.coverage import change_list_coverage
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, ChangeType

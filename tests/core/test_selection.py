@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.media_types import falls_under, guess
+from rsnotify.format.media_types import guess_media_type, matches
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.push_selection import EVERYTHING, asked_by
+from rsnotify.selection.push_selection import EVERYTHING, push_selection_for
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Action, Compare
 from tests.core.test_follower_properties import STEPS, play
@@ -48,7 +48,7 @@ MAP = "https://source.example/data/maps/a.ttl"
         ("b?v=1", "https://source.example/bxv=1", False),
     ],
 )
-def test_a_pattern_matches_the_whole_uri_or_what_is_behind_a_slash(
+def test_a_pattern_matches_the_whole_uri_or_its_part_after_a_slash(
     pattern: str, uri: str, matches: bool
 ) -> None:
     assert Selection(only=(pattern,)).wants(Resource(uri)) is matches
@@ -58,7 +58,7 @@ def test_a_pattern_matches_the_whole_uri_or_what_is_behind_a_slash(
 @given(st.text("ab*/:", min_size=1, max_size=8), st.text("ab/:", max_size=12))
 @example("a*a", "a")
 @example("://*a*a", "://aa")
-def test_a_star_stands_for_any_characters(pattern: str, uri: str) -> None:
+def test_a_star_matches_any_characters(pattern: str, uri: str) -> None:
     whole = pattern + "*" if pattern.endswith("/") else pattern
     form = ".*".join(map(re.escape, whole.split("*")))
     form = form if "://" in whole else f"(?:.*/)?{form}"
@@ -66,7 +66,7 @@ def test_a_star_stands_for_any_characters(pattern: str, uri: str) -> None:
     assert Selection(only=(pattern,)).wants(Resource(uri)) is matches
 
 
-def test_however_many_stars_a_pattern_has_a_long_uri_takes_no_longer() -> None:
+def test_matching_a_long_uri_is_fast_for_a_pattern_with_many_stars() -> None:
     selection = Selection(only=("*/a*a*a*a*a*a*b",))
     check_growth(lambda length: selection.wants(Resource("/a" * length)), 10_000)
 
@@ -85,18 +85,18 @@ def test_however_many_stars_a_pattern_has_a_long_uri_takes_no_longer() -> None:
     ],
     ids=str,
 )
-def test_what_can_never_match_is_refused_in_a_sentence(slip: Selection) -> None:
+def test_a_part_that_can_never_match_is_refused_with_a_sentence(slip: Selection) -> None:
     with pytest.raises(ConfigurationError, match=r"must not be empty|is no"):
         slip.check()
 
 
-def test_what_may_match_is_not_refused() -> None:
+def test_a_part_that_may_match_is_accepted() -> None:
     types = ("text/*", "*/*", "application/ld+json", 'text/html; charset="utf-8"')
     collections = ("http://c.example/1", "urn:nbn:de:101:1-2")
     Selection(("maps/", "*"), ("b?v=1",), types, collections=collections).check()
 
 
-def test_of_several_patterns_one_suffices_and_what_is_excluded_is_not_selected() -> None:
+def test_one_matching_pattern_suffices_and_excluded_uris_are_not_selected() -> None:
     selection = Selection(only=("*.ttl", "*.nt"), excluded=("maps/", "drafts/"))
     assert selection.wants(Resource(BASE + "a.ttl"))
     assert selection.wants(Resource(BASE + "a.nt"))
@@ -106,7 +106,7 @@ def test_of_several_patterns_one_suffices_and_what_is_excluded_is_not_selected()
 
 
 @pytest.mark.parametrize(
-    ("announced", "pattern", "matches"),
+    ("announced", "pattern", "expected"),
     [
         ("text/turtle", "text/turtle", True),
         ("Text/Turtle; charset=UTF-8", "text/turtle", True),
@@ -117,11 +117,11 @@ def test_of_several_patterns_one_suffices_and_what_is_excluded_is_not_selected()
         ("application/ld+json", "application/json", False),
     ],
 )
-def test_a_media_type_falls_under_itself_and_its_kind(
-    announced: str, pattern: str, matches: bool
+def test_a_media_type_matches_itself_and_the_patterns_of_its_kind(
+    announced: str, pattern: str, expected: bool
 ) -> None:
-    assert falls_under(announced, (pattern,)) is matches
-    assert Selection(types=(pattern,)).wants(Resource(BASE + "x", type=announced)) is matches
+    assert matches(announced, (pattern,)) is expected
+    assert Selection(types=(pattern,)).wants(Resource(BASE + "x", type=announced)) is expected
 
 
 @pytest.mark.parametrize(
@@ -137,18 +137,18 @@ def test_a_media_type_falls_under_itself_and_its_kind(
         ("http://[half/x.nt", "application/n-triples"),
     ],
 )
-def test_a_name_tells_a_media_type_if_it_has_a_known_suffix(uri: str, expected: str | None) -> None:
-    assert guess(uri) == expected
+def test_a_name_with_a_known_suffix_suggests_a_media_type(uri: str, expected: str | None) -> None:
+    assert guess_media_type(uri) == expected
 
 
-def test_without_a_type_the_name_decides_and_what_tells_nothing_is_selected() -> None:
+def test_without_a_type_the_name_decides_and_an_unknown_one_is_selected() -> None:
     selection = Selection(types=("text/turtle",))
     assert selection.wants(Resource(BASE + "a.ttl"))
     assert not selection.wants(Resource(BASE + "a.png"))
     assert selection.wants(Resource(BASE + "a"))
 
 
-def test_a_collection_is_what_an_entry_names_as_its_collection() -> None:
+def test_an_entry_is_selected_by_the_collection_it_names() -> None:
     selection = Selection(collections=("http://c.example/1", "http://c.example/2"))
 
     def member(rel: str, href: str) -> Resource:
@@ -174,7 +174,7 @@ def test_a_resource_that_is_selected_no_longer_leaves_the_copy() -> None:
     assert TURTLE.decide(change(UPDATED, UPDATED, **PNG), held=False) is None
 
 
-def test_a_deletion_counts_if_the_resource_is_held_whatever_else_it_tells() -> None:
+def test_a_deletion_is_applied_if_the_copy_has_the_resource() -> None:
     gone = change(DELETED, DELETED, **PNG)
     assert TURTLE.decide(gone, held=True) == gone
     assert TURTLE.decide(gone, held=False) is None
@@ -199,14 +199,14 @@ def test_a_deletion_counts_if_the_resource_is_held_whatever_else_it_tells() -> N
         ({DELETED}, change(UPDATED, UPDATED), True, False),
     ],
 )
-def test_a_type_of_change_is_what_it_is_for_the_copy(
+def test_the_type_of_a_change_depends_on_the_copy(
     wanted: set[ChangeType], change: Change, held: bool, counts: bool
 ) -> None:
     decided = Selection(changes=tuple(wanted)).decide(change, held=held)
     assert decided == (change if counts else None)
 
 
-def test_a_copy_that_is_not_told_of_deletions_keeps_what_is_selected_no_longer() -> None:
+def test_a_copy_without_deletions_keeps_resources_that_are_no_longer_selected() -> None:
     keeping = replace(TURTLE, changes=(CREATED, UPDATED))
     assert keeping.decide(change(UPDATED, UPDATED, **PNG), held=True) is None
 
@@ -240,7 +240,7 @@ class Selective(Destination):
         self, source: TypedSource, random: Random, selection: Selection, *, asks: bool = False
     ) -> None:
         self.selection = selection
-        self.asked = asked_by(selection) if asks else EVERYTHING
+        self.asked = push_selection_for(selection) if asks else EVERYTHING
         super().__init__(source, random)
 
     def push(self, document: Document) -> None:
@@ -261,7 +261,7 @@ class Selective(Destination):
         decided = self.selection.decide(change, held=change.uri in self.content)
         current = self.source.state.get(change.uri)
         if change.check is CheckMethod.FETCH and current and not self.wants(change.uri, current):
-            self._remove(change)  # of which type it is, the answer says
+            self._remove(change)  # the response has the media type
         elif decided is None:
             self._commit(change, None)
         elif decided.change is change.change:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.push_selection import EVERYTHING, LONGEST, MOST, PushSelection, asked_by
+from rsnotify.selection.push_selection import (
+    EVERYTHING,
+    LONGEST,
+    MOST,
+    PushSelection,
+    push_selection_for,
+)
 from rsnotify.selection.selection import Selection
 
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
@@ -44,7 +50,7 @@ ENTRIES = st.builds(
 @given(SELECTIONS, ENTRIES)
 def test_no_less_is_asked_for_than_is_wanted(selection: Selection, entry: Resource) -> None:
     if selection.wants(entry) and (not selection.changes or entry.change in selection.changes):
-        assert asked_by(selection).admits(entry)
+        assert push_selection_for(selection).admits(entry)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,7 @@ def test_no_less_is_asked_for_than_is_wanted(selection: Selection, entry: Resour
 def test_what_a_hub_cannot_tell_is_left_to_the_destination(
     selection: Selection, asked: PushSelection
 ) -> None:
-    assert asked_by(selection) == asked
+    assert push_selection_for(selection) == asked
 
 
 def test_a_deletion_is_sent_whatever_its_type() -> None:

@@ -27,7 +27,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.format.writer import write_document
-from rsnotify.selection.representations import carries
+from rsnotify.selection.representations import has_inline_content
 from rsnotify.sync.actions import (
     Action,
     Apply,
@@ -342,7 +342,7 @@ class Destination:
             self.unpacked += 1
             return held
         announced = change.resource.hash
-        if announced is not None and carries(change):
+        if announced is not None and has_inline_content(change):
             return announced
         self.gets += 1
         self._maybe_fail(change.uri)

@@ -1,4 +1,4 @@
-"""The demo compares the copy with the Source by looking into both."""
+"""The demo compares the files of the copy with those of the Source."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def copy(folder: Path) -> None:
     shutil.copytree(folder / "source", folder / "copy")
 
 
-def test_without_a_copy_all_is_missing(comparison: Comparison) -> None:
-    difference = comparison.look()
+def test_without_a_copy_every_resource_is_missing(comparison: Comparison) -> None:
+    difference = comparison.compare()
     assert difference.states == "m" * SENSORS + "n" * STATIONS
     assert (difference.behind, difference.differing) == (SENSORS, SENSORS)
 
@@ -36,25 +36,25 @@ def test_each_change_that_the_copy_lacks_counts(
     observations: Observations, comparison: Comparison, tmp_path: Path
 ) -> None:
     copy(tmp_path)
-    assert (comparison.look().behind, comparison.look().differing) == (0, 0)
+    assert (comparison.compare().behind, comparison.compare().differing) == (0, 0)
     for number in range(1, 500):
         observations.change()
         assert observations.changes == number
-    assert comparison.look().behind == 499
+    assert comparison.compare().behind == 499
     copy(tmp_path)
-    difference = comparison.look()
+    difference = comparison.compare()
     assert (difference.behind, difference.differing) == (0, 0)
     assert set(difference.states) == {"s", "n"}
 
 
-def test_what_the_copy_still_has_and_what_was_altered_in_it_differ(
+def test_files_that_should_be_deleted_and_altered_files_differ(
     observations: Observations, comparison: Comparison, tmp_path: Path
 ) -> None:
     copy(tmp_path)
-    comparison.look()
+    comparison.compare()
     (tmp_path / "copy/station-000.ttl").write_text("left from long ago")
     (tmp_path / "copy/sensor-00.ttl").write_bytes(b"x")
-    difference = comparison.look()
+    difference = comparison.compare()
     assert difference.states[0] == "o"
     assert difference.states[SENSORS] == "l"
     assert (difference.behind, difference.differing) == (2, 2)
@@ -64,7 +64,7 @@ async def test_a_flood_is_one_change_of_each_station(
     observations: Observations, comparison: Comparison, tmp_path: Path
 ) -> None:
     copy(tmp_path)
-    comparison.look()
+    comparison.compare()
     await observations.flood()
-    assert comparison.look().states == "s" * SENSORS + "m" * STATIONS
-    assert observations.changes == comparison.look().behind == STATIONS
+    assert comparison.compare().states == "s" * SENSORS + "m" * STATIONS
+    assert observations.changes == comparison.compare().behind == STATIONS

@@ -1,4 +1,4 @@
-"""The page of `rsnotify demo`, in a real browser: one sees the gap open and close."""
+"""The page of `rsnotify demo`, in a real browser: it shows how a gap opens and closes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Demo:
         self.urls: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Read where everything is."""
+        """Read the addresses of all parts."""
         async with asyncio.timeout(2 * PATIENCE):
             while "page" not in self.urls:
                 line = (await self._out.readline()).decode()
@@ -33,7 +33,7 @@ class Demo:
                     self.urls[match.group(1)] = match.group(2)
 
     async def end(self) -> tuple[int, list[str]]:
-        """Stop it as Ctrl-C does; return its exit code and the last lines that it says."""
+        """Stop it as Ctrl-C does; return its exit code and its last lines."""
         self._process.send_signal(signal.SIGINT)
         async with asyncio.timeout(2 * PATIENCE):
             rest = await self._out.read()
@@ -67,8 +67,8 @@ async def shows(page: Page, part: str, state: str) -> None:
     await page.until(f"document.querySelector('#{part}').dataset.state == '{state}'")
 
 
-async def told(page: Page, kind: str, words: str) -> None:
-    """Wait for a sentence of the story."""
+async def logged(page: Page, kind: str, words: str) -> None:
+    """Wait for an event."""
     await page.until(
         f"""[...document.querySelectorAll('#story [data-kind="{kind}"]')]
             .some(item => item.innerText.includes({words!r}))"""
@@ -76,11 +76,11 @@ async def told(page: Page, kind: str, words: str) -> None:
 
 
 async def squares(page: Page, held: str, *, at_least: int = 1) -> None:
-    """Wait until so many resources are held in a way."""
+    """Wait until so many resources are in a state."""
     await page.until(f"""document.querySelectorAll('[data-held="{held}"]').length >= {at_least}""")
 
 
-async def test_one_sees_the_gap_open_and_close(browser: Browser) -> None:
+async def test_the_page_shows_how_a_gap_opens_and_closes(browser: Browser) -> None:
     async with running() as demo, browser.open(demo.urls["page"]) as page:
         await shows(page, "destination", "level")
         await shows(page, "push", "up")
@@ -88,18 +88,18 @@ async def test_one_sees_the_gap_open_and_close(browser: Browser) -> None:
 
         await page.click('[data-action="cut"]')
         await shows(page, "push", "cut")
-        await told(page, "gap", "A gap opens")
-        await told(page, "push", "polls the Source")
+        await logged(page, "gap", "A gap opens")
+        await logged(page, "push", "polls the Source")
         await page.until("document.querySelector('#pull').dataset.live == ''")
         await page.click('[data-action="restore"]')
         await shows(page, "push", "up")
-        await told(page, "level", "The gap is closed")
+        await logged(page, "level", "The gap is closed")
 
         await page.click('[data-action="stop"]')
         await shows(page, "destination", "stopped")
         await page.click('[data-action="flood"]')
         await squares(page, "m", at_least=400)
-        # It goes on growing, to `1,000` and more.
+        # The number keeps growing, to `1,000` and more.
         behind = "document.querySelector('#behind').innerText.replaceAll(',', '')"
         await page.until(f"Number({behind}) >= 440")
         await page.click('[data-action="start"]')
@@ -125,35 +125,35 @@ async def test_one_sees_the_gap_open_and_close(browser: Browser) -> None:
         ({"Host": "127.0.0.1.evil.example:80"}, 403),
     ],
 )
-async def test_only_its_own_page_presses_the_buttons(
-    strangers: aiohttp.ClientSession, headers: dict[str, str], status: int
+async def test_only_its_own_page_can_use_the_buttons(
+    other_page: aiohttp.ClientSession, headers: dict[str, str], status: int
 ) -> None:
-    async with strangers.post("/do/restore", headers=headers) as answer:
+    async with other_page.post("/do/restore", headers=headers) as answer:
         assert answer.status == status
 
 
 @pytest.fixture
-async def strangers() -> AsyncIterator[aiohttp.ClientSession]:
-    """Give a client of a page that shows nothing."""
+async def other_page() -> AsyncIterator[aiohttp.ClientSession]:
+    """Return a client of a page without frames."""
     from rsnotify_demo.page import Facts, serve_page
 
-    scene = SimpleNamespace(actions={"restore": lambda: None})
+    monitor = SimpleNamespace(actions={"restore": lambda: None})
     async with (
-        serve_page(scene, Facts("", "", "", 1.0), 0) as url,  # type: ignore[arg-type]
+        serve_page(monitor, Facts("", "", "", 1.0), 0) as url,  # type: ignore[arg-type]
         aiohttp.ClientSession(url) as session,
     ):
         yield session
 
 
-async def test_it_loads_nothing_from_elsewhere_and_runs_only_its_own(
-    strangers: aiohttp.ClientSession,
+async def test_the_page_loads_and_runs_only_its_own_files(
+    other_page: aiohttp.ClientSession,
 ) -> None:
-    async with strangers.get("/") as answer:
+    async with other_page.get("/") as answer:
         policy = answer.headers["Content-Security-Policy"]
         page = await answer.text()
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert not re.search(r"https?://|<style|\bon\w+=|style=", page)
     for name in re.findall(r'(?:src|href)="([^"#]+)"', page):
-        async with strangers.get(f"/{name}") as answer:
+        async with other_page.get(f"/{name}") as answer:
             assert answer.status == 200
             assert answer.headers["X-Content-Type-Options"] == "nosniff"

@@ -34,8 +34,8 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.processes import free_port
 from rsnotify.sync.actions import DocumentKind
 from rsnotify_publisher import Options, Publisher
-from rsnotify_publisher.folder.names import Names
-from rsnotify_publisher.folder.serve import Folder, server
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_subscriber import default_state
 from rsnotify_subscriber.storage.state import DestinationState
 from tests.end_to_end import history
@@ -79,7 +79,7 @@ class Source:
         self.folder.mkdir()
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}/"
-        self._names = Names(self.folder, self.url)
+        self._names = FileNames(self.folder, self.url)
         self._plan = plan
         self._last: Instant | None = None
         self._publisher = Publisher(
@@ -96,7 +96,7 @@ class Source:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Publish and serve."""
-        folder = Folder(self._names, self._publisher)
+        folder = PublishedFolder(self._names, self._publisher)
         app = server(self._publisher, [folder])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         async with self._publisher:

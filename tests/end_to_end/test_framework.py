@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from rsnotify.format.offer import Offer
 from rsnotify.sync.pace import Pace
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, application
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
 from rsnotify_subscriber.events import Event, OfferChanged

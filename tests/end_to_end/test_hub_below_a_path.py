@@ -10,8 +10,8 @@ import aiohttp
 from aiohttp import web
 
 from rsnotify.format.reader import read_document
-from rsnotify_hub.serving.application import create_application
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import create_application
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK
 

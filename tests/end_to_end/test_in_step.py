@@ -11,8 +11,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, application
 from rsnotify_publisher.changes import describe
 from rsnotify_subscriber import FolderMirror, PushState, Subscriber

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from watchfiles import awatch
 
-from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify.runtime.processes import free_port
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
@@ -47,7 +47,7 @@ class Place:
         authority = Authority(folder, "ca")
         certificate, key = authority.certificate("broker.example")
         (acl,) = re.findall(r"\n\n(    user hub\n.*?)\n\n(?! {4})", PAGE, re.DOTALL)
-        digest = channel_name(self.base + "channel.xml", "")
+        digest = channel_topic(self.base + "channel.xml", "")
         self.broker = Mosquitto(
             folder / "broker",
             users=PASSWORDS,

@@ -11,12 +11,12 @@ import pytest
 from aiohttp import web
 
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import PREFIX, channel_name
-from rsnotify.selection.push_selection import asked_by
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic
+from rsnotify.selection.push_selection import push_selection_for
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, application
 from rsnotify_subscriber import FolderMirror, FollowOptions, MqttOptions, PushState, Subscriber, Via
 from tests.mosquitto import Mosquitto
@@ -121,11 +121,11 @@ async def test_a_part_is_followed_by_push_alone_and_the_rest_moves_t(
     assert not (mirror / "other").exists()
     assert not [path for path in source.gets if path.startswith("/other")]
     channel = base + "channel.xml"
-    part = PREFIX + asked_by(Selection(only=(base + "maps/",))).digest(channel)
+    part = DEFAULT_PREFIX + push_selection_for(Selection(only=(base + "maps/",))).digest(channel)
     if via is Via.MQTT:
         async with asyncio.timeout(PATIENCE):
             while not broker.count(part):  # what it did it may say a moment later
                 await broker.news()
     sent = [line for line in broker.lines if "Sending PUBLISH" in line]
     assert any(part in line for line in sent) is (via is Via.MQTT)
-    assert not any(channel_name(channel) in line for line in sent), "nobody needs the whole"
+    assert not any(channel_topic(channel) in line for line in sent), "nobody needs the whole"

@@ -13,8 +13,8 @@ from aiohttp import web
 from rsnotify.format.links import parse_links
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, application
 from rsnotify_subscriber import FolderMirror, FollowOptions, PushState, Subscriber, Via
 from tests.publisher.helpers import PATIENCE, QUICK

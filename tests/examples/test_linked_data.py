@@ -21,9 +21,9 @@ from aiohttp import web
 
 from rsnotify.runtime.processes import free_port
 from rsnotify.sync.pace import Pace
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
-from rsnotify_subscriber import FollowOptions, Subscriber
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
+from rsnotify_subscriber import Subscriber
 from tests.end_to_end.history import Step, read
 from tests.publisher.helpers import PATIENCE, eventually
 
@@ -44,16 +44,16 @@ async def running(folder: Path, *, delta: bool) -> AsyncIterator[tuple[Any, Any,
     async with AsyncExitStack() as stack:
         hub = await stack.enter_async_context(serve(load_configuration(None, **settings)))
         base = f"http://127.0.0.1:{free_port()}/"
-        feed = source["Feed"](str(folder / "source"), base, [hub], delta=delta)
+        feed = source["ObservationFeed"](str(folder / "source"), base, [hub], delta=delta)
         runner = web.AppRunner(feed.application(), shutdown_timeout=0.1)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", int(base.rpartition(":")[2][:-1])).start()
         triples = aggregator["TripleStore"](folder / "copy")
-        options = FollowOptions(
-            patches=aggregator["PATCHES"], pace=Pace(poll=0.5), allow_private_addresses=True
-        )
-        subscriber = Subscriber(base, triples, state=folder / "copy/state", options=options)
+        subscriber = Subscriber(
+            base, triples, state=folder / "copy/state", patches=aggregator["PATCHES"],
+            pace=Pace(poll=0.5), allow_private_addresses=True,
+        )  # fmt: skip
         await stack.enter_async_context(subscriber)
         yield feed, triples, subscriber
 
@@ -125,7 +125,7 @@ async def test_a_history_of_ontologies_ends_equal(tmp_path: Path, history: Any) 
         await in_step(feed, triples, subscriber)
 
 
-def test_both_programs_run_as_they_are_told_to(tmp_path: Path) -> None:
+def test_both_examples_run(tmp_path: Path) -> None:
     ports = free_port(), free_port()
     commands: list[list[Any]] = [
         [sys.executable, SOURCE, "--port", str(ports[0]), "--rate", "50"],

@@ -1,22 +1,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from tests.hub.deliveries import Deliveries, opened_channel
-from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, callback_server
+from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, RunHub, callback_server
 
-RunHub = Callable[..., AbstractAsyncContextManager[Client]]
-
-#: Whoever is slow here is so because the machine is; tests of what is waited for say how long.
+#: Long timeouts, so that tests pass on a slow machine; tests of timeouts set their own.
 PATIENT = {
     "header_seconds": 600,
     "request_seconds": 600,

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.client import open_client
+from rsnotify_hub.config.loading import load_configuration
+from rsnotify_hub.http.client import open_client
 from rsnotify_hub.log.fragments import read_fragment
-from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.sqlite_writing import LogRetention
 from rsnotify_hub.log.store import Store
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.channel import WebSubChannel
@@ -34,7 +34,7 @@ class Deliveries:
     def __init__(
         self,
         store: Store,
-        topics: Topics,
+        topics: TopicLogs,
         channel: WebSubChannel,
         verification: IntentVerification,
         statistics: Statistics,
@@ -73,8 +73,8 @@ async def opened_channel(
 ) -> AsyncIterator[Deliveries]:
     """Open a channel over the store in a folder."""
     patient = {"retry_seconds": 0.01, "callback_seconds": 600}
-    configuration = load_configuration(None, **{**patient, **settings})
-    retention = Retention(size=10**9, age=timedelta(days=365))
+    config = load_configuration(None, **{**patient, **settings}).websub
+    retention = LogRetention(size=10**9, age=timedelta(days=365))
     async with AsyncExitStack() as stack:
         store = SqliteStore(folder, retention, clock)
         stack.push_async_callback(store.close)
@@ -84,22 +84,22 @@ async def opened_channel(
         requests = CallbackRequests(
             client,
             "http://hub.example/websub",
-            method=configuration.signature,
+            method=config.signature,
             clock=clock,
             allow_private_addresses=True,
         )
         stack.callback(requests.close)
         statistics = Statistics()
-        intent_requests = IntentRequests(requests, Retry(0.01), configuration.callback_seconds)
+        intent_requests = IntentRequests(requests, Retry(0.01), config.callback_seconds)
         stack.push_async_callback(intent_requests.close)
         channel = WebSubChannel(
-            store, requests, intent_requests, configuration, clock, statistics, scheduler
+            store, requests, intent_requests, config, clock, statistics, scheduler
         )
-        topics = Topics(store, (channel,), statistics)
+        topics = TopicLogs(store, (channel,), statistics)
         topics.start(await store.logs())
         channel.start(topics, await store.subscriptions(), await store.troubles())
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
-        verification = IntentVerification(channel, topics, intent_requests, configuration, clock)
+        verification = IntentVerification(channel, topics, intent_requests, config, clock)
         stack.push_async_callback(verification.close)
         yield Deliveries(store, topics, channel, verification, statistics)

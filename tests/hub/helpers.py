@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ ADMIN = "the-token-of-the-admin"
 PATIENCE = 120
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-#: What the admin API lists.
+#: The rows of a list of the admin API.
 Rows = list[dict[str, Any]]
 
 
@@ -103,25 +103,25 @@ class LogWatch(logging.Handler):
 
 
 class Callback:
-    """A Destination's callback, or a channel: a real server that remembers what it was sent."""
+    """A Destination's callback, or a channel: a real server that records its requests."""
 
     def __init__(self) -> None:
         self.url = ""
         self.confirms = True
-        self.echo = "{}"  # how it answers with the challenge
-        self.answers: list[int] = []  # statuses of the next deliveries; then 204
-        self.words: str | None = None  # what it answers a delivery with
-        self.document = b""  # what a GET without hub.mode gets
+        self.echo = "{}"  # the format of its answer to a challenge
+        self.answers: list[int] = []  # the statuses of its next answers; then 204
+        self.words: str | None = None  # the body of its answer to a delivery
+        self.document = b""  # the answer to a GET without hub.mode
         self.headers: dict[str, str] = {}
         self.intents: asyncio.Queue[dict[str, str]] = asyncio.Queue()
         self.deliveries: asyncio.Queue[tuple[dict[str, str], bytes]] = asyncio.Queue()
-        self.open = asyncio.Event()  # deliveries wait for it
+        self.open = asyncio.Event()  # cleared to make deliveries wait
         self.open.set()
-        self.confirming = asyncio.Event()  # what it is asked waits for it
+        self.confirming = asyncio.Event()  # cleared to make verifications wait
         self.confirming.set()
         self.requests = 0
-        self.redirects = False  # whether a GET is sent elsewhere
-        self.paths: list[str] = []  # what was GET
+        self.redirects = False  # whether it redirects a GET
+        self.paths: list[str] = []  # the paths of GET requests
 
     async def get(self, request: web.Request) -> web.Response:
         self.requests += 1
@@ -217,13 +217,13 @@ class Client:
     async def subscriptions(
         self, condition: Callable[[Rows], bool] = lambda rows: True, **query: str
     ) -> Rows:
-        """Ask the admin API for the WebSub subscriptions until they fulfil a condition."""
+        """Poll the WebSub subscriptions until they fulfil a condition."""
         return await self._rows("subscriptions", condition, query)
 
     async def topics(
         self, condition: Callable[[Rows], bool] = lambda rows: True, **query: str
     ) -> Rows:
-        """Ask the admin API for the topics until they fulfil a condition."""
+        """Poll the topics until they fulfil a condition."""
         return await self._rows("topics", condition, query)
 
     async def _rows(
@@ -236,7 +236,7 @@ class Client:
                     return list(rows)
 
     async def admin(self, method: str, path: str, **query: str) -> Any:
-        """Use the admin API, and return the JSON that it answers with."""
+        """Send a request to the admin API, and return the JSON of the answer."""
         url = f"{self.url}admin/{path}"
         headers = {"Authorization": f"Bearer {ADMIN}"} if self.needs_token else {}
         async with self.session.request(method, url, params=query, headers=headers) as response:
@@ -279,13 +279,17 @@ class Client:
         return socket
 
 
+#: The type of the fixture `run_hub`.
+RunHub = Callable[..., AbstractAsyncContextManager[Client]]
+
+
 def up_to_date(rows: Rows) -> bool:
-    """Tell whether nothing waits for any of some subscriptions."""
+    """Return whether all subscriptions have received everything."""
     return all(row["behind"] == 0 and row["failures"] == 0 for row in rows)
 
 
 async def heard(socket: aiohttp.ClientWebSocketResponse, until: float) -> list[float]:
-    """The seconds of all changes that a subscriber is sent, to the one at `until`."""
+    """Return the seconds of all changes that a subscriber receives, up to the one at `until`."""
     found: list[float] = []
     while not found or found[-1] != until:
         found += seconds_of(await socket.receive_str(timeout=PATIENCE))

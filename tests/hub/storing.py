@@ -8,13 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from rsnotify_hub.log.fragments import Fragment, read_fragment
-from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
-FOREVER = Retention(size=10**9, age=timedelta(days=365))
+FOREVER = LogRetention(size=10**9, age=timedelta(days=365))
 
 
 def made(from_: float, *seconds: float, until: float | None = None, padding: int = 0) -> Fragment:
@@ -25,9 +25,9 @@ class Listener:
     """A channel that remembers."""
 
     def __init__(self) -> None:
-        self.batches: list[list[Entry]] = []
+        self.batches: list[list[LogEntry]] = []
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         self.batches.append(list(entries))
 
     def subscribers(self, topic: str) -> int:
@@ -40,7 +40,7 @@ class Listener:
 
 @asynccontextmanager
 async def opened(
-    folder: Path, clock: Clock, retention: Retention = FOREVER
+    folder: Path, clock: Clock, retention: LogRetention = FOREVER
 ) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(folder, retention, clock)
     try:
@@ -51,17 +51,17 @@ async def opened(
 
 @asynccontextmanager
 async def logs(
-    folder: Path, clock: Clock, retention: Retention = FOREVER
-) -> AsyncIterator[tuple[Topics, Listener]]:
+    folder: Path, clock: Clock, retention: LogRetention = FOREVER
+) -> AsyncIterator[tuple[TopicLogs, Listener]]:
     async with opened(folder, clock, retention) as store:
         listener = Listener()
-        topics = Topics(store, (listener,))
+        topics = TopicLogs(store, (listener,))
         topics.start(await store.logs())
         yield topics, listener
         await topics.close()
 
 
-async def kept(topics: Topics, after: int = 0, since: float | None = None) -> list[Fragment]:
+async def kept(topics: TopicLogs, after: int = 0, since: float | None = None) -> list[Fragment]:
     found: list[Fragment] = []
     start = None if since is None else at(since)
     while entries := await topics.read(TOPIC, after=after, since=start):

@@ -20,16 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.access.clients import TrustedProxies, bucket_of
+from rsnotify_hub.access.clients import TrustedProxies, client_network
 from rsnotify_hub.access.grants import Grant
 from rsnotify_hub.access.json_web_tokens import JsonWebTokens
-from rsnotify_hub.access.limits import Limiter
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.access.limits import RateLimiter
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Refusal
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import ConfigurationSource
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, LogWatch, RunHub, fragment
 
 AUDIENCE = "https://hub.example/"
 SECRET = "s" * 32
@@ -53,29 +52,31 @@ DAY = 86_400
         ("Forwarded", "for=192.0.2.1, for=_hidden", "_hidden"),
     ],
 )
-def test_a_trusted_proxy_says_for_whom_it_acts(header: str, value: str, client: str):
+def test_the_client_named_by_a_trusted_proxy_is_used(header: str, value: str, client: str):
     proxies = TrustedProxies(["10.0.0.0/8"], header)
     assert proxies.client("10.0.0.1", [(header.lower(), value)]) == client
 
 
-def test_nobody_else_is_believed():
+def test_a_forwarding_header_of_others_is_ignored():
     proxies = TrustedProxies(["10.0.0.0/8"], "X-Forwarded-For")
     assert proxies.client("192.0.2.9", [("X-Forwarded-For", "192.0.2.1")]) == "192.0.2.9"
     assert proxies.client("10.0.0.1", [("Forwarded", "for=192.0.2.1")]) == "10.0.0.1"
 
 
 @given(st.lists(st.sampled_from(["10.0.0.2", "192.0.2.1", "evil", "", '"', "[", "for=x", ";"])))
-def test_what_a_client_claims_never_takes_the_place_of_what_the_proxy_says(claims: list[str]):
+def test_a_client_cannot_override_the_address_from_the_proxy(claims: list[str]):
     for header, said in (("X-Forwarded-For", "192.0.2.5"), ("Forwarded", "for=192.0.2.5")):
         proxies = TrustedProxies(["10.0.0.0/8"], header)
         fields = [(header, ", ".join(claims)), (header, said)]
         assert proxies.client("10.0.0.1", fields) == "192.0.2.5"
 
 
-def test_a_client_of_ipv6_has_a_whole_network():
-    assert bucket_of("2001:db8::1") == bucket_of("2001:db8::ffff:1%eth0") == "2001:db8::/64"
-    assert bucket_of("2001:db8:0:1::1") != bucket_of("2001:db8::1")
-    assert bucket_of("::ffff:192.0.2.1") == bucket_of("192.0.2.1") == "192.0.2.1"
+def test_an_ipv6_network_counts_as_one_client():
+    assert (
+        client_network("2001:db8::1") == client_network("2001:db8::ffff:1%eth0") == "2001:db8::/64"
+    )
+    assert client_network("2001:db8:0:1::1") != client_network("2001:db8::1")
+    assert client_network("::ffff:192.0.2.1") == client_network("192.0.2.1") == "192.0.2.1"
 
 
 class Time:
@@ -86,8 +87,8 @@ class Time:
         return self.seconds
 
 
-def passed(limiter: Limiter, address: str | None, tries: int) -> int:
-    """How many of so many tries pass."""
+def passed(limiter: RateLimiter, address: str | None, tries: int) -> int:
+    """Return how many of some attempts pass."""
     count = 0
     for _ in range(tries):
         try:
@@ -98,34 +99,34 @@ def passed(limiter: Limiter, address: str | None, tries: int) -> int:
     return count
 
 
-def test_a_client_may_do_so_much_at_once_and_then_so_much_a_second():
+def test_a_client_may_burst_and_then_keep_to_the_rate():
     now = Time()
-    limiter = Limiter(2, "tries", now=now)
+    limiter = RateLimiter(2, "tries", now=now)
     assert passed(limiter, "192.0.2.1", 100) == 20
     now.seconds += 3
     assert passed(limiter, "192.0.2.1", 100) == 6
     assert passed(limiter, "192.0.2.2", 100) == 20
 
 
-def test_what_this_machine_sends_is_not_limited():
-    assert passed(Limiter(1, "tries"), "127.0.0.1", 100) == 100
-    assert passed(Limiter(1, "tries"), "::1", 100) == 100
+def test_requests_of_this_machine_are_not_limited():
+    assert passed(RateLimiter(1, "tries"), "127.0.0.1", 100) == 100
+    assert passed(RateLimiter(1, "tries"), "::1", 100) == 100
 
 
-def test_no_number_of_clients_takes_more_memory():
+def test_memory_is_bounded_for_any_number_of_clients():
     now = Time()
-    limiter = Limiter(1, "tries", now=now, clients=10)
+    limiter = RateLimiter(1, "tries", now=now, clients=10)
     assert passed(limiter, "192.0.2.1", 11) == 10
     for number in range(100):
         limiter.check(f"198.51.100.{number}")
-    assert passed(limiter, "192.0.2.1", 11) == 10  # it was forgotten, not remembered for ever
+    assert passed(limiter, "192.0.2.1", 11) == 10  # it was forgotten, not remembered forever
     assert passed(limiter, "198.51.100.99", 11) == 9
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 30)), max_size=20))
 def test_no_pattern_passes_more_than_the_rate(tries: list[tuple[float, int]]):
     now = Time()
-    limiter, count = Limiter(3, "tries", now=now), 0
+    limiter, count = RateLimiter(3, "tries", now=now), 0
     for wait, number in tries:
         now.seconds += wait
         count += passed(limiter, "192.0.2.1", number)
@@ -141,7 +142,7 @@ async def test_a_client_behind_a_proxy_is_limited_and_the_others_are_not(run_hub
         assert (await hub.publish(body, **{**bad, "X_Forwarded_For": "192.0.2.2"}))[0] == 403
 
 
-async def test_a_right_token_passes_though_wrong_ones_came_from_its_address(run_hub: RunHub):
+async def test_a_right_token_passes_after_wrong_ones_from_the_same_address(run_hub: RunHub):
     settings: dict[str, Any] = {
         "trusted_proxies": ["127.0.0.1"],
         "publishers": [{"token": "t" * 16, "topics": [TOPIC]}],
@@ -165,7 +166,7 @@ def verifier(**changes: Any) -> JsonWebTokens:
     return JsonWebTokens(**{**given, **changes})
 
 
-def test_a_web_token_says_what_it_grants():
+def test_a_web_token_grants_what_its_claim_lists():
     claims = verifier().claims(token())
     assert claims is not None
     assert (claims.publish, claims.admin) == (("https://source.example/data/",), True)
@@ -188,7 +189,7 @@ def test_a_web_token_says_what_it_grants():
         {"rsnotify": []},
     ],
 )
-def test_a_web_token_that_is_not_right_grants_nothing(wrong: dict[str, Any]):
+def test_an_invalid_web_token_grants_nothing(wrong: dict[str, Any]):
     assert verifier().claims(token(**wrong)) is None
 
 
@@ -198,7 +199,7 @@ def test_a_web_token_without_our_claim_grants_nothing():
     assert (claims.publish, claims.admin) == ((), False)
 
 
-def test_a_web_token_has_the_issuer_that_is_wanted():
+def test_a_web_token_of_another_issuer_grants_nothing():
     mine = verifier(issuer="https://issuer.example/")
     assert mine.claims(token(iss="https://issuer.example/")) is not None
     assert mine.claims(token(iss="https://other.example/")) is None
@@ -206,11 +207,11 @@ def test_a_web_token_has_the_issuer_that_is_wanted():
 
 
 @given(st.text(max_size=60))
-def test_what_is_no_web_token_grants_nothing(text: str):
+def test_a_malformed_web_token_grants_nothing(text: str):
     assert verifier().claims(text) is None
 
 
-async def test_a_public_key_is_enough_to_take_web_tokens(run_hub: RunHub, tmp_path: Path):
+async def test_a_public_key_verifies_web_tokens(run_hub: RunHub, tmp_path: Path):
     private = ec.generate_private_key(ec.SECP256R1())
     pem = private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -219,7 +220,7 @@ async def test_a_public_key_is_enough_to_take_web_tokens(run_hub: RunHub, tmp_pa
     settings = {"jwt_algorithms": ["ES256"], "jwt_audience": AUDIENCE}
     async with run_hub(**settings, jwt_key_file=str(tmp_path / "jwt.pem")) as hub:
         right = "Bearer " + token(key=private, algorithm="ES256")
-        # The public key taken for a secret: the oldest forgery.
+        # The public key used as a secret: the oldest forgery.
         forged = "Bearer " + _signed_with(pem)
         assert (await hub.publish(fragment(0, 1)))[0] == 401
         assert (await hub.publish(fragment(0, 1), Authorization=forged))[0] == 403
@@ -232,7 +233,7 @@ async def test_a_public_key_is_enough_to_take_web_tokens(run_hub: RunHub, tmp_pa
 
 
 def _signed_with(key: bytes) -> str:
-    """A token as HS256, which the library itself would not make with a public key."""
+    """Return a token signed by HS256, which the library refuses to do with a public key."""
     algorithm = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256)
     head, body, _ = token().split(".")
     text = f"{head}.{body}".encode()
@@ -249,7 +250,7 @@ def settings_with(token: str, more: str = "") -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write as a careful editor does."""
+    """Replace a file atomically, as an editor does."""
     path.with_suffix(".new").write_text(text)
     os.replace(path.with_suffix(".new"), path)
 
@@ -261,9 +262,8 @@ async def hub_of(path: Path, clock: Clock, **options: Any) -> AsyncIterator[Clie
     async with (
         serve(source.load(), source=source, clock=clock) as url,
         aiohttp.ClientSession() as session,
-        Client(url, session) as client,
     ):
-        yield client
+        yield Client(url, session)
 
 
 def bearing(token: str) -> dict[str, str]:
@@ -280,7 +280,7 @@ async def test_a_token_is_replaced_while_the_hub_runs(
         await socket.send_json({"type": "publish", "topic": TOPIC})
         assert (await socket.receive_json(timeout=PATIENCE))["type"] == "publishing"
         write(path, settings_with(NEW))
-        await watch.line("read anew")
+        await watch.line("were reloaded")
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 403
         assert (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
         await socket.send_str(fragment(1, 2).decode())
@@ -288,13 +288,13 @@ async def test_a_token_is_replaced_while_the_hub_runs(
 
 
 class Overtaken(ConfigurationSource):
-    """A source whose file is written once more just after it was read."""
+    """A source whose file is written again just after it was read."""
 
     def __init__(self, path: Path, *, read: str, then: str) -> None:
         super().__init__(str(path), {}, {"port": 0, "data": str(path.parent / "hub")})
         self._file, self._read, self._then = path, read, then
 
-    def load(self) -> Configuration:
+    def load(self) -> HubConfiguration:
         text = self._file.read_text()
         loaded = super().load()
         if text == self._read:
@@ -320,7 +320,7 @@ async def test_a_file_that_changes_just_after_it_was_read_is_read_again(
             pass
 
 
-async def test_a_broken_file_keeps_the_old_grants_and_is_told(
+async def test_a_broken_file_keeps_the_old_grants_and_is_logged(
     tmp_path: Path, clock: Clock, watch: LogWatch
 ):
     path = tmp_path / "hub.toml"
@@ -331,24 +331,26 @@ async def test_a_broken_file_keeps_the_old_grants_and_is_told(
         assert "canary" not in line
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 202
         write(path, settings_with(NEW))
-        await watch.line("read anew")
+        await watch.line("were reloaded")
         assert (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
 
 
-async def test_a_file_without_tokens_lets_nobody_in(tmp_path: Path, clock: Clock, watch: LogWatch):
+async def test_removing_all_tokens_does_not_open_the_hub(
+    tmp_path: Path, clock: Clock, watch: LogWatch
+):
     path, tokens = tmp_path / "hub.toml", tmp_path / "tokens.toml"
     path.write_text("max_links = 7")
     tokens.write_text(settings_with(OLD))
     async with hub_of(path, clock, tokens_file=str(tokens)) as hub:
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 202
         write(tokens, "")
-        await watch.line("read anew")
+        await watch.line("were reloaded")
         assert (await hub.publish(fragment(0, 1)))[0] == 401
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 403
 
 
 @pytest.mark.parametrize("where", [{"host": "0.0.0.0"}, {"public_url": "https://hub.example/"}])
-async def test_a_hub_in_the_open_does_not_start_without_grants(
+async def test_a_hub_that_others_can_reach_does_not_start_without_grants(
     run_hub: RunHub, where: dict[str, str]
 ):
     with pytest.raises(ConfigurationError, match="nobody may publish on it: name publishers"):

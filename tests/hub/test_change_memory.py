@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resync.change_list import ChangeList
 
-from rsnotify.format.coverage import Frontier, change_list_coverage
+from rsnotify.format.coverage import change_list_coverage
 from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Rel
 from rsnotify.validation import validate
+from rsnotify_hub.change_memory.pages import UnknownChanges, make_page
 from rsnotify_hub.log.fragments import read_fragment
-from rsnotify_hub.memory.pages import NotKnown, make_page
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import START, TOPIC, Client, Clock, at, fragment
+from tests.hub.helpers import START, TOPIC, Client, Clock, RunHub, at, fragment
 
 UP = "https://source.example/data/capabilitylist.xml"
 
 
 class Memory:
-    """The change memory of one topic, as a Destination sees it."""
+    """Return the change memory of one topic, as a Destination reads it."""
 
     def __init__(self, hub: Client, topic: str = TOPIC) -> None:
         self.hub = hub
@@ -68,7 +68,7 @@ def seconds(*pages: Document) -> list[float]:
     ]
 
 
-async def test_a_page_is_a_change_list_of_what_is_later(memory: Memory):
+async def test_a_page_is_a_change_list_of_later_changes(memory: Memory):
     for second in range(5):
         await memory.hub.accepted(fragment(second, second + 1))
     page = await memory.page(at(2))
@@ -91,7 +91,7 @@ async def test_pages_join_and_the_last_is_empty_until_something_changes(memory: 
     assert seconds(await memory.page(at(20))) == [21]
 
 
-async def test_a_heartbeat_says_how_far_nothing_changed(memory: Memory):
+async def test_a_heartbeat_extends_the_last_page(memory: Memory):
     await memory.hub.accepted(fragment(0, 1))
     await memory.hub.accepted(fragment(1, until=50))
     page = await memory.page(at(0))
@@ -99,12 +99,12 @@ async def test_a_heartbeat_says_how_far_nothing_changed(memory: Memory):
     assert (await memory.page(at(20))).until == at(50)
 
 
-async def test_without_since_it_begins_as_early_as_the_log(memory: Memory):
+async def test_without_since_it_begins_with_the_log(memory: Memory):
     await memory.hub.accepted(fragment(7, 8))
     assert (await memory.page()).from_ == at(7)
 
 
-async def test_what_lies_before_the_log_is_gone_with_a_sentence(memory: Memory):
+async def test_changes_before_the_log_are_gone_with_an_explanation(memory: Memory):
     await memory.hub.accepted(fragment(7, 8))
     status, text = await memory.ask(format_datetime(at(3)))
     assert status == 410
@@ -113,7 +113,7 @@ async def test_what_lies_before_the_log_is_gone_with_a_sentence(memory: Memory):
     assert (await memory.hub.get(again.removeprefix(memory.hub.url)))[0] == 200
 
 
-async def test_a_hole_in_the_log_is_not_passed_over(memory: Memory):
+async def test_a_page_ends_at_a_gap_in_the_log(memory: Memory):
     for from_, second in ((0, 1), (1, 2), (5, 6)):
         await memory.hub.accepted(fragment(from_, second))
     page = await memory.page(at(0))
@@ -125,13 +125,13 @@ async def test_a_hole_in_the_log_is_not_passed_over(memory: Memory):
     assert seconds(await memory.page(at(5))) == [6]
 
 
-async def test_what_came_out_of_order_stands_in_order(memory: Memory):
+async def test_fragments_out_of_order_are_sorted(memory: Memory):
     for from_, second in ((5, 9), (0, 5), (9, 12)):
         await memory.hub.accepted(fragment(from_, second))
     assert seconds(*await memory.walk(at(0))) == [5, 9, 12]
 
 
-async def test_a_log_that_was_trimmed_says_where_it_begins(run_hub: RunHub):
+async def test_a_trimmed_log_names_its_begin(run_hub: RunHub):
     async with run_hub(log_bytes=len(fragment(10, 11)) * 3) as hub:
         memory = Memory(hub)
         for second in range(10, 20):
@@ -140,7 +140,7 @@ async def test_a_log_that_was_trimmed_says_where_it_begins(run_hub: RunHub):
         assert seconds(*await memory.walk()) == [18, 19, 20]
 
 
-async def test_what_the_settings_let_in_is_told_again(run_hub: RunHub):
+async def test_accepted_fragments_are_returned_whatever_the_present_limits(run_hub: RunHub):
     links = b'<rs:ln rel="x" href="https://a.example/"/>' * 1500
     async with run_hub(max_links=2000) as hub:
         memory = Memory(hub)
@@ -152,7 +152,7 @@ async def test_what_the_settings_let_in_is_told_again(run_hub: RunHub):
         assert (await memory.ask(format_datetime(at(2))))[0] == 200
 
 
-async def test_a_log_of_which_nothing_is_kept_is_at_its_end(run_hub: RunHub, clock: Clock):
+async def test_an_emptied_log_is_at_its_end(run_hub: RunHub, clock: Clock):
     async with run_hub() as hub:
         await hub.accepted(fragment(0, 1))
     clock.advance(days=9)
@@ -165,7 +165,7 @@ async def test_a_log_of_which_nothing_is_kept_is_at_its_end(run_hub: RunHub, clo
         assert seconds(*await memory.walk()) == [7]
 
 
-async def test_a_destination_gets_level_when_the_source_is_down(hub: Client):
+async def test_a_destination_catches_up_while_the_source_is_down(hub: Client):
     for second in range(0, 3000, 100):
         await hub.accepted(fragment(second, *range(second + 1, second + 101)))
     frontier = Frontier.at(at(500))
@@ -202,7 +202,7 @@ async def test_resync_reads_the_pages(memory: Memory):
     assert uris == [f"https://source.example/data/{second}" for second in range(1, 21)]
 
 
-async def test_a_page_is_sent_once_to_who_has_it(memory: Memory):
+async def test_an_unchanged_page_is_not_sent_again(memory: Memory):
     await memory.hub.accepted(fragment(0, 1))
     url = f"{memory.hub.url}topics?topic={quote(TOPIC, safe='')}&since=2026"
     async with memory.hub.session.get(url) as answer:
@@ -216,7 +216,7 @@ async def test_a_page_is_sent_once_to_who_has_it(memory: Memory):
         assert answer.status == 200
 
 
-async def test_what_the_hub_has_not_is_not_found(memory: Memory):
+async def test_an_unknown_topic_is_not_found(memory: Memory):
     assert (await memory.ask())[0] == 404
     await memory.hub.publish(b"<p>", Content_Type="text/html")
     status, text = await memory.ask()
@@ -233,7 +233,7 @@ async def test_what_the_hub_has_not_is_not_found(memory: Memory):
         ({"limit": "9" * 5000}, "limit"),
     ],
 )
-async def test_a_question_that_makes_no_sense_is_answered_by_one_sentence(
+async def test_an_invalid_query_is_answered_with_one_sentence(
     memory: Memory, question: dict[str, Any], named: str
 ):
     await memory.hub.accepted(fragment(0, 1))
@@ -274,7 +274,7 @@ async def test_topics_are_listed_newest_first_in_pages(hub: Client, clock: Clock
     assert (status, seconds(read_document(body.encode()))) == (200, [1])
 
 
-async def test_a_place_in_the_list_that_is_none_is_refused(hub: Client):
+async def test_an_invalid_cursor_of_the_list_is_refused(hub: Client):
     assert (await hub.get("topics?after=nowhere"))[0] == 400
 
 
@@ -283,10 +283,10 @@ HISTORY = st.lists(st.integers(1, 40), min_size=1, max_size=30).map(sorted)
 
 
 @given(data=st.data(), history=HISTORY, limit=st.integers(1, 9))
-def test_pages_tell_a_whole_history_whatever_its_fragments_were(
+def test_pages_contain_the_whole_history_however_it_was_fragmented(
     data: st.DataObject, history: list[int], limit: int
 ):
-    """Fragments are cut where they like, overlap, come twice and in any order."""
+    """Fragments have random boundaries, overlap, are repeated and in any order."""
     cuts = data.draw(st.lists(st.integers(0, 40), max_size=8).map(lambda c: sorted({0, *c, 40})))
     back = data.draw(st.integers(0, 5))
     bodies = [
@@ -312,7 +312,7 @@ def test_pages_tell_a_whole_history_whatever_its_fragments_were(
 
 
 @given(history=HISTORY, hole=st.integers(1, 39), limit=st.integers(1, 9))
-def test_no_page_reaches_over_a_hole(history: list[int], hole: int, limit: int):
+def test_no_page_extends_across_a_gap(history: list[int], hole: int, limit: int):
     ends = [(0, hole), (hole + 0.5, 41)]
     fragments = [
         read_fragment(
@@ -324,12 +324,12 @@ def test_no_page_reaches_over_a_hole(history: list[int], hole: int, limit: int):
     while since < at(hole):
         since = make_page(fragments, since=since, limit=limit).until
         assert since <= at(hole)
-    with pytest.raises(NotKnown) as error:
+    with pytest.raises(UnknownChanges) as error:
         make_page(fragments[1:], since=since, limit=limit)
     assert error.value.begins == at(hole + 0.5)
 
 
-def test_another_change_of_a_second_that_was_told_of_already_is_told_too():
+def test_a_later_change_of_an_already_published_second_is_included():
     early = read_fragment(fragment(0, 5))
     late = read_fragment(fragment(5, 5, 6).replace(b"data/5<", b"data/other<"))
     page = make_page([early, late], since=at(0), limit=10)
@@ -339,7 +339,7 @@ def test_another_change_of_a_second_that_was_told_of_already_is_told_too():
     assert page.until == at(6)
 
 
-def test_changes_of_one_instant_are_never_parted():
+def test_changes_of_one_instant_are_on_one_page():
     body = fragment(0, 1, 2, 2, 2, 3)
     for place in (b"a", b"b", b"c"):
         body = body.replace(b"data/2<", b"data/" + place + b"<", 1)
@@ -353,7 +353,7 @@ def test_changes_of_one_instant_are_never_parted():
     assert pages == [1, 3, 1]
 
 
-def test_an_entry_without_a_datetime_gets_that_of_its_place():
+def test_an_entry_without_a_datetime_gets_the_inferred_one():
     whole = read_fragment(
         fragment(0, 1, 2).replace(b' datetime="2026-01-01T00:00:02.000000Z"', b"")
     )

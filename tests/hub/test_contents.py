@@ -1,4 +1,4 @@
-"""What is a fragment, and what is a topic's whole content."""
+"""The distinction of fragments and whole contents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_document_of_the_sitemap_namespace_is_a_fragment():
     "content_type", ["text/html", "application/json", "image/png", "TEXT/Plain"]
 )
 @given(body=st.binary())
-def test_what_is_not_xml_is_whole_and_exact(content_type: str, body: bytes):
+def test_content_that_is_not_xml_is_kept_exactly(content_type: str, body: bytes):
     content = read(body, content_type)
     assert (content.whole, content.body, content.content_type) == (True, body, content_type)
     assert (content.from_, content.until, content.heartbeat) == (None, NOW, False)
@@ -49,7 +49,7 @@ def test_what_is_not_xml_is_whole_and_exact(content_type: str, body: bytes):
         b'<a xmlns:s="http://www.sitemaps.org/schemas/sitemap/0.9"><s:urlset/></a>',
     ],
 )
-def test_other_xml_is_whole_and_exact(body: bytes):
+def test_other_xml_is_kept_exactly(body: bytes):
     content = read(body, "application/atom+xml; charset=utf-8")
     assert (content.whole, content.body) == (True, body)
     assert content.content_type == "application/atom+xml; charset=utf-8"
@@ -92,7 +92,7 @@ def test_entities_that_grow_without_bound_are_not_expanded():
         fragment(0, 1).removesuffix(b"</urlset>\n"),
     ],
 )
-def test_what_is_of_the_sitemap_namespace_must_be_a_fragment(body: bytes):
+def test_a_document_of_the_sitemap_namespace_must_be_a_fragment(body: bytes):
     with pytest.raises(DocumentError):
         read(body)
 
@@ -128,19 +128,19 @@ def test_xml_is_known_by_its_media_type(content_type: str, xml: bool):
         (b"", True),
     ],
 )
-def test_a_content_is_text_where_nobody_can_take_it_for_anything_else(body: bytes, text: bool):
+def test_content_is_a_text_frame_only_if_it_is_unambiguous(body: bytes, text: bool):
     assert is_text(read(body, "application/json")) is text
     assert is_text(read(fragment(0, 1)))
 
 
 @pytest.mark.parametrize("begin", [b"<!--", b"<a b='", b"<"])
-def test_what_does_not_end_is_read_no_further(begin: bytes):
+def test_an_endless_tag_is_not_read_to_its_end(begin: bytes):
     with pytest.raises(TooLarge, match="more than"):
         read(b"<a>" + begin + b"a" * 30_000_000)
 
 
 @pytest.mark.parametrize("repeated", [b"<a/>", b"&#48;", b"<!---->", b" ", b"<a b='c'>", b"]"])
-def test_reading_a_content_takes_time_in_proportion(repeated: bytes):
+def test_reading_content_takes_linear_time(repeated: bytes):
     def work(length: int) -> None:
         with suppress(DocumentError):
             read(b"<a>" + repeated * (length // len(repeated)))

@@ -1,4 +1,4 @@
-"""The dashboard at `/`, looked at with a real browser."""
+"""The dashboard at `/`, in a real browser."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.processes import free_port
 from tests.browser import Browser, Page
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import ADMIN, TOPIC, Callback, Client, at, fragment, seconds_of
+from tests.hub.helpers import ADMIN, TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
 
 STATIC = Path(__file__).parents[2] / "hub/rsnotify_hub/dashboard/static"
 LIVE = "document.querySelector('#connection').dataset.state === 'live'"
@@ -71,9 +70,7 @@ async def test_a_change_shows_within_a_second_of_its_publication(page: Page, hub
     assert page.problems == []
 
 
-async def test_it_survives_a_restart_and_shows_what_came_meanwhile_once(
-    browser: Browser, run_hub: RunHub
-):
+async def test_after_a_restart_it_shows_missed_changes_once(browser: Browser, run_hub: RunHub):
     port = free_port()
     async with run_hub(port=port) as hub:
         tab = browser.open(hub.url)
@@ -91,7 +88,7 @@ async def test_it_survives_a_restart_and_shows_what_came_meanwhile_once(
         await tab.__aexit__(None, None, None)
 
 
-async def test_nothing_that_a_stranger_wrote_is_run(page: Page, hub: Client, callback: Callback):
+async def test_no_text_of_a_client_is_executed(page: Page, hub: Client, callback: Callback):
     evil = [
         "javascript:alert(1)",
         "JaVaScRiPt:alert(1)//https://a.example/",
@@ -104,7 +101,7 @@ async def test_nothing_that_a_stranger_wrote_is_run(page: Page, hub: Client, cal
     assert sorted(await page.evaluate(CHANGES)) == sorted(evil)
     links = await page.evaluate("[...document.links].map(link => link.protocol)")
     assert set(links) <= {"http:", "https:"}
-    for number in (1, 2, 3):  # what is no http(s) URI is no link
+    for number in (1, 2, 3):  # only http(s) URIs are links
         await page.click(f".change:nth-child({number} of :has(> span.uri)) span.uri")
     assert page.problems == []
 
@@ -120,7 +117,7 @@ async def test_it_shows_why_a_subscription_lags_and_an_admin_acts_on_it(
         await page.until(f"{BADGE}.dataset.state === 'retrying'")
         row = await page.text("#subscriptions tbody tr")
         assert re.search(r"retrying.*127\.0\.0\.1.*1 fragment.*503", row, re.DOTALL)
-        # What is asked for at the same time may have been so before and after it failed.
+        # Concurrent requests may have been sent before or after the failure.
         await page.until("document.querySelector('#health .figure').innerText === '1'")
         await page.until("document.querySelector('#failures li').innerText.includes('503')")
 
@@ -191,7 +188,7 @@ async def test_an_admin_signs_in_for_one_tab_only(
             assert await other.text("#access") == "Sign in"
 
 
-async def test_one_topic_is_looked_at_alone_by_keyboard_too(page: Page, hub: Client):
+async def test_one_topic_can_be_selected_by_keyboard_too(page: Page, hub: Client):
     other = TOPIC + "2"
     await hub.accepted(fragment(0, 1))
     await hub.accepted(fragment(1, 2), topic=other)
@@ -200,7 +197,7 @@ async def test_one_topic_is_looked_at_alone_by_keyboard_too(page: Page, hub: Cli
     await page.press("Enter")
     await page.until(f"!{shows(1)} && {shows(2)}")
     assert await page.text("#narrowed .subject") == other
-    await page.press("Tab")  # the focus did not get lost
+    await page.press("Tab")  # the focus was not lost
     assert await page.evaluate("document.activeElement.getAttribute('aria-label')") == (
         f"Open {other}"
     )
@@ -224,7 +221,7 @@ async def test_many_topics_leave_the_subscriptions_in_sight(page: Page, hub: Cli
     assert page.problems == []
 
 
-async def test_a_screen_reader_is_told_what_is_what(page: Page, hub: Client):
+async def test_every_control_has_an_accessible_name(page: Page, hub: Client):
     await hub.accepted(fragment(0, 1))
     await page.until(shows(1))
     spoken = await page.spoken()

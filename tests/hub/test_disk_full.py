@@ -1,4 +1,4 @@
-"""A real hub whose disk is full: its files may not grow, and later may again."""
+"""A real hub whose disk is full for a while."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LARGE = 20_000
 
 
 def allow_files(process: int, size: int | None) -> None:
-    """Let a process write files of so many bytes only; of any size again where None."""
+    """Limit the size of the files that a process may write; None removes the limit."""
     assert prlimit is not None
     _, most = prlimit(process, resource.RLIMIT_FSIZE)
     prlimit(process, resource.RLIMIT_FSIZE, (most if size is None else size, most))
 
 
 async def fill(hub: Client) -> int:
-    """Publish until the hub refuses. Return the last second that it took."""
+    """Publish until the hub refuses; return the last accepted second."""
     for second in range(1, 1000):
         body = fragment(second - 1, second, padding=LARGE)
         headers = {"Content-Type": "application/xml", "Link": f'<{TOPIC}>; rel="self"'}
@@ -47,7 +47,7 @@ async def changes_known(hub: Client) -> list[float]:
     return found
 
 
-async def test_a_full_disk_acknowledges_nothing_serves_readers_and_heals(
+async def test_a_hub_with_a_full_disk_acknowledges_nothing_serves_readers_and_recovers(
     tmp_path: Path, callback: Callback
 ):
     async with hub_process(tmp_path, "--config", str(quick_retries(tmp_path))) as (hub, process):
@@ -56,12 +56,12 @@ async def test_a_full_disk_acknowledges_nothing_serves_readers_and_heals(
         allow_files(process.pid, 500_000)
         last = await fill(hub)
         assert last > 3
-        # Who reads is served: from memory, from the disk, and what was live.
+        # Readers are served: from memory, from the disk, and live.
         assert await heard(live, last) == list(range(1, last + 1))
         assert await heard(await hub.listen(0), last) == list(range(1, last + 1))
         assert await changes_known(hub) == list(range(1, last + 1))
         assert (await hub.get("healthz"))[0] == 200
-        assert 503 in [(await hub.get("readyz"))[0] for _ in range(50)]  # each takes a little
+        assert 503 in [(await hub.get("readyz"))[0] for _ in range(50)]  # each writes a little
         for _ in range(3):
             status, _ = await hub.publish(fragment(last, last + 1, padding=LARGE))
             assert status == 503
@@ -88,6 +88,6 @@ async def test_a_full_disk_acknowledges_nothing_serves_readers_and_heals(
 
 def quick_retries(folder: Path) -> Path:
     path = folder / "hub.toml"
-    # Who is not heard for a while, since it is not its turn in the test, is not dropped.
+    # A client that is silent while the test does other things is not disconnected.
     path.write_text("retry_seconds = 0.05\nwebsocket_ping_seconds = 600\n")
     return path

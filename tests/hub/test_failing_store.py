@@ -18,9 +18,9 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_hub.log import cursors
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, LogWatch, at
 from tests.hub.storing import FOREVER, Listener, made, opened
@@ -31,7 +31,7 @@ SUBSCRIPTION = Subscription(TOPIC, "https://a.example/", "secret", at(10**6), 0)
 
 
 class Disk:
-    """Counts what is asked of the database, and fails some of it.
+    """Counts the calls of the database, and fails some of them.
 
     Args:
         failing: The numbers of the calls that fail.
@@ -72,7 +72,7 @@ class Disk:
 
 
 async def again(attempt: Callable[[], Any]) -> Any:
-    """Try until it succeeds, as whoever publishes does."""
+    """Retry until it succeeds, as a publisher does."""
     for _ in range(9):
         try:
             return await attempt()
@@ -83,14 +83,14 @@ async def again(attempt: Callable[[], Any]) -> Any:
 
 @asynccontextmanager
 async def hub(
-    folder: Path, disk: Disk, retention: Retention = FOREVER
-) -> AsyncIterator[tuple[SqliteStore, Topics, Listener]]:
-    async def begin() -> tuple[SqliteStore, Topics, Listener]:
+    folder: Path, disk: Disk, retention: LogRetention = FOREVER
+) -> AsyncIterator[tuple[SqliteStore, TopicLogs, Listener]]:
+    async def begin() -> tuple[SqliteStore, TopicLogs, Listener]:
         store = None
         try:
             store = SqliteStore(folder, retention, Clock(), connection=disk.connection())
             listener = Listener()
-            topics = Topics(store, (listener,))
+            topics = TopicLogs(store, (listener,))
             topics.start(await store.logs())
         except (ConfigurationError, StorageError) as error:
             if store is not None:
@@ -111,7 +111,7 @@ def content(text: str) -> Fragment:
 
 
 async def life(folder: Path, disk: Disk) -> None:
-    """What a hub does, with everything tried again until it is acknowledged."""
+    """Use all functions of a store, retrying each until it is acknowledged."""
     async with hub(folder, disk) as (store, topics, listener):
         for part in PARTS:
             await again(lambda part=part: topics.publish(TOPIC, part))
@@ -125,7 +125,7 @@ async def life(folder: Path, disk: Disk) -> None:
         await again(lambda: store.save(replace(SUBSCRIPTION, callback="https://b.example/")))
         await again(lambda: store.delete(TOPIC, "https://b.example/"))
         await again(topics.trim)
-        assert (await again(lambda: topics.waiting(TOPIC, [0])))[0].fragments == 5
+        assert (await again(lambda: topics.backlogs(TOPIC, [0])))[0].fragments == 5
         assert len(await again(lambda: topics.changes(TOPIC, since=at(0)))) == 5
         assert len(await again(lambda: store.read(TOPIC, after=0))) == 5
         await again(store.check)
@@ -133,7 +133,7 @@ async def life(folder: Path, disk: Disk) -> None:
 
 
 async def aftermath(folder: Path) -> None:
-    """Look at what is on the disk, with a database that works."""
+    """Read the data with a working database."""
     database = sqlite3.connect(folder / "hub.sqlite")
     assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert (
@@ -154,14 +154,14 @@ async def aftermath(folder: Path) -> None:
         assert subscription.position in (0, 3)
 
 
-async def test_a_life_without_failures(tmp_path: Path):
+async def test_a_run_without_failures(tmp_path: Path):
     await life(tmp_path, Disk())
     await aftermath(tmp_path)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory, where there is one: no power fails here."""
+    """A folder in memory if possible, since these tests need no durability."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         yield Path(name)
@@ -174,27 +174,27 @@ async def calls_of_a_life(folder: Path) -> list[str]:
     return disk.asked
 
 
-async def test_whatever_call_fails_nothing_is_lost_and_the_hub_goes_on(folder: Path):
+async def test_nothing_is_lost_whichever_call_fails(folder: Path):
     for number in range(len(await calls_of_a_life(folder))):
         await life(folder / str(number), Disk([number]))
         await aftermath(folder / str(number))
 
 
-async def test_whatever_fails_and_cannot_be_rolled_back_is_rolled_back_later(folder: Path):
+async def test_a_failed_rollback_is_repeated_later(folder: Path):
     for number, asked in enumerate(await calls_of_a_life(folder)):
         if asked.startswith(("INSERT", "DELETE", "COMMIT")):
             await life(folder / str(number), Disk([number, number + 1]))
             await aftermath(folder / str(number))
 
 
-async def test_what_was_kept_though_told_to_have_failed_is_handed_on(folder: Path):
+async def test_a_commit_that_was_reported_as_failed_is_delivered(folder: Path):
     for number, asked in enumerate(await calls_of_a_life(folder)):
         if asked == "COMMIT":
             await life(folder / str(number), Disk([number], late=True))
             await aftermath(folder / str(number))
 
 
-async def test_a_log_that_was_deleted_though_told_not_to_be_hinders_nobody(tmp_path: Path):
+async def test_a_deletion_that_was_reported_as_failed_does_no_harm(tmp_path: Path):
     async with hub(tmp_path, disk := Disk(late=True)) as (_, topics, listener):
         await topics.publish(PAGE, content("one"))
         disk.failing = {len(disk.asked) + 5}
@@ -207,7 +207,7 @@ async def test_a_log_that_was_deleted_though_told_not_to_be_hinders_nobody(tmp_p
         assert [each.body for each in listener.fragments][-1] == b"one"
 
 
-async def test_what_is_published_at_once_is_acknowledged_or_refused_each_by_itself(folder: Path):
+async def test_concurrent_publications_fail_independently(folder: Path):
     disk = Disk()
     await publish_at_once(folder / "counted", disk)
     for number in range(len(disk.asked)):
@@ -231,7 +231,7 @@ async def publish_at_once(folder: Path, disk: Disk) -> set[bytes]:
 
 
 class Writer:
-    """A writer whose transactions end when the test says so."""
+    """A writer whose transactions end when the test decides."""
 
     def __init__(self) -> None:
         self.submitted: list[asyncio.Future[Any]] = []
@@ -242,7 +242,7 @@ class Writer:
 
 
 async def turns() -> None:
-    """Let the event loop do what it has to do now."""
+    """Run all callbacks that are ready."""
     for _ in range(9):
         await asyncio.sleep(0)
 
@@ -250,10 +250,10 @@ async def turns() -> None:
 async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cursors, "CURSOR_DELAY", 0)
     writer = Writer()
-    moving = cursors.Cursors(writer, "")  # type: ignore[arg-type]
+    moving = cursors.CursorWriter(writer, "")  # type: ignore[arg-type]
     moving.move(TOPIC, "https://a.example/", 1)
     await turns()
-    moving.forget(TOPIC, "https://a.example/")  # nothing is left of what is being written
+    moving.forget(TOPIC, "https://a.example/")  # nothing of the running write remains
     moving.move(TOPIC, "https://b.example/", 1)
     await turns()
     assert len(writer.submitted) == 1
@@ -262,7 +262,7 @@ async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyP
     assert len(writer.submitted) == 2
 
 
-async def test_cursors_that_could_not_be_written_are_written_later(
+async def test_cursors_are_written_again_after_a_failure(
     tmp_path: Path, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cursors, "CURSOR_DELAY", 0)

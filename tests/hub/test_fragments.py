@@ -9,7 +9,14 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.format.writer import write_document
-from rsnotify_hub.log.fragments import Fragment, Interval, chained, covers, merge, read_fragment
+from rsnotify_hub.log.fragments import (
+    Fragment,
+    Interval,
+    count_chained,
+    covers,
+    merge_fragments,
+    read_fragment,
+)
 from tests.hub.helpers import at, fragment, seconds_of
 
 
@@ -23,7 +30,7 @@ ENTRY = (
 )
 
 
-def test_a_fragment_is_kept_as_it_is_and_covers_what_it_says():
+def test_a_fragment_keeps_its_bytes_and_its_interval():
     body = fragment(0, 1, 2, until=3)
     assert read_fragment(body, content_type="text/xml") == Fragment(
         body=body,
@@ -54,7 +61,7 @@ def test_entries_of_the_same_instant_are_in_order():
     assert read_fragment(fragment(0, 1, 1)).until == at(1)
 
 
-def test_an_entry_of_the_very_instant_of_from_may_pass():
+def test_an_entry_at_the_instant_of_from_is_accepted():
     assert read_fragment(fragment(1, 1)).until == at(1)
 
 
@@ -83,12 +90,14 @@ def test_an_entry_of_the_very_instant_of_from_may_pass():
         (xml(ENTRY).replace(b"/1<", b"/\xe9<"), MalformedDocument),
     ],
 )
-def test_what_would_make_a_destination_wrong_is_refused(body: bytes, error: type[DocumentError]):
+def test_a_fragment_that_would_make_a_destination_wrong_is_refused(
+    body: bytes, error: type[DocumentError]
+):
     with pytest.raises(error):
         read_fragment(body)
 
 
-def test_a_heartbeat_gives_way_to_what_covers_it():
+def test_a_heartbeat_is_replaced_by_a_fragment_that_covers_it():
     beat = Interval(at(1), at(5))
     assert covers(read_fragment(fragment(1, until=6)), beat)
     assert covers(read_fragment(fragment(0, 1, 6)), beat)
@@ -99,7 +108,7 @@ def test_a_heartbeat_gives_way_to_what_covers_it():
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[int]]:
-    """A history of changes, cut into fragments."""
+    """Return a history of changes, divided into fragments."""
     steps = draw(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1))
     second = 0
     return [[second := second + step for step in part] for part in steps]
@@ -114,10 +123,10 @@ def chain(parts: list[list[int]]) -> list[Fragment]:
 
 
 @given(histories())
-def test_a_chain_merges_into_what_one_fragment_would_have_said(parts: list[list[int]]):
+def test_contiguous_fragments_merge_into_an_equivalent_one(parts: list[list[int]]):
     fragments = chain(parts)
-    assert chained(fragments, max_bytes=10**9) == len(fragments)
-    merged = merge(fragments)
+    assert count_chained(fragments, max_bytes=10**9) == len(fragments)
+    merged = merge_fragments(fragments)
     everything = [second for part in parts for second in part]
     assert seconds_of(merged) == everything
     checked = read_fragment(merged)
@@ -125,30 +134,30 @@ def test_a_chain_merges_into_what_one_fragment_would_have_said(parts: list[list[
 
 
 @given(histories(), st.data())
-def test_a_chain_ends_where_a_fragment_is_lost(parts: list[list[int]], data: st.DataObject):
+def test_fragments_are_not_merged_across_a_lost_one(parts: list[list[int]], data: st.DataObject):
     fragments = chain([*parts, [10_000], [10_001]])
     lost = data.draw(st.integers(1, len(fragments) - 2))
     del fragments[lost]
-    assert chained(fragments, max_bytes=10**9) == lost
+    assert count_chained(fragments, max_bytes=10**9) == lost
 
 
-def test_a_chain_ends_before_it_grows_too_large():
+def test_a_merged_fragment_does_not_exceed_the_limit():
     fragments = chain([[1], [2], [3]])
     size = len(fragments[0].body)
-    assert chained(fragments, max_bytes=2 * size) == 2
-    assert chained(fragments, max_bytes=1) == 1
+    assert count_chained(fragments, max_bytes=2 * size) == 2
+    assert count_chained(fragments, max_bytes=1) == 1
 
 
-def test_a_fragment_that_does_not_say_where_it_begins_is_not_merged():
+def test_a_fragment_without_from_is_not_merged():
     unknown = read_fragment(xml(ENTRY))
-    assert chained([unknown, read_fragment(fragment(5, 6))], max_bytes=10**9) == 1
+    assert count_chained([unknown, read_fragment(fragment(5, 6))], max_bytes=10**9) == 1
 
 
-def test_what_more_generous_settings_let_in_is_merged_too():
+def test_fragments_accepted_under_larger_limits_are_merged_too():
     links = b'<rs:ln rel="x" href="https://a.example/"/>' * 1500
     bodies = [fragment(at, at + 1).replace(b"</url>", links + b"</url>") for at in range(2)]
     fragments = [read_fragment(body, limits=DocumentLimits(links=2000)) for body in bodies]
-    assert merge(fragments).count(b'rel="x"') == 2 * 1500
+    assert merge_fragments(fragments).count(b'rel="x"') == 2 * 1500
 
 
 def test_a_merged_fragment_ends_with_the_heartbeat_and_keeps_its_attributes():
@@ -160,17 +169,17 @@ def test_a_merged_fragment_ends_with_the_heartbeat_and_keeps_its_attributes():
             attributes=(("{urn:x}digest", "00ff"),),
         )
     )
-    merged = read_document(merge([read_fragment(fragment(0, 1)), read_fragment(beat)]))
+    merged = read_document(merge_fragments([read_fragment(fragment(0, 1)), read_fragment(beat)]))
     assert (merged.from_, merged.until) == (at(0), at(9))
     assert merged.attributes == (("{urn:x}digest", "00ff"),)
     assert merged.resources == read_document(fragment(0, 1)).resources
 
 
-def test_what_tells_of_documents_is_passed_on_as_what_it_is():
+def test_a_framework_notification_stays_one_when_merged():
     parts = [
         read_fragment(fragment(begin, begin + 1, capability="framework-notification"))
         for begin in (0, 1)
     ]
-    merged = read_document(merge(parts))
+    merged = read_document(merge_fragments(parts))
     assert merged.capability == "framework-notification"
     assert (merged.from_, merged.until, len(merged.resources)) == (at(0), at(2), 2)

@@ -1,4 +1,4 @@
-"""Who is let in: tokens, programs of this machine, and pages of the hub itself."""
+"""Authorization by tokens, of local programs, and of pages of the hub itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import Grants
-from rsnotify_hub.configuration import Admin
+from rsnotify_hub.config.configuration import AdminGrant
 from rsnotify_hub.refusals import Refusal
 from tests.hub.test_grants import publisher
 
@@ -30,7 +30,7 @@ def anonymous() -> Gate:
 
 @pytest.fixture
 def gate() -> Gate:
-    admin = Admin(publisher(ADMIN).token_sha256)
+    admin = AdminGrant(publisher(ADMIN).token_sha256)
     return Gate(Grants([publisher(SOURCE, TOPIC)], [admin], ["https://o.example/"], anonymous=True))
 
 
@@ -38,13 +38,13 @@ def bearing(token: str, **headers: str) -> web.Request:
     return request({**LOCAL, "Authorization": f"Bearer {token}", **headers})
 
 
-def test_a_token_opens_what_it_grants(gate: Gate):
+def test_a_token_allows_what_it_grants(gate: Gate):
     gate.check_publisher(bearing(SOURCE), TOPIC)
     gate.check_ping(bearing(SOURCE), TOPIC)
     gate.check_admin(bearing(ADMIN, Origin="https://elsewhere.example"))
 
 
-def test_a_token_opens_nothing_else(gate: Gate):
+def test_a_token_allows_nothing_else(gate: Gate):
     for check, token in ((gate.check_publisher, ADMIN), (gate.check_ping, ADMIN)):
         with pytest.raises(Refusal, match="needs a token"):
             check(bearing(token), TOPIC)
@@ -52,25 +52,25 @@ def test_a_token_opens_nothing_else(gate: Gate):
         gate.check_admin(bearing(SOURCE))
 
 
-def test_once_there_are_tokens_nobody_is_let_in_without(gate: Gate):
+def test_once_there_are_tokens_a_request_needs_one(gate: Gate):
     with pytest.raises(Refusal):
         gate.check_publisher(request(LOCAL), TOPIC)
     assert not gate.is_admin(request(LOCAL))
 
 
-def test_open_topics_are_fetched_for_anybody_and_published_by_nobody(gate: Gate):
+def test_anybody_may_ping_open_topics_but_not_publish_on_them(gate: Gate):
     gate.check_ping(request(LOCAL, peer="192.0.2.1"), "https://o.example/feed")
     with pytest.raises(Refusal):
         gate.check_publisher(request(LOCAL), "https://o.example/feed")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "[::1]:8080", "127.0.0.1"])
-def test_a_local_program_does_everything_where_there_are_no_tokens(host: str):
+def test_without_tokens_a_local_program_may_do_everything(host: str):
     anonymous().check_publisher(request({"Host": host}), TOPIC)
     anonymous().check_admin(request({"Host": host}))
 
 
-def test_a_page_of_the_hub_itself_administers_and_does_not_publish():
+def test_a_page_of_the_hub_may_administer_but_not_publish():
     page = request({**LOCAL, "Origin": "http://127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"})
     anonymous().check_admin(page)
     with pytest.raises(Refusal):
@@ -95,18 +95,18 @@ def test_a_page_of_the_hub_itself_administers_and_does_not_publish():
         {"Via": "1.1 proxy"},
     ],
 )
-def test_a_strangers_page_and_a_proxy_are_no_local_admin(headers: dict[str, str]):
+def test_pages_of_other_sites_and_proxies_are_no_local_admins(headers: dict[str, str]):
     assert not anonymous().is_admin(request({**LOCAL, **headers}))
 
 
 @pytest.mark.parametrize(
     "name", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "["]
 )
-def test_a_hub_for_this_machine_has_no_other_name(gate: Gate, name: str):
+def test_a_local_hub_refuses_requests_for_another_host(gate: Gate, name: str):
     rebound = request({"Host": name, "Origin": f"http://{name}"})
     with pytest.raises(Refusal, match="answers to localhost"):
         anonymous().check_name(rebound)
-    gate.check_name(rebound)  # where there are tokens, a proxy may call it anything
+    gate.check_name(rebound)  # with tokens, a proxy may use any name
 
 
 def test_another_machine_is_not_local():

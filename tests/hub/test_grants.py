@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from rsnotify_hub.access.grants import Grant, Grants
-from rsnotify_hub.access.prefixes import is_granted
-from rsnotify_hub.configuration import Admin, Publisher
+from rsnotify_hub.access.topic_prefixes import is_granted
+from rsnotify_hub.config.configuration import AdminGrant, PublisherGrant
 
 
-def publisher(token: str, *topics: str) -> Publisher:
-    return Publisher(token_sha256=sha256(token.encode()).hexdigest(), topics=topics)
+def publisher(token: str, *topics: str) -> PublisherGrant:
+    return PublisherGrant(token_sha256=sha256(token.encode()).hexdigest(), topics=topics)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_a_prefix_grants_is_below_it_when_dots_are_resolved(prefix: str, en
 
 
 @given(prefix=ENDINGS, topic=ENDINGS)
-def test_what_does_not_begin_with_a_prefix_is_not_granted(prefix: str, topic: str):
+def test_a_topic_without_a_granted_prefix_is_not_granted(prefix: str, topic: str):
     if is_granted("https://a.example/" + prefix, "https://a.example/" + topic):
         assert topic.startswith(prefix)
 
@@ -91,7 +91,7 @@ def test_a_token_publishes_what_it_is_granted_and_nothing_else():
 
 
 def test_an_admin_administers_and_publishes_nothing():
-    grants = Grants(admins=[Admin(sha256(b"a" * 16).hexdigest())], anonymous=True)
+    grants = Grants(admins=[AdminGrant(sha256(b"a" * 16).hexdigest())], anonymous=True)
     assert grants.grant("a" * 16) == Grant(admin=True)
     assert grants.grant("b" * 16) == Grant()
     assert not grants.anonymous
@@ -105,5 +105,5 @@ def test_open_topics_are_served_and_open_to_nothing_but_pings():
     assert grants.grant("a" * 16) == Grant()
 
 
-def test_who_has_a_token_is_not_shown():
-    assert "a" * 64 not in repr((Publisher("a" * 64, ()), Admin("a" * 64)))
+def test_the_repr_of_a_grant_has_no_digest():
+    assert "a" * 64 not in repr((PublisherGrant("a" * 64, ()), AdminGrant("a" * 64)))

@@ -39,7 +39,7 @@ async def written(writer: GroupCommit, *texts: str | None) -> list[Any]:
     return results
 
 
-async def test_a_fault_in_what_one_asks_for_is_no_other_s(writer: GroupCommit):
+async def test_a_failing_operation_does_not_fail_the_others(writer: GroupCommit):
     one, wrong, other = await written(writer, "one", "no character: \udcff", "other")
     assert isinstance(wrong, UnicodeEncodeError)
     assert not isinstance(one, Exception)
@@ -47,6 +47,6 @@ async def test_a_fault_in_what_one_asks_for_is_no_other_s(writer: GroupCommit):
     assert await words(writer) == ["first", "one", "other"]
 
 
-async def test_what_the_database_refuses_is_refused_to_all_that_share_it(writer: GroupCommit):
+async def test_a_failing_transaction_fails_all_its_operations(writer: GroupCommit):
     assert [type(each) for each in await written(writer, "one", None)] == [StorageError] * 2
     assert await words(writer) == ["first"]

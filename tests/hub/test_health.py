@@ -34,7 +34,7 @@ async def test_a_hub_that_can_write_is_ready(hub: Client):
     assert await hub.get("readyz") == (200, "ready\n")
 
 
-async def test_who_asks_meanwhile_shares_one_check(disk: Disk):
+async def test_concurrent_requests_share_one_check(disk: Disk):
     readiness = Readiness(disk)  # type: ignore[arg-type]
     asking = [asyncio.create_task(readiness.check()) for _ in range(100)]
     await asyncio.wait(asking, timeout=0)
@@ -46,7 +46,7 @@ async def test_who_asks_meanwhile_shares_one_check(disk: Disk):
     assert disk.checks == 2
 
 
-async def test_a_store_that_hangs_is_not_ready_and_heals(disk: Disk):
+async def test_a_hanging_store_is_not_ready_until_it_recovers(disk: Disk):
     readiness = Readiness(disk, seconds=0.01)  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(StorageError, match="in time"):
@@ -58,7 +58,7 @@ async def test_a_store_that_hangs_is_not_ready_and_heals(disk: Disk):
     assert disk.checks == 2
 
 
-async def test_a_store_that_fails_is_not_ready_and_heals(disk: Disk):
+async def test_a_failing_store_is_not_ready_until_it_recovers(disk: Disk):
     readiness = Readiness(disk)  # type: ignore[arg-type]
     disk.turns.set()
     disk.error = StorageError("the disk is full")
@@ -68,7 +68,7 @@ async def test_a_store_that_fails_is_not_ready_and_heals(disk: Disk):
     await readiness.check()
 
 
-async def test_who_goes_away_does_not_end_the_check_of_others(disk: Disk):
+async def test_a_client_that_leaves_does_not_cancel_the_check(disk: Disk):
     readiness = Readiness(disk)  # type: ignore[arg-type]
     leaving, staying = (asyncio.create_task(readiness.check()) for _ in range(2))
     await asyncio.wait([leaving, staying], timeout=0)

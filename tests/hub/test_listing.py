@@ -48,7 +48,7 @@ async def test_pages_join_to_all_topics_the_newest_first(
         assert await pages(store, limit) == expected
 
 
-async def test_a_topic_that_gets_something_is_the_first_again(tmp_path: Path, clock: Clock):
+async def test_a_topic_that_changes_is_the_first_again(tmp_path: Path, clock: Clock):
     async with opened(tmp_path, clock) as store:
         await fill(store, clock, 5)
         clock.advance(microseconds=1)
@@ -90,9 +90,7 @@ async def test_a_page_of_ten_thousand_topics_takes_no_more_steps_than_of_a_hundr
     assert 0 < from_the_middle_of_many <= from_the_middle * 1.1
 
 
-async def test_data_of_the_format_without_an_order_of_topics_is_taken_over(
-    tmp_path: Path, clock: Clock
-):
+async def test_data_of_format_3_is_migrated(tmp_path: Path, clock: Clock):
     async with opened(tmp_path, clock) as store:
         await fill(store, clock, 3)
     with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, LogWatch, fragment
+from tests.hub.helpers import TOPIC, Callback, LogWatch, RunHub, fragment
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ from tests.hub.helpers import TOPIC, Callback, LogWatch, fragment
         ("127.1", "cannot be requested"),
     ],
 )
-async def test_a_private_callback_is_not_dialled(
+async def test_a_private_callback_is_not_connected_to(
     run_hub: RunHub, callback: Callback, watch: LogWatch, host: str, reason: str
 ):
     async with run_hub(allow_private_addresses=False) as hub:
@@ -31,14 +30,14 @@ async def test_a_private_callback_is_not_dialled(
     assert callback.requests == 0
 
 
-async def test_a_private_channel_is_not_dialled(run_hub: RunHub, callback: Callback):
+async def test_a_private_channel_is_not_connected_to(run_hub: RunHub, callback: Callback):
     async with run_hub(allow_private_addresses=False) as hub:
         status, reason = await hub.form(mode="publish", url=callback.url)
         assert (status, "loopback" in reason) == (502, True)
     assert callback.requests == 0
 
 
-async def test_a_subscription_from_more_careless_days_is_not_dialled_either(
+async def test_an_old_subscription_with_a_private_callback_is_not_connected_to(
     run_hub: RunHub, callback: Callback, watch: LogWatch
 ):
     async with run_hub() as hub:

@@ -1,4 +1,4 @@
-"""A real `rsnotify hub`: killed, restarted, stopped, and started wrongly."""
+"""A real `rsnotify hub` process: killed, restarted, stopped, and started with wrong options."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def acknowledged(source: aiohttp.ClientWebSocketResponse) -> float:
     return last
 
 
-async def test_what_was_acknowledged_outlives_kill_9(tmp_path: Path):
+async def test_acknowledged_fragments_survive_kill_9(tmp_path: Path):
     total = 0
     for _ in range(3):
         async with hub_process(tmp_path) as (hub, process):
@@ -58,7 +58,7 @@ async def test_what_was_acknowledged_outlives_kill_9(tmp_path: Path):
             assert total >= durable
             listener = await hub.listen(0)
             assert await heard(listener, total) == list(range(1, total + 1))
-            await listener.close()  # else the hub, as it ends, waits for its goodbye
+            await listener.close()  # otherwise the stopping hub waits for its close frame
             assert await ended(process, signal.SIGTERM) == 0
 
 
@@ -66,7 +66,7 @@ def kept(topics: Rows) -> int:
     return sum(row["kept"] for row in topics)
 
 
-async def test_subscriptions_and_cursors_outlive_kill_9(tmp_path: Path, callback: Callback):
+async def test_subscriptions_and_cursors_survive_kill_9(tmp_path: Path, callback: Callback):
     async with hub_process(tmp_path) as (hub, process):
         await hub.subscribe(callback, secret="s")
         for second in range(3):
@@ -75,7 +75,7 @@ async def test_subscriptions_and_cursors_outlive_kill_9(tmp_path: Path, callback
         await moved(hub, tmp_path, 3)
         callback.open.clear()
         await hub.accepted(fragment(3, 4))
-        await callback.delivery()  # it is not answered before the hub dies
+        await callback.delivery()  # not answered before the hub is killed
         await ended(process, signal.SIGKILL)
     callback.open.set()
     async with hub_process(tmp_path) as (hub, process):
@@ -95,7 +95,7 @@ async def moved(hub: Client, data: Path, position: int) -> None:
     database.close()
 
 
-async def test_a_hub_that_is_told_to_stop_says_goodbye(tmp_path: Path):
+async def test_a_stopping_hub_closes_its_websockets(tmp_path: Path):
     async with hub_process(tmp_path) as (hub, process):
         socket = await hub.listen()
         leaving = asyncio.create_task(socket.receive(timeout=PATIENCE))

@@ -41,14 +41,14 @@ async def steps_to_start(folder: Path) -> int:
     return steps
 
 
-async def test_a_start_reads_no_more_of_a_longer_log(tmp_path: Path):
+async def test_a_start_reads_the_same_for_a_longer_log(tmp_path: Path):
     await fill(tmp_path / "short", 100)
     await fill(tmp_path / "long", 5_000)
     short, long = [await steps_to_start(tmp_path / name) for name in ("short", "long")]
     assert long <= short + 2
 
 
-async def test_a_start_writes_nothing_where_there_is_nothing_to_change(tmp_path: Path):
+async def test_a_start_without_changes_writes_nothing(tmp_path: Path):
     """So a hub starts, and serves who reads, where its disk is full."""
     await fill(tmp_path, 10)
     disk = Disk()

@@ -1,4 +1,4 @@
-"""A busy run of a real hub, after which no secret is in anything that it wrote or answered."""
+"""A busy run of a real hub: no secret is in its files, logs or answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 from rsnotify.format.datetimes import parse_datetime
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment
 
-#: Every secret has this in it, so that one look finds any of them.
+#: Every secret contains this, so that one search finds them all.
 CANARY = "canary-bird"
 SOURCE, ADMIN, WRONG = (f"{CANARY}-{name}-token" for name in ("source", "admin", "wrong"))
 JWT_KEY = f"{CANARY}-jwt-key".ljust(32, "x")
@@ -32,14 +32,14 @@ WEB_TOKEN = jwt.encode(
     {"aud": AUDIENCE, "exp": int(time.time()) + 86_400, "rsnotify": GRANTS}, JWT_KEY, "HS256"
 )
 STALE = jwt.encode({"aud": AUDIENCE, "exp": 1, "rsnotify": GRANTS}, JWT_KEY, "HS256")
-#: Nor may the other forms of them be anywhere.
+#: Encoded forms of the secrets, which must not occur either.
 LEAKS = [CANARY, quote(CANARY + "/x", safe=""), *WEB_TOKEN.split("."), *STALE.split(".")]
 LEAKS = [leak for leak in LEAKS if leak != jwt.encode({}, JWT_KEY, "HS256").split(".")[0]]
 LEAKS += [sha256(secret.encode()).hexdigest() for secret in (SOURCE, ADMIN, WRONG)]
 
 
 class Run:
-    """A hub, and everything that came out of it."""
+    """A hub, and all its output."""
 
     def __init__(self, hub: Client, errors: list[str]) -> None:
         self.hub = hub
@@ -119,7 +119,7 @@ async def _keep(stream: asyncio.StreamReader, lines: list[str]) -> None:
 
 
 async def busy(run: Run, callback: Callback, folder: Path) -> None:
-    """Do what clients do, and what goes wrong with them."""
+    """Send the requests of clients, including failing ones."""
     secret_url = f"{callback.url}?{CANARY}=1"
     assert await run.subscribe(secret_url) == 202
     await callback.intent()
@@ -144,7 +144,7 @@ async def busy(run: Run, callback: Callback, folder: Path) -> None:
 
 
 async def rejected(run: Run) -> None:
-    """Ask for what is refused."""
+    """Send requests that are refused."""
     gone = f"http://127.0.0.1:1/?{CANARY}"
     for token in (WRONG, STALE):
         assert await run.publish(fragment(0, 1), token) == 403
@@ -169,13 +169,13 @@ async def raw(run: Run, sent: bytes) -> None:
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(sent)
     async with asyncio.timeout(PATIENCE):
-        assert await reader.read()  # it repeats to its sender what was wrong, to nobody else
+        assert await reader.read()  # only the sender receives the text at fault
     writer.close()
     await writer.wait_closed()
 
 
 async def act(run: Run) -> None:
-    """Do what an admin does, and read everything there is to read."""
+    """Send all requests of an admin, and read everything."""
     socket = await run.hub.listen(0)
     run.answers.append(await socket.receive_str(timeout=PATIENCE))
     async with run.hub.session.get(run.hub.url + "admin/openapi.json") as response:

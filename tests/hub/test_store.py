@@ -14,12 +14,12 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_hub.log.planning import plan
-from rsnotify_hub.log.recent import RECENT_BYTES
-from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.appending import plan_append
+from rsnotify_hub.log.recent_entries import RECENT_BYTES
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.store import Entry, Waiting
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.store import Backlog, LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import FOREVER, Listener, kept, logs, made, opened
@@ -39,7 +39,7 @@ async def test_a_log_is_the_same_after_reopening(tmp_path: Path, clock: Clock):
         assert before.size == sum(len(part.body) for part in parts)
 
 
-async def test_what_is_published_at_once_is_committed_together_and_in_order(
+async def test_concurrent_publications_are_committed_together_and_in_order(
     tmp_path: Path, clock: Clock
 ):
     parts = [made(second, second + 1) for second in range(50)]
@@ -49,7 +49,7 @@ async def test_what_is_published_at_once_is_committed_together_and_in_order(
         assert len(listener.batches) < 5
 
 
-async def test_the_same_fragment_is_kept_and_handed_on_once(tmp_path: Path, clock: Clock):
+async def test_the_same_fragment_is_stored_and_delivered_once(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, listener):
         for part in (made(0, 1), made(1, 2), made(0, 1)):
             await topics.publish(TOPIC, part)
@@ -73,7 +73,7 @@ async def test_a_heartbeat_replaces_the_heartbeat_before_it(tmp_path: Path, cloc
         assert await kept(topics) == [made(0, 1), made(1, 25)]
 
 
-async def test_a_heartbeat_that_says_nothing_new_is_dropped(tmp_path: Path, clock: Clock):
+async def test_a_heartbeat_that_does_not_extend_the_log_is_dropped(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, listener):
         await topics.publish(TOPIC, made(0, 5))
         await topics.publish(TOPIC, made(0, until=4))
@@ -89,14 +89,14 @@ async def test_a_heartbeat_after_a_loss_does_not_hide_it(tmp_path: Path, clock: 
 
 
 def test_heartbeats_of_one_batch_leave_only_the_last():
-    planned = plan(None, [made(0, 1), made(1, until=2), made(1, until=3), made(1, 4)])
+    planned = plan_append(None, [made(0, 1), made(1, until=2), made(1, until=3), made(1, 4)])
     assert planned.fragments == (made(0, 1), made(1, 4))
     assert planned.replacing is None
 
 
-async def test_a_log_is_trimmed_by_size_but_never_of_its_last(tmp_path: Path, clock: Clock):
+async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(tmp_path: Path, clock: Clock):
     size = len(made(0, 1).body)
-    small = Retention(size=3 * size, age=FOREVER.age)
+    small = LogRetention(size=3 * size, age=FOREVER.age)
     async with logs(tmp_path, clock, small) as (topics, _):
         for second in range(9):
             await topics.publish(TOPIC, made(second, second + 1))
@@ -109,7 +109,10 @@ async def test_a_log_is_trimmed_by_size_but_never_of_its_last(tmp_path: Path, cl
 
 
 async def test_a_log_is_trimmed_by_age(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock, Retention(size=10**9, age=timedelta(hours=1))) as (topics, _):
+    async with logs(tmp_path, clock, LogRetention(size=10**9, age=timedelta(hours=1))) as (
+        topics,
+        _,
+    ):
         await topics.publish(TOPIC, made(0, 1))
         clock.advance(minutes=40)
         await topics.publish(TOPIC, made(1, 2))
@@ -126,7 +129,7 @@ async def test_a_log_is_trimmed_by_age(tmp_path: Path, clock: Clock):
         assert await kept(topics) == [made(3, 4)]
 
 
-async def test_reading_from_memory_and_from_disk_give_the_same(tmp_path: Path, clock: Clock):
+async def test_reading_from_memory_equals_reading_from_disk(tmp_path: Path, clock: Clock):
     padding = RECENT_BYTES // 10
     parts = [made(second, second + 1, padding=padding) for second in range(30)]
     async with logs(tmp_path, clock) as (topics, listener):
@@ -139,7 +142,7 @@ async def test_reading_from_memory_and_from_disk_give_the_same(tmp_path: Path, c
         assert await kept(topics, since=second + 0.5) == parts[second:]
 
 
-async def test_what_came_late_is_replayed_too(tmp_path: Path, clock: Clock):
+async def test_a_late_fragment_is_replayed_too(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, _):
         for part in (made(5, 9), made(0, 5)):
             await topics.publish(TOPIC, part)
@@ -171,7 +174,7 @@ async def test_a_folder_belongs_to_one_hub(tmp_path: Path, clock: Clock):
         await store.check()
 
 
-async def test_a_folder_that_cannot_be_is_a_clear_error(tmp_path: Path, clock: Clock):
+async def test_an_unusable_folder_is_a_clear_error(tmp_path: Path, clock: Clock):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot use the folder"):
         SqliteStore(tmp_path / "file" / "data", FOREVER, clock)
@@ -190,7 +193,9 @@ async def test_data_of_another_format_is_refused(tmp_path: Path, clock: Clock):
         SqliteStore(tmp_path, FOREVER, clock)
 
 
-async def test_what_cannot_be_written_is_not_acknowledged_and_heals(tmp_path: Path, clock: Clock):
+async def test_a_failed_write_is_not_acknowledged_and_later_writes_succeed(
+    tmp_path: Path, clock: Clock
+):
     async with logs(tmp_path, clock) as (topics, listener):
         await topics.publish(TOPIC, made(0, 1))
         other = sqlite3.connect(tmp_path / "hub.sqlite", isolation_level=None)
@@ -208,21 +213,21 @@ async def test_what_cannot_be_written_is_not_acknowledged_and_heals(tmp_path: Pa
         assert [state.topic for state in await store.logs()] == [TOPIC]
 
 
-async def test_a_channel_that_fails_stops_neither_publishing_nor_the_others(
+async def test_a_failing_channel_affects_neither_publishing_nor_the_others(
     tmp_path: Path, clock: Clock
 ):
     class Broken(Listener):
-        def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+        def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
             raise RuntimeError("a bug")
 
     async with opened(tmp_path, clock) as store:
         listener = Listener()
-        topics = Topics(store, (Broken(), listener))
+        topics = TopicLogs(store, (Broken(), listener))
         await topics.publish(TOPIC, made(0, 1))
         assert listener.fragments == [made(0, 1)]
 
 
-async def test_a_deleted_log_begins_anew(tmp_path: Path, clock: Clock):
+async def test_publishing_after_a_deletion_begins_a_new_log(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, listener):
         before = [topics.publish(TOPIC, made(second, second + 1)) for second in range(3)]
         deleted = asyncio.create_task(topics.delete(TOPIC))
@@ -253,18 +258,18 @@ async def test_only_the_owner_of_the_data_reads_it(tmp_path: Path, clock: Clock)
             assert file.stat().st_mode & 0o077 == 0, file.name
 
 
-async def test_what_stands_after_each_of_many_places_is_counted(tmp_path: Path, clock: Clock):
+async def test_the_backlog_after_each_of_many_positions_is_counted(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, listener):
         for second in range(10):
             await topics.publish(TOPIC, made(second, second + 1))
             await topics.publish(TOPIC + "2", made(second, second + 1))
         places = [listener.batches[0][0].position, 0, listener.batches[18][0].position, 99, 0]
-        assert await topics.waiting(TOPIC, places) == [
-            Waiting(9, at(1)),
-            Waiting(10, at(0)),
-            Waiting(0, None),
-            Waiting(0, None),
-            Waiting(10, at(0)),
+        assert await topics.backlogs(TOPIC, places) == [
+            Backlog(9, at(1)),
+            Backlog(10, at(0)),
+            Backlog(0, None),
+            Backlog(0, None),
+            Backlog(10, at(0)),
         ]
 
 
@@ -282,7 +287,7 @@ PRAGMA user_version = 1;
 """
 
 
-async def test_data_of_the_format_before_is_taken_over(tmp_path: Path, clock: Clock):
+async def test_data_of_format_1_is_migrated(tmp_path: Path, clock: Clock):
     part = made(0, 1)
     database = sqlite3.connect(tmp_path / "hub.sqlite")
     database.executescript(FORMAT_1)
@@ -309,7 +314,7 @@ async def test_data_of_the_format_before_is_taken_over(tmp_path: Path, clock: Cl
         assert await store.subscriptions() == [Subscription(TOPIC, "c", "s", at(1), 7)]
 
 
-async def test_one_fragment_across_a_hole_is_found_behind_many_others(tmp_path: Path, clock: Clock):
+async def test_one_fragment_across_a_gap_is_found_behind_many_others(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, _):
         parts = [made(number, number + 0.5) for number in range(300)]
         await asyncio.gather(*[topics.publish(TOPIC, part) for part in [*parts, made(0, 400)]])
@@ -320,7 +325,7 @@ async def test_one_fragment_across_a_hole_is_found_behind_many_others(tmp_path: 
         assert await topics.changes(TOPIC, since=at(400)) == []
 
 
-async def test_how_far_a_broker_has_each_topic_is_kept(tmp_path: Path, clock: Clock):
+async def test_the_cursors_of_a_broker_are_kept(tmp_path: Path, clock: Clock):
     async with opened(tmp_path, clock) as store:
         assert await store.bridged("mqtt://a") == {}
         await store.bridge("mqtt://a", {"": 0, "one": 3})
@@ -332,7 +337,7 @@ async def test_how_far_a_broker_has_each_topic_is_kept(tmp_path: Path, clock: Cl
         assert await store.bridged("mqtt://b") == {"": 0}
 
 
-async def test_a_deleted_log_has_no_place_at_any_broker(tmp_path: Path, clock: Clock):
+async def test_deleting_a_log_deletes_its_cursors(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, _):
         await topics.publish(TOPIC, made(0, 1))
     async with opened(tmp_path, clock) as store:
@@ -341,7 +346,7 @@ async def test_a_deleted_log_has_no_place_at_any_broker(tmp_path: Path, clock: C
         assert await store.bridged("mqtt://a") == {"": 0, TOPIC + "2": 1}
 
 
-async def test_one_place_at_a_broker_can_be_forgotten(tmp_path: Path, clock: Clock):
+async def test_one_cursor_of_a_broker_can_be_deleted(tmp_path: Path, clock: Clock):
     async with opened(tmp_path, clock) as store:
         await store.bridge("mqtt://a", {"": 0, "one": 3, "two": 4})
         store.move_bridged("mqtt://a", "one", 5)
@@ -351,7 +356,7 @@ async def test_one_place_at_a_broker_can_be_forgotten(tmp_path: Path, clock: Clo
         assert await store.bridged("mqtt://a") == {"": 0, "two": 4}
 
 
-async def test_data_of_the_format_without_brokers_is_taken_over(tmp_path: Path, clock: Clock):
+async def test_data_of_format_2_is_migrated(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, _):
         await topics.publish(TOPIC, made(0, 1))
     with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rsnotify_hub.client import open_client
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.config.loading import load_configuration
+from rsnotify_hub.http.client import open_client
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.websub.pinging.pings import PingHandler
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
@@ -182,7 +182,14 @@ async def pinging(
         opened(folder, clock) as store,
         open_client(allow_private_addresses=True, seconds=PATIENCE) as client,
     ):
-        pings = PingHandler(Topics(store, ()), client, configuration, clock)
+        pings = PingHandler(
+            TopicLogs(store, ()),
+            client,
+            configuration.websub,
+            configuration.intake,
+            open_topics=configuration.access.open_topics,
+            clock=clock,
+        )
         yield pings.fetch
         await pings.close()
 
@@ -267,7 +274,7 @@ async def test_a_redirect_to_a_private_address_is_not_followed(
 
         async with serving(get) as url:
             monkeypatch.setattr(
-                "rsnotify_hub.client.refusal",
+                "rsnotify_hub.http.client.refusal",
                 lambda address: None if address == "127.0.0.1" else "it is private",
             )
             async with run_hub(allow_private_addresses=False) as hub:

@@ -12,10 +12,11 @@ import pytest
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.reader import read_document
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.selecting import cutting, sieve
-from rsnotify_hub.selecting.sieve import Sieve
+from rsnotify_hub.filtering import filter_cache as sieve
+from rsnotify_hub.filtering import filtered_reader as cutting
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     PATIENCE,
@@ -82,7 +83,7 @@ async def test_the_replay_is_filtered_too(hub: Client):
 async def test_a_replay_too_large_to_filter_is_sent_whole_and_live_fragments_are_filtered(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sieve, "_OLD_PER_SECOND", 0)
+    monkeypatch.setattr(sieve, "_OLD_BYTES_PER_SECOND", 0)
     for second in range(3):
         await hub.accepted(named(second, b=second + 1))
     socket, said = await listen(hub, MAPS, since=0)
@@ -96,14 +97,14 @@ async def test_nothing_of_the_selection_is_missed_or_repeated(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     total, chosen, lag = 150, random.Random(7), random.Random(7)
-    left = Sieve.left
+    left = FilterCache.filtered
 
-    async def lagging(self: Sieve, *args: Any, old: bool = False) -> list[Entry]:
+    async def lagging(self: FilterCache, *args: Any, old: bool = False) -> list[LogEntry]:
         for _ in range(0 if old else lag.choice([0, 0, 10, 50])):
             await asyncio.sleep(0)  # lets the others in between
         return await left(self, *args, old=old)
 
-    monkeypatch.setattr(Sieve, "left", lagging)
+    monkeypatch.setattr(FilterCache, "filtered", lagging)
 
     def body(second: int) -> bytes:
         name = "maps_a" if second % 3 == 0 else "b"
@@ -144,14 +145,14 @@ async def test_nothing_of_the_selection_is_missed_or_repeated(
 @pytest.fixture
 def lagging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """New fragments are filtered and sent only once this event is set."""
-    may, left = asyncio.Event(), Sieve.left
+    may, left = asyncio.Event(), FilterCache.filtered
 
-    async def wait(self: Sieve, *args: Any, old: bool = False) -> list[Entry]:
+    async def wait(self: FilterCache, *args: Any, old: bool = False) -> list[LogEntry]:
         if not old:
             await may.wait()
         return await left(self, *args, old=old)
 
-    monkeypatch.setattr(Sieve, "left", wait)
+    monkeypatch.setattr(FilterCache, "filtered", wait)
     return may
 
 
@@ -331,13 +332,13 @@ async def test_a_selection_continues_after_its_log_was_deleted(hub: Client):
 async def test_a_log_may_be_deleted_while_it_is_replayed(
     hub: Client, monkeypatch: pytest.MonkeyPatch, select: Any
 ):
-    may, read = asyncio.Event(), Topics.read
+    may, read = asyncio.Event(), TopicLogs.read
 
-    async def wait(self: Topics, *args: Any, **options: Any) -> list[Entry]:
+    async def wait(self: TopicLogs, *args: Any, **options: Any) -> list[LogEntry]:
         await may.wait()
         return await read(self, *args, **options)
 
-    monkeypatch.setattr(Topics, "read", wait)
+    monkeypatch.setattr(TopicLogs, "read", wait)
     await hub.accepted(named(0, maps_a=1))
     socket, _ = await listen(hub, select, since=0)
     await hub.admin("DELETE", f"topics/{topic_id(TOPIC)}")

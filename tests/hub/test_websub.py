@@ -10,8 +10,8 @@ import pytest
 
 from rsnotify.format.links import parse_links
 from rsnotify.format.reader import read_document
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.hub import open_hub
-from rsnotify_hub.settings.loading import load_configuration
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     TOPIC,
@@ -285,10 +285,10 @@ async def test_leases_end_without_any_traffic(
     async with open_hub(
         configuration, public_url="http://localhost/", anonymous=True, clock=clock
     ) as hub:
-        await hub.keep_house()
+        await hub.clean_up()
         assert len(await hub.store.subscriptions()) == 1
         clock.advance(seconds=60)
-        await hub.keep_house()
+        await hub.clean_up()
         assert await hub.store.subscriptions() == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from rsnotify.errors import WrongDocument
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.sqlite_writing import LogRetention
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import kept, logs, made
 
@@ -20,7 +20,7 @@ def content(body: bytes, second: float = 100) -> Fragment:
     return read_content(body, content_type="text/plain", received=at(second))
 
 
-async def test_a_newer_whole_content_takes_the_place_of_the_older(tmp_path: Path, clock: Clock):
+async def test_a_newer_whole_content_replaces_the_older(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, listener):
         for body in (b"one", b"two", b"two", b"one"):
             await topics.publish(TOPIC, content(body))
@@ -36,7 +36,7 @@ async def test_a_newer_whole_content_takes_the_place_of_the_older(tmp_path: Path
         assert [each.body for each in await kept(topics)] == [b"one"]
 
 
-async def test_of_whole_contents_at_once_only_the_last_is_kept(tmp_path: Path, clock: Clock):
+async def test_of_concurrent_whole_contents_only_the_last_is_kept(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, listener):
         bodies = [b"%d" % number for number in range(50)]
         await asyncio.gather(*[topics.publish(TOPIC, content(body)) for body in bodies])
@@ -44,7 +44,7 @@ async def test_of_whole_contents_at_once_only_the_last_is_kept(tmp_path: Path, c
         assert len(listener.fragments) < 5
 
 
-async def test_whole_contents_stand_in_the_order_they_came_whatever_the_clock_says(
+async def test_whole_contents_are_in_order_of_arrival_whatever_the_clock(
     tmp_path: Path, clock: Clock
 ):
     async with logs(tmp_path, clock) as (topics, listener):
@@ -55,15 +55,17 @@ async def test_whole_contents_stand_in_the_order_they_came_whatever_the_clock_sa
         assert [each.body for each in await kept(topics, since=9)] == [b"three"]
 
 
-async def test_a_whole_content_outlives_the_age_of_changes(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock, Retention(size=1, age=timedelta(hours=1))) as (topics, _):
+async def test_a_whole_content_is_kept_beyond_the_retention_of_changes(
+    tmp_path: Path, clock: Clock
+):
+    async with logs(tmp_path, clock, LogRetention(size=1, age=timedelta(hours=1))) as (topics, _):
         await topics.publish(TOPIC, content(b"one"))
         clock.advance(days=9)
         await topics.trim()
         assert [each.body for each in await kept(topics)] == [b"one"]
 
 
-async def test_a_topic_of_changes_takes_no_whole_content(tmp_path: Path, clock: Clock):
+async def test_a_topic_with_changes_accepts_no_whole_content(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, _):
         await topics.publish(TOPIC, made(0, 1))
         with pytest.raises(WrongDocument, match="about changes"):
@@ -71,7 +73,7 @@ async def test_a_topic_of_changes_takes_no_whole_content(tmp_path: Path, clock: 
         assert await kept(topics) == [made(0, 1)]
 
 
-async def test_nor_does_it_where_both_come_at_once(tmp_path: Path, clock: Clock):
+async def test_concurrent_changes_and_whole_content_do_not_mix(tmp_path: Path, clock: Clock):
     page, changes = content(b"an error page"), [made(0, 1), made(1, 2)]
     async with logs(tmp_path, clock) as (topics, listener):
         results = await asyncio.gather(
@@ -82,7 +84,7 @@ async def test_nor_does_it_where_both_come_at_once(tmp_path: Path, clock: Clock)
         assert await kept(topics) == listener.fragments == changes
 
 
-async def test_a_topic_may_turn_to_changes(tmp_path: Path, clock: Clock):
+async def test_a_topic_with_whole_content_may_change_to_changes(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, listener):
         await topics.publish(TOPIC, content(b"a page"))
         for part in (made(0, 1), made(1, 2)):

@@ -19,8 +19,8 @@ from rsnotify.runtime.mqtt.connect import BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.topics import parse_broker
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
 
@@ -50,13 +50,13 @@ async def publish(connection: BrokerConnection, topic: str, payload: bytes) -> N
 @asynccontextmanager
 async def subscribed(url: str, topic: str = "#", **options: Any) -> AsyncIterator[Inbox]:
     inbox = Inbox()
-    async with connect(parse_broker(url), take=inbox, **options) as connection:
+    async with connect(parse_broker(url), on_message=inbox, **options) as connection:
         await connection.subscribe(topic)
         yield inbox
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-async def test_what_is_published_arrives_and_is_retained(
+async def test_a_published_message_arrives_and_is_retained(
     mosquitto: Mosquitto, version: str
 ) -> None:
     broker = parse_broker(mosquitto.url)
@@ -73,7 +73,7 @@ async def test_what_is_published_arrives_and_is_retained(
             assert (message.content_type, message.channel) == told
 
 
-async def test_many_large_messages_come_whole_and_in_order(mosquitto: Mosquitto) -> None:
+async def test_many_large_messages_arrive_complete_and_in_order(mosquitto: Mosquitto) -> None:
     bodies = [bytes([number % 256]) * (number * 1000) for number in range(1, 200)]
     async with (
         subscribed(mosquitto.url) as inbox,
@@ -95,7 +95,7 @@ async def test_it_goes_over_a_websocket_too(tmp_path: Path) -> None:
             assert (await inbox.next()).payload == b"x" * 20_000
 
 
-async def test_a_broker_is_told_from_an_impostor(tmp_path: Path) -> None:
+async def test_a_broker_with_a_wrong_certificate_is_refused(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
     certificate, key = ours.certificate("broker.example")
     settings = f"cafile {ours.file}\ncertfile {certificate}\nkeyfile {key}"
@@ -136,7 +136,7 @@ async def enter(url: str, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-async def test_a_login_that_is_refused_is_told_with_what_to_correct(
+async def test_the_error_for_a_refused_login_says_what_to_correct(
     tmp_path: Path, version: str
 ) -> None:
     async with Mosquitto(tmp_path, users={"hub": "hunter2"}) as mosquitto:
@@ -154,7 +154,7 @@ async def test_a_login_that_is_refused_is_told_with_what_to_correct(
         assert "hunter" not in repr(login)
 
 
-async def test_what_the_acl_forbids_is_told_and_the_connection_stays(tmp_path: Path) -> None:
+async def test_a_forbidden_topic_is_an_error_and_the_connection_stays_open(tmp_path: Path) -> None:
     acl = "topic read rsnotify/#\ntopic write mine/#\n"
     async with (
         Mosquitto(tmp_path, acl=acl) as mosquitto,
@@ -177,34 +177,36 @@ async def test_a_message_that_is_too_large_is_not_sent(tmp_path: Path) -> None:
         await publish(connection, "t", b"x" * 1000)
 
 
-async def test_what_comes_while_one_is_away_waits_in_the_session(mosquitto: Mosquitto) -> None:
+async def test_the_session_keeps_messages_while_the_client_is_away(mosquitto: Mosquitto) -> None:
     session = BrokerSession("a-destination", 3600)
     inbox = Inbox()
     broker = parse_broker(mosquitto.url)
-    async with connect(broker, session=session, take=inbox) as connection:
-        assert not connection.resumed
+    async with connect(broker, session=session, on_message=inbox) as connection:
+        assert not connection.session_present
         await connection.subscribe("t")
     async with connect(broker) as source:
         for number in range(5):
             await publish(source, "t", str(number).encode())
-    async with connect(broker, session=session, take=inbox) as connection:
-        assert connection.resumed
+    async with connect(broker, session=session, on_message=inbox) as connection:
+        assert connection.session_present
         assert [(await inbox.next()).payload for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_what_was_not_acknowledged_comes_again(mosquitto: Mosquitto) -> None:
+async def test_an_unacknowledged_message_is_sent_again(mosquitto: Mosquitto) -> None:
     session = BrokerSession("a-hub", 3600)
     broker = parse_broker(mosquitto.url)
     async with connect(broker) as source:
         inbox = Inbox()
-        async with connect(broker, session=session, take=inbox, by_hand=True) as connection:
+        async with connect(
+            broker, session=session, on_message=inbox, manual_ack=True
+        ) as connection:
             await connection.subscribe("t")
             await publish(source, "t", b"one")
             await publish(source, "t", b"two")
             connection.acknowledge(await inbox.next())
             assert (await inbox.next()).payload == b"two"
         inbox = Inbox()
-        async with connect(broker, session=session, take=inbox, by_hand=True):
+        async with connect(broker, session=session, on_message=inbox, manual_ack=True):
             assert (await inbox.next()).payload == b"two"
 
 
@@ -216,7 +218,7 @@ async def test_a_broker_that_stops_is_missed_at_once(mosquitto: Mosquitto) -> No
                 await connection.lost()
 
 
-async def test_a_lost_connection_fails_what_is_under_way(mosquitto: Mosquitto) -> None:
+async def test_a_lost_connection_fails_pending_publications(mosquitto: Mosquitto) -> None:
     async with connect(parse_broker(mosquitto.url)) as connection:
         mosquitto.pause()
         future = await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
@@ -242,7 +244,9 @@ async def test_a_broker_that_answers_nothing_any_more_is_missed(
                 await connection.lost()
 
 
-async def test_who_waits_for_room_hears_of_the_end(mosquitto: Mosquitto) -> None:
+async def test_a_lost_connection_fails_callers_that_wait_for_the_send_quota(
+    mosquitto: Mosquitto,
+) -> None:
     async def flood(connection: BrokerConnection) -> None:
         while True:
             await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
@@ -256,7 +260,7 @@ async def test_who_waits_for_room_hears_of_the_end(mosquitto: Mosquitto) -> None
     assert all(isinstance(result, Unavailable) for result in results)
 
 
-async def test_nobody_there_is_one_sentence(mosquitto: Mosquitto) -> None:
+async def test_an_unreachable_broker_is_one_sentence(mosquitto: Mosquitto) -> None:
     await mosquitto.stop()
     with pytest.raises(Unavailable, match=rf"{mosquitto.url}: cannot connect"):
         await enter(mosquitto.url)
@@ -272,7 +276,7 @@ async def test_it_connects_by_the_socket_that_it_is_given(mosquitto: Mosquitto) 
 
 @asynccontextmanager
 async def saying(answer: bytes) -> AsyncIterator[str]:
-    """A server that says this to whoever connects."""
+    """A server that sends these bytes to every client."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -373,7 +377,7 @@ async def test_a_broker_that_had_only_just_begun_is_spoken_to_in_the_newer_versi
         b"\xff\xff\xff\xff\xff",
     ],
 )
-async def test_a_broker_that_is_none_is_told(answer: bytes) -> None:
+async def test_a_server_that_is_no_broker_is_an_error(answer: bytes) -> None:
     async with saying(answer) as url:
         with pytest.raises(Unavailable):
             async with asyncio.timeout(PATIENCE), connect(parse_broker(url)) as connection:

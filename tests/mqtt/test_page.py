@@ -8,9 +8,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
-from rsnotify.runtime.mqtt.names import channel_name
 from rsnotify_hub.settings.loading import load_configuration
+
+from rsnotify.runtime.mqtt.topics import channel_topic
 from tests.certificates import Authority
 from tests.mosquitto import Mosquitto
 from tests.reader import ROOT, Reader, fences_of, lines_of
@@ -66,7 +66,7 @@ async def test_every_command_and_program_of_the_page_works(tmp_path: Path) -> No
             "https://source.example": "http://127.0.0.1:8000",
             "mqtts://broker.example": f"mqtts://localhost:{broker.port}",
         }
-        # The Source names the broker, which is a stranger's then.
+        # The Source names the broker, so its address is untrusted.
         trusted = {"SSL_CERT_FILE": authority.file, "RSNOTIFY_FOLLOW_ALLOW_PRIVATE_ADDRESSES": "1"}
         with Reader(tmp_path / "here", known, trusted) as reader:
             (reader.folder / "ca.pem").symlink_to(authority.file)
@@ -93,7 +93,7 @@ def test_the_page_configures_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert load_configuration("hub.toml").mqtt_url == "mqtts://broker.example"
 
 
-def test_the_three_brokers_are_told_the_same_rights() -> None:
+def test_the_three_brokers_are_configured_with_the_same_rights() -> None:
     rights = documented()
     assert {user for user, _, _ in rights} == {"hub", "source", "subscriber"}
     assert of_emqx() == rights
@@ -106,7 +106,7 @@ def test_the_rights_of_the_page_are_those_that_we_ship() -> None:
 
 
 def test_a_source_may_write_the_name_of_its_own_channel_and_nothing_else() -> None:
-    name = channel_name("https://source.example/data/channel.xml", "")
+    name = channel_topic("https://source.example/data/channel.xml", "")
     assert {right for right in documented() if right[0] == "source"} == {
         ("source", "publish", f"rsnotify/{name}"),
         ("source", "publish", f"rsnotify-in/{name}"),

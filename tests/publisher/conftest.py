@@ -1,4 +1,4 @@
-"""Fixtures of the publisher's tests; what they are made of is in `helpers`."""
+"""Fixtures of the publisher's tests; their classes are in `helpers`."""
 
 from __future__ import annotations
 

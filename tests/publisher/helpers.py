@@ -1,4 +1,4 @@
-"""What the tests of the publisher share: a hub that keeps what it is sent, and quick options."""
+"""Shared by the tests of the publisher: a hub that keeps fragments, a Source process, options."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class FakeHub:
     async def keep(self, body: bytes) -> Document:
         fragment = read_document(body)
         async with self._news:
-            told = fragment.capability == Capability.FRAMEWORK_NOTIFICATION
-            (self.notices if told else self.fragments).append(fragment)
+            is_notice = fragment.capability == Capability.FRAMEWORK_NOTIFICATION
+            (self.notices if is_notice else self.fragments).append(fragment)
             self._news.notify_all()
         return fragment
 
@@ -159,7 +159,7 @@ async def serving(app: web.Application) -> AsyncIterator[str]:
 
 
 def chain_of(fragments: list[Document]) -> list[tuple[Instant, Instant]]:
-    """Check that fragments follow on each other without a hole, and return their intervals."""
+    """Check that fragments follow on each other without a gap, and return their intervals."""
     intervals = []
     through = fragments[0].from_
     for fragment in fragments:
@@ -235,7 +235,7 @@ class SourceProcess:
             (str(entry.change), entry.uri.removeprefix(self.url)) for entry in document.resources
         ]
 
-    def told(self, change: str, name: str) -> None:
+    def wait_for_change(self, change: str, name: str) -> None:
         """Wait until a change stands in the open Change List."""
         eventually(lambda: (change, name) in self.changes())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher.dumps import DumpWriter, Package
+from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"
@@ -31,7 +31,7 @@ def pack(
     check: Callable[[], None] = lambda: None,
     resources: list[Resource] | None = None,
     **bounds: int,
-) -> list[Package]:
+) -> list[WrittenPackage]:
     """Pack a set of resources, given by the last part of their URIs."""
     return writer(folder, **bounds).resource_packages(
         STEM,
@@ -43,7 +43,7 @@ def pack(
     )
 
 
-def manifest(folder: Path, package: Package) -> Document:
+def manifest(folder: Path, package: WrittenPackage) -> Document:
     """Read the manifest of a package, which is the same within it and beside it."""
     with zipfile.ZipFile(folder / package.files[0]) as zip:
         within = zip.read("manifest.xml")
@@ -51,7 +51,7 @@ def manifest(folder: Path, package: Package) -> Document:
     return read_document(within)
 
 
-def unpacked(folder: Path, packages: list[Package]) -> dict[str, bytes]:
+def unpacked(folder: Path, packages: list[WrittenPackage]) -> dict[str, bytes]:
     """Read what packages hold by their manifests, each member of them once."""
     found: dict[str, bytes] = {}
     for package in packages:

@@ -90,7 +90,7 @@ class Published:
     def keeps(self, uris: list[str], kind: str = "changelist") -> bool:
         """Whether some document of a kind, live or in the archive, is among these."""
         with self.publisher.source.open_journal() as journal:
-            kept = {BASE + volume.files[0] for volume in journal.volumes(kind)}
+            kept = {BASE + volume.files[0] for volume in journal.finished(kind)}
         return not kept.isdisjoint(uris)
 
     def offered(self) -> dict[str | None, str]:
@@ -105,7 +105,7 @@ def names(documents: list[Document]) -> list[str]:
 
 
 def join(documents: list[Document]) -> None:
-    """Check that Change Lists or Dumps follow on each other without a hole."""
+    """Check that Change Lists or Dumps follow on each other without a gap."""
     for before, after in pairwise(documents):
         assert before.until == after.from_
 

@@ -1,4 +1,4 @@
-"""What is closed: how it stands in indexes and archives, and how it leaves them."""
+"""Closed documents: how indexes and archives list them, and when they are dropped."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from rsnotify.format.model import Resource
 from rsnotify.runtime.processes import free_port
 from rsnotify_publisher import Publisher
+from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
-from rsnotify_publisher.library.archives import Archives
 from tests.publisher.helpers import BASE, Clock, eventually
 from tests.publisher.published import QUIET, Published, join, names
 
@@ -126,7 +126,7 @@ def test_what_was_closed_is_offered_for_the_stated_time_and_lingers_as_a_file(
         eventually(lambda: not any(source.has(uri) for uri in closed))
 
 
-def test_old_changes_leave_the_open_list_too_where_little_happens(tmp_path: Path) -> None:
+def test_old_changes_leave_the_open_list_even_if_few_come(tmp_path: Path) -> None:
     source = Published(tmp_path, replace(QUIET, keep="1 h", linger=0, resource_list_every=0.05))
     with source:
         source.update("a")
@@ -217,37 +217,37 @@ def test_an_archive_that_outgrows_a_document_gets_an_index(tmp_path: Path) -> No
     assert names([*lists, source.read("changelist.xml")]) == [str(n) for n in range(30)]
 
 
-def test_readers_never_find_a_hole_between_index_and_archive(tmp_path: Path) -> None:
+def test_readers_never_find_a_gap_between_index_and_archive(tmp_path: Path) -> None:
     options = replace(QUIET, rotate="60 changes", max_entries=10, refresh=0.001)
     source = Published(tmp_path, options)
-    holes: list[object] = []
+    gaps: list[object] = []
     done = threading.Event()
 
-    def look() -> None:
+    def read_documents() -> None:
         while not done.is_set():
             top = source.read("changelist.xml")
             archive = source.parts("changelist-archive.xml")
             covered = {entry.until for part in archive for entry in part.resources} | {origin}
             if top.from_ not in covered:
-                holes.append(top.from_)
+                gaps.append(top.from_)
             if top.index:
                 last = source.read(top.resources[-1].uri)
                 # What has left the open part this moment, the next look at the index tells.
                 again = source.read("changelist.xml")
-                told = again.resources[-1].from_ if again.index else again.from_
+                reported = again.resources[-1].from_ if again.index else again.from_
                 assert last.from_ is not None
-                assert told is not None
-                if last.from_ > told:
-                    holes.append((last.from_, told))
+                assert reported is not None
+                if last.from_ > reported:
+                    gaps.append((last.from_, reported))
 
     with source:
         origin = source.read("changelist.xml").from_
-        looking = threading.Thread(target=look)
-        looking.start()
+        reading = threading.Thread(target=read_documents)
+        reading.start()
         source.update(*range(400))
         done.set()
-        looking.join()
-    assert holes == []
+        reading.join()
+    assert gaps == []
     assert len(source.parts("changelist-archive.xml")) > 1
 
 
@@ -301,7 +301,7 @@ def test_what_is_off_is_not_offered(tmp_path: Path) -> None:
     assert source.read("resourcelist.xml").link("archives") is None
 
 
-def test_an_archive_that_is_turned_off_goes(tmp_path: Path) -> None:
+def test_an_archive_is_removed_when_it_is_turned_off(tmp_path: Path) -> None:
     options = replace(QUIET, resource_list_archive=True, resource_list_every=0.05, linger=0)
     source = Published(tmp_path, options)
     with source:
@@ -325,7 +325,7 @@ def test_temporary_files_that_a_crash_left_go_at_once(tmp_path: Path) -> None:
         assert not list(source.folder.rglob(".*.tmp"))
 
 
-def test_what_is_removed_just_now_is_written_anew_only_after_that(tmp_path: Path) -> None:
+def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path) -> None:
     name = "resourcesync/changedump-20200101T000000000000Z.xml"
     source = Published(tmp_path).publisher.source
     recorder = Recorder(source.open_journal, lambda: None)
@@ -348,7 +348,7 @@ def test_what_is_removed_just_now_is_written_anew_only_after_that(tmp_path: Path
     with Slow(source.folder / "journal.sqlite3", BASE) as journal:
         with journal.transaction():
             journal.discard([name])
-        archives.retire(journal, source.clock() + 10**9)
+        archives.delete_discarded(journal, source.clock() + 10**9)
     writing.join()
     recorder.close()
     assert (source.documents_folder / name).exists()

@@ -20,7 +20,7 @@ async def fetched(_: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ({"folder": None}, "folder is of type NoneType; give the path of a folder"),
         ({"base_url": Path("source")}, "base_url is of type PosixPath; give a URL"),
@@ -32,11 +32,11 @@ async def fetched(_: str) -> bytes:
         ({"resources": []}, "resources is of type list; give a function"),
     ],
 )
-def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], said: str) -> None:
+def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], expected: str) -> None:
     arguments: dict[str, Any] = {"folder": "state", "base_url": BASE} | given
     with pytest.raises(ConfigurationError) as caught:
         Publisher(arguments.pop("folder"), arguments.pop("base_url"), **arguments)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_so_are_the_sets_of_a_source_description(tmp_path: Path) -> None:
@@ -58,6 +58,6 @@ def test_a_change_that_is_none_is_refused_with_those_that_there_are(
     tmp_path: Path, change: Any
 ) -> None:
     one = Resource(BASE + "one", change=change)
-    said = "give one of created, updated, deleted"
-    with Publisher(tmp_path, BASE) as publisher, pytest.raises(ConfigurationError, match=said):
+    expected = "give one of created, updated, deleted"
+    with Publisher(tmp_path, BASE) as publisher, pytest.raises(ConfigurationError, match=expected):
         publisher.record([one])

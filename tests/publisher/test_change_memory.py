@@ -33,13 +33,13 @@ class Memory:
         self.url = url
         self._session = session
 
-    async def ask(self, query: str = "") -> tuple[int, str]:
+    async def request_page(self, query: str = "") -> tuple[int, str]:
         async with self._session.get(f"{self.url}/{MEMORY}{query}") as answer:
             assert answer.charset or answer.status == 200
             return answer.status, await answer.text()
 
     async def page(self, query: str = "") -> Document:
-        status, text = await self.ask(query)
+        status, text = await self.request_page(query)
         assert status == 200, text
         return read_document(text.encode())
 
@@ -71,7 +71,7 @@ async def remembering(
 
 
 def joined(pages: list[Document]) -> list[Resource]:
-    """Check that pages join without a hole, and return all their entries."""
+    """Check that pages join without a gap, and return all their entries."""
     for one, following in pairwise(pages):
         assert following.from_ == (one.until or one.resources[-1].changed_at)
     return [entry for page in pages for entry in page.resources]
@@ -163,7 +163,7 @@ async def test_what_is_no_longer_known_is_gone_with_a_sentence(tmp_path: Path) -
         assert change.datetime is not None
         beginning = (await memory.page()).from_
         assert beginning is not None
-        status, text = await memory.ask(f"?since={format_datetime(beginning - SECOND)}")
+        status, text = await memory.request_page(f"?since={format_datetime(beginning - SECOND)}")
     assert status == 410
     assert f"since {format_datetime(beginning)} only" in text
     assert BASE + "resourcelist.xml" in text
@@ -181,7 +181,7 @@ async def test_what_retention_dropped_is_gone(tmp_path: Path) -> None:
         query = f"?since={format_datetime(changes[0].datetime)}"
         documents = memory.publisher.source.documents_folder
         await asyncio.to_thread(eventually, lambda: archived(documents) == 1)
-        assert (await memory.ask(query))[0] == 410
+        assert (await memory.request_page(query))[0] == 410
         pages = await memory.walk(await memory.page())
     assert [entry.uri for entry in joined(pages)][-1] == changes[-1].uri
 
@@ -203,7 +203,7 @@ async def test_a_question_that_makes_no_sense_is_answered_by_one_sentence(
     tmp_path: Path, query: str, named: str
 ) -> None:
     async with remembering(tmp_path) as memory:
-        status, text = await memory.ask(query)
+        status, text = await memory.request_page(query)
     assert status == 400
     assert text.startswith(named)
     assert text.count("\n") == 1
@@ -220,7 +220,7 @@ async def test_every_w3c_datetime_is_understood(tmp_path: Path) -> None:
         assert [e.uri for e in (await memory.since(begin)).resources] == [change.uri]
 
 
-async def test_a_page_is_sent_once_to_who_has_it(tmp_path: Path) -> None:
+async def test_a_client_that_has_a_page_gets_a_304(tmp_path: Path) -> None:
     async with remembering(tmp_path) as memory, aiohttp.ClientSession() as session:
         await memory.record(1)
         url = f"{memory.url}/{MEMORY}"

@@ -1,4 +1,4 @@
-"""A Source whose set and contents come from callbacks: nothing of it is kept, or held."""
+"""A Source whose set and contents come from callbacks: the publisher keeps neither."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_memory_does_not_grow_with_the_database() -> None:
     assert many - few < 12
 
 
-def test_the_resource_list_shows_what_the_source_says(tmp_path: Path) -> None:
+def test_the_resource_list_shows_the_set_of_the_source(tmp_path: Path) -> None:
     held = {"b": 1, "a": 2}
 
     def resources() -> Iterator[Resource]:
@@ -68,8 +68,8 @@ def test_the_resource_list_shows_what_the_source_says(tmp_path: Path) -> None:
 
 def test_what_belongs_to_a_change_alone_is_left_out(tmp_path: Path) -> None:
     links = (Link(Rel.PATCH, BASE + "diff"), Link(Rel.MEMENTO, BASE + "a/1"))
-    told = Resource(BASE + "a", change=ChangeType.UPDATED, links=links)
-    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=lambda: [told])
+    reported = Resource(BASE + "a", change=ChangeType.UPDATED, links=links)
+    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=lambda: [reported])
     with publisher:
         assert publisher.wait_published(PATIENCE)
     (entry,) = read(publisher, "resourcelist.xml").resources
@@ -77,7 +77,7 @@ def test_what_belongs_to_a_change_alone_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", ["at once", "in the middle", "with a bad resource"])
-def test_a_database_that_fails_costs_nothing_but_the_resource_list(
+def test_a_database_that_fails_only_delays_the_resource_list(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
     broken = True
@@ -94,7 +94,7 @@ def test_a_database_that_fails_costs_nothing_but_the_resource_list(
     with publisher:
         publisher.updated(BASE + "a")
         changed = publisher.source.documents_folder / "changelist.xml"
-        eventually(lambda: "tried again" in caplog.text)
+        eventually(lambda: "retrying" in caplog.text)
         eventually(lambda: changed.exists() and b"/a<" in changed.read_bytes())
         assert not (changed.parent / "resourcelist.xml").exists()
         broken = False
@@ -109,10 +109,10 @@ def test_a_resource_whose_content_is_gone_is_not_dumped_once_it_was_deleted(
     def resources() -> Iterator[Resource]:
         for name in ("a", "b", "c"):
             yield Resource(BASE + name)
-        if is_told:
+        if is_recorded:
             publisher.deleted(BASE + "b")
 
-    is_told = False
+    is_recorded = False
 
     def content(uri: str) -> bytes | None:
         return None if uri.endswith("b") else b"x"
@@ -128,7 +128,7 @@ def test_a_resource_whose_content_is_gone_is_not_dumped_once_it_was_deleted(
     with publisher:
         eventually(lambda: "b was not deleted, but `content` has nothing for it" in caplog.text)
         assert not dump.exists()
-        is_told = True
+        is_recorded = True
         eventually(dump.exists)
     (package,) = read(publisher, "resourcedump.xml").resources
     (contents,) = [link.href for link in package.links if link.rel == Rel.CONTENTS]
@@ -137,10 +137,10 @@ def test_a_resource_whose_content_is_gone_is_not_dumped_once_it_was_deleted(
 
 
 def test_a_callback_may_record_while_the_publisher_closes(tmp_path: Path) -> None:
-    asked, started = threading.Event(), threading.Event()
+    requested, started = threading.Event(), threading.Event()
 
     def resources() -> Iterator[Resource]:
-        asked.set()
+        requested.set()
         started.wait(PATIENCE)
         eventually(publisher._lock.locked)  # by `close`, which waits for what is under way
         yield Resource(publisher.updated(BASE + "a").uri)
@@ -148,7 +148,7 @@ def test_a_callback_may_record_while_the_publisher_closes(tmp_path: Path) -> Non
     publisher = Publisher(tmp_path, BASE, options=QUICK, resources=resources)
     publisher.start()
     started.set()
-    assert asked.wait(PATIENCE)
+    assert requested.wait(PATIENCE)
     closing = threading.Thread(target=publisher.close, daemon=True)
     closing.start()
     closing.join(PATIENCE)

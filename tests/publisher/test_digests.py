@@ -1,4 +1,4 @@
-"""The sum over the set in the journal, whatever was recorded, and what is told of it."""
+"""The sum over the set in the journal, whatever was recorded, and the digest that is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rsnotify.format.digest import SetDigest, SetSum, set_digest
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher import Options, Publisher, Record
-from rsnotify_publisher.framework import Notices
+from rsnotify_publisher.framework import FrameworkNotices
 from rsnotify_publisher.journal import Journal
 from tests.publisher.helpers import BASE, QUICK, FakeHub
 from tests.publisher.test_journal import VERSION_1
@@ -78,7 +78,7 @@ def test_a_batch_larger_than_a_page_is_summed_up_once_for_each_resource(path: Pa
         assert digest.count == 1_500
 
 
-def test_two_processes_that_record_in_turn_keep_one_sum(path: Path) -> None:
+def test_two_processes_that_record_alternately_keep_one_sum(path: Path) -> None:
     with Journal(path, BASE) as one, Journal(path, BASE) as other:
         record(one, put("a"), put("b"))
         record(other, put("b", "sha-256:" + "cd" * 32), put("c"))
@@ -102,7 +102,7 @@ def test_of_a_transaction_that_failed_nothing_is_in_the_sum(path: Path) -> None:
         assert journal.state().sum == before
 
 
-def test_pruning_and_new_validators_leave_the_sum_alone(path: Path) -> None:
+def test_pruning_and_new_validators_do_not_change_the_sum(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"), put("b"))
         before = journal.state()
@@ -136,14 +136,14 @@ def test_a_journal_of_the_version_before_is_summed_up_once(path: Path) -> None:
         assert journal.state() == before
 
 
-def test_what_is_told_of_documents_says_nothing_of_the_set(path: Path) -> None:
+def test_notices_of_documents_have_no_digest(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"))
         assert journal.state().digest is not None
-        assert Notices(journal).state().digest is None
+        assert FrameworkNotices(journal).state().digest is None
 
 
-def test_nothing_is_said_of_a_set_with_a_resource_without_such_a_hash(path: Path) -> None:
+def test_a_set_with_a_resource_without_a_hash_has_no_digest(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"), put("b", "md5:" + "0" * 32))
         assert journal.state().digest is None
@@ -155,7 +155,7 @@ def _digest_of(journal: Journal) -> tuple[str]:
     return (summed_up(journal).split()[2],)
 
 
-def test_nothing_is_said_of_a_set_that_the_source_knows_itself(path: Path) -> None:
+def test_a_set_that_the_source_returns_has_no_digest(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"))
         with journal.transaction():
@@ -164,7 +164,7 @@ def test_nothing_is_said_of_a_set_that_the_source_knows_itself(path: Path) -> No
         assert journal.state().digest is None
 
 
-async def test_a_heartbeat_says_what_the_set_is(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_heartbeat_has_the_digest_of_the_set(tmp_path: Path, hub: FakeHub) -> None:
     options = replace(QUICK, heartbeat=0.05)
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
         change = await publisher.acreated(BASE + "a", hash=HASH)
@@ -183,10 +183,10 @@ def _is_heartbeat(fragment: Document) -> bool:
     return not fragment.resources and fragment.capability == Capability.CHANGE_NOTIFICATION
 
 
-async def test_a_source_that_is_never_quiet_says_it_with_its_changes(
+async def test_a_source_that_is_never_quiet_sends_the_digest_with_changes(
     tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify_publisher.push.feed._DIGEST_EVERY", 600)
+    monkeypatch.setattr("rsnotify_publisher.push.hub_feed._DIGEST_EVERY", 600)
     options = Options(heartbeat=600, grace=5)
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
         await publisher.arecord([put("a").resource, put("b").resource])
@@ -200,7 +200,7 @@ async def test_a_source_that_is_never_quiet_says_it_with_its_changes(
     assert set_digest(second) is None, "not with each of many changes a second"
 
 
-async def test_a_hub_that_lags_is_told_only_where_all_changes_end(
+async def test_a_lagging_hub_gets_the_digest_only_with_the_last_change(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     options = replace(QUICK, fragment_entries=2)
@@ -209,7 +209,7 @@ async def test_a_hub_that_lags_is_told_only_where_all_changes_end(
         await publisher.arecord([put(name).resource for name in "abcde"])
         hub.answering.set()
         await hub.has(BASE + "e")
-    told = [set_digest(one) for one in hub.fragments if one.resources]
-    assert told[:-1] == [None] * (len(told) - 1)
-    assert told[-1] is not None
-    assert told[-1].count == 5
+    reported = [set_digest(one) for one in hub.fragments if one.resources]
+    assert reported[:-1] == [None] * (len(reported) - 1)
+    assert reported[-1] is not None
+    assert reported[-1].count == 5

@@ -1,4 +1,4 @@
-"""How a Source is found: the well-known URI, links of resources, robots.txt (core §6.3)."""
+"""How a Source is discovered: the well-known URI, links of resources, robots.txt (core §6.3)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_robots_txt_of_the_folder_is_a_resource_like_any_other(
     assert entry.uri == process.url + "robots.txt"
 
 
-def test_robots_txt_stands_at_the_host_whatever_the_base_url(
+def test_robots_txt_is_at_the_host_whatever_the_base_url(
     folder: Path, source: Start, unused_tcp_port: int
 ) -> None:
     (folder / "robots.txt").write_text("no robots.txt, as it is not at the host")

@@ -1,4 +1,4 @@
-"""The documents in the folder: what they say, how they join, and what is never rewritten."""
+"""The documents in the folder: what they hold, how they join, and what is never rewritten."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.documents import Documents
-from rsnotify_publisher.library.openlist import OpenList
+from rsnotify_publisher.documents.open_change_list import OpenChangeList
+from rsnotify_publisher.source_documents import SourceDocuments
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
 from tests.publisher.published import numbered, publish, read, uris
 
@@ -66,18 +66,18 @@ def test_the_capability_list_offers_documents_channel_and_hubs(tmp_path: Path) -
     ]
 
 
-def test_changes_stand_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path) -> None:
+def test_changes_are_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, BASE, options=QUICK)
     with publisher:
-        told = [publisher.created(BASE + "a", length=1), publisher.deleted(BASE + "a")]
+        reported = [publisher.created(BASE + "a", length=1), publisher.deleted(BASE + "a")]
     entries = read(publisher, "changelist.xml").resources
-    assert [entry.datetime for entry in entries] == [change.datetime for change in told]
-    assert [entry.lastmod for entry in entries] == [change.datetime for change in told]
+    assert [entry.datetime for entry in entries] == [change.datetime for change in reported]
+    assert [entry.lastmod for entry in entries] == [change.datetime for change in reported]
     assert [entry.change for entry in entries] == [ChangeType.CREATED, ChangeType.DELETED]
     assert read(publisher, "channel.xml") == read(publisher, "changelist.xml")
 
 
-def test_closed_lists_and_the_open_one_join_without_a_hole(tmp_path: Path) -> None:
+def test_closed_lists_and_the_open_one_join_without_a_gap(tmp_path: Path) -> None:
     options = replace(QUICK, rotate="10 changes")
     publisher = publish(tmp_path, *numbered(57), options=options)
     archive = read(publisher, "changelist-archive.xml")
@@ -121,7 +121,7 @@ def test_closed_lists_are_never_touched_again(tmp_path: Path) -> None:
     assert {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files} == before
 
 
-def test_the_oldest_closed_lists_give_way(tmp_path: Path) -> None:
+def test_the_oldest_closed_lists_are_dropped(tmp_path: Path) -> None:
     options = replace(QUICK, rotate="10 changes", keep="2 lists", linger=0)
     publisher = Publisher(tmp_path, BASE, options=options)
     folder = publisher.source.documents_folder / "resourcesync"
@@ -161,27 +161,27 @@ def test_a_restart_goes_on_with_the_same_lists(tmp_path: Path) -> None:
 def test_readers_never_see_a_list_ahead_of_the_archive(tmp_path: Path) -> None:
     options = replace(QUICK, rotate="10 changes", refresh=0.001)
     publisher = Publisher(tmp_path, BASE, options=options)
-    holes: list[tuple[object, object]] = []
+    gaps: list[tuple[object, object]] = []
     done = threading.Event()
 
-    def look() -> None:
+    def read_documents() -> None:
         while not done.is_set():
             opened = read(publisher, "changelist.xml")
             archive = read(publisher, "changelist-archive.xml")
             covered = {entry.until for entry in archive.resources} | {origin}
             if opened.from_ not in covered:
-                holes.append((opened.from_, covered))
+                gaps.append((opened.from_, covered))
 
     with publisher:
         assert publisher.wait_published(PATIENCE)
         origin = read(publisher, "changelist.xml").from_
-        looking = threading.Thread(target=look)
-        looking.start()
+        reading = threading.Thread(target=read_documents)
+        reading.start()
         for name in numbered(400):
             publisher.updated(BASE + name)
         done.set()
-        looking.join()
-    assert holes == []
+        reading.join()
+    assert gaps == []
     assert len(read(publisher, "changelist-archive.xml").resources) > 3
 
 
@@ -194,13 +194,13 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
     elsewhere.mkdir()
     wall.write_text("in the way")
     # What stands there is replaced in one step: were nothing there, the folder would be made anew.
-    for place in (documents, link):
-        place.symlink_to(elsewhere, target_is_directory=True)
+    for location in (documents, link):
+        location.symlink_to(elsewhere, target_is_directory=True)
     with publisher:
         assert publisher.wait_published(PATIENCE)
         wall.replace(documents)
         publisher.updated(BASE + "a")
-        eventually(lambda: "tried again" in caplog.text)
+        eventually(lambda: "retrying" in caplog.text)
         link.replace(documents)
     assert [entry.uri for entry in read(publisher, "changelist.xml").resources] == [BASE + "a"]
 
@@ -209,9 +209,9 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
 def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
     tmp_path: Path, in_the_way: str
 ) -> None:
-    place = tmp_path / "state" / in_the_way
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("in the way")
+    location = tmp_path / "state" / in_the_way
+    location.parent.mkdir(parents=True, exist_ok=True)
+    location.write_text("in the way")
     publisher = Publisher(tmp_path / "state", BASE, options=QUICK)
     with pytest.raises(ConfigurationError, match=r"is no folder|cannot be written"):
         publisher.start()
@@ -221,15 +221,15 @@ def test_the_open_list_is_written_from_entries_it_already_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    entry = Documents.entry
+    entry = SourceDocuments.entry
 
-    def count(documents: Documents, resource: Resource) -> bytes:
+    def count(documents: SourceDocuments, resource: Resource) -> bytes:
         written.append(resource.uri)
         return entry(documents, resource)
 
-    monkeypatch.setattr(Documents, "entry", count)
+    monkeypatch.setattr(SourceDocuments, "entry", count)
     publisher = Publisher(tmp_path, BASE, options=replace(QUICK, resource_list_every=900))
-    shown = OpenList(Documents(BASE, ()))
+    shown = OpenChangeList(SourceDocuments(BASE, ()))
     # The Resource List, whose entries are others, is written once, while there is none.
     assert publisher.wait_published(PATIENCE)
     with publisher.source.open_journal() as journal:
@@ -270,7 +270,7 @@ def test_documents_go_on_when_the_clock_is_put_back(
 
 
 def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rsnotify_publisher.library.changelists._AT_ONCE", 50)
+    monkeypatch.setattr("rsnotify_publisher.documents.change_lists._AT_ONCE", 50)
     publisher = Publisher(tmp_path, BASE, options=replace(QUICK, rotate="20 changes"))
     with publisher.source.open_journal() as journal, journal.transaction():
         journal.record(

@@ -1,4 +1,4 @@
-"""Resource Dumps: what is in a package, where one ends, and what the documents say."""
+"""Resource Dumps: what is in a package, where a package ends, and what the documents list."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_package_holds_every_resource_and_a_manifest(tmp_path: Path) -> None:
     assert document.links == (Link("up", UP),)
 
 
-def test_an_entry_keeps_what_the_source_says_of_the_resource(tmp_path: Path) -> None:
+def test_an_entry_keeps_the_metadata_of_the_source(tmp_path: Path) -> None:
     links = (Link("describedby", BASE + "about"), Link("collection", BASE + "all"))
     resource = Resource(
         BASE + "a", lastmod=AT, hash=sha256(b"1"), length=1, type="text/csv", links=links
@@ -95,7 +95,7 @@ def test_a_resource_that_vanished_is_left_out(tmp_path: Path) -> None:
     assert unpacked(tmp_path, packages) == {BASE + "a": b"1", BASE + "z": b"26"}
 
 
-def test_a_file_that_grows_while_it_is_read_is_taken_as_it_was_at_first(tmp_path: Path) -> None:
+def test_a_file_that_grows_while_it_is_read_is_packed_in_its_first_size(tmp_path: Path) -> None:
     growing = tmp_path / "log"
     growing.write_bytes(b"")
 
@@ -108,7 +108,9 @@ def test_a_file_that_grows_while_it_is_read_is_taken_as_it_was_at_first(tmp_path
     assert growing.stat().st_size > 300_000
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_taken_as_far_as_it_went(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_it_is_read_is_packed_as_far_as_it_was_read(
+    tmp_path: Path,
+) -> None:
     shrinking = tmp_path / "log"
     shrinking.write_bytes(b"x" * 1_000_000)
     calls = iter(range(1_000))
@@ -200,7 +202,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("calls", [1, 3, 5, 8, 13])
-def test_what_is_broken_off_leaves_nothing_behind(tmp_path: Path, calls: int) -> None:
+def test_a_dump_that_is_stopped_leaves_no_files_behind(tmp_path: Path, calls: int) -> None:
     (tmp_path / "large").write_bytes(b"x" * 1_000_000)
     left = [calls]
 
@@ -215,7 +217,7 @@ def test_what_is_broken_off_leaves_nothing_behind(tmp_path: Path, calls: int) ->
     assert files(tmp_path / "out") == []
 
 
-def test_a_set_that_fails_to_come_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_set_that_cannot_be_read_leaves_no_files_behind(tmp_path: Path) -> None:
     def failing() -> Iterator[Resource]:
         yield Resource(BASE + "a")
         yield Resource(BASE + "b")
@@ -237,9 +239,9 @@ def test_content_that_cannot_be_read_breaks_the_dump_off(tmp_path: Path) -> None
 def test_readers_see_a_package_only_when_it_is_whole(tmp_path: Path) -> None:
     seen: list[list[str]] = []
 
-    def look() -> None:
+    def read_documents() -> None:
         seen.append([name for name in files(tmp_path) if not Path(name).name.startswith(".")])
 
-    pack(tmp_path, {"a": b"1", "b": b"2"}, check=look)
+    pack(tmp_path, {"a": b"1", "b": b"2"}, check=read_documents)
     assert seen
     assert not any(seen)

@@ -19,7 +19,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.validation import validate
-from rsnotify_publisher.dumps import Captured, DumpWriter, Package
+from rsnotify_publisher.dumps import Captured, DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"
@@ -55,12 +55,12 @@ def pack(
     until: float = 1_000,
     check: Callable[[], None] = lambda: None,
     **settings: Any,
-) -> list[Package]:
+) -> list[WrittenPackage]:
     writer = DumpWriter(folder, BASE, UP, **settings)
     return writer.change_packages(STEM, START, instant(until), changes, content, check=check)
 
 
-def manifests(folder: Path, packages: list[Package]) -> list[Document]:
+def manifests(folder: Path, packages: list[WrittenPackage]) -> list[Document]:
     documents = []
     for package in packages:
         with zipfile.ZipFile(folder / package.files[0]) as zip:
@@ -70,7 +70,7 @@ def manifests(folder: Path, packages: list[Package]) -> list[Document]:
     return documents
 
 
-def bitstreams(folder: Path, packages: list[Package]) -> list[tuple[str, bytes | None]]:
+def bitstreams(folder: Path, packages: list[WrittenPackage]) -> list[tuple[str, bytes | None]]:
     """Return what each entry came with, and check that it is what the entry says."""
     found: list[tuple[str, bytes | None]] = []
     for package, document in zip(packages, manifests(folder, packages), strict=True):
@@ -103,15 +103,17 @@ def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path) -> 
     assert (document.capability, document.links) == ("changedump-manifest", (Link("up", UP),))
     assert (document.from_, document.until) == (START, instant(1_000))
     as_in_the_list = [
-        replace(entry, path=None, lastmod=None, hash=told.hash, length=told.length)
-        for entry, told in zip(document.resources, changes, strict=True)
+        replace(entry, path=None, lastmod=None, hash=reported.hash, length=reported.length)
+        for entry, reported in zip(document.resources, changes, strict=True)
     ]
     assert as_in_the_list == changes
-    assert [entry.lastmod for entry in document.resources] == [told.datetime for told in changes]
+    assert [entry.lastmod for entry in document.resources] == [
+        reported.datetime for reported in changes
+    ]
     assert package.count == 4
 
 
-def test_packages_join_without_a_hole(tmp_path: Path) -> None:
+def test_packages_join_without_a_gap(tmp_path: Path) -> None:
     changes = [change(str(number), number, b".") for number in range(1, 8)]
     packages = pack(tmp_path, changes, lambda change: b".", max_resources=3)
     intervals = [(package.entry.from_, package.entry.until) for package in packages]
@@ -130,13 +132,13 @@ def test_packages_join_without_a_hole(tmp_path: Path) -> None:
             assert begin < entry.datetime <= end
 
 
-def test_an_interval_without_changes_is_told_too(tmp_path: Path) -> None:
+def test_an_interval_without_changes_has_a_package_too(tmp_path: Path) -> None:
     [package] = pack(tmp_path, [], lambda change: None)
     assert package.count == 0
     assert (package.entry.from_, package.entry.until) == (START, instant(1_000))
 
 
-def test_an_entry_whose_version_is_gone_has_no_bitstream_and_still_says_what_it_was(
+def test_an_entry_whose_version_is_lost_keeps_its_metadata_without_a_bitstream(
     tmp_path: Path,
 ) -> None:
     changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
@@ -210,18 +212,18 @@ def test_a_patch_that_would_not_do_is_left_out(tmp_path: Path, contents: dict[st
     assert links_in_package(tmp_path, patched(patch), contents) == [Link("via", BASE + "origin")]
 
 
-def test_nobody_is_asked_for_a_patch_that_travels_inline(tmp_path: Path) -> None:
+def test_no_content_is_requested_for_an_inline_patch(tmp_path: Path) -> None:
     patch = Link(Rel.PATCH, "data:text/x-diff,+new", type="text/x-diff")
-    asked: list[str] = []
+    requested: list[str] = []
 
     def content(entry: Resource) -> bytes:
-        asked.append(entry.uri)
+        requested.append(entry.uri)
         return b"new"
 
     packages = pack(tmp_path, [patched(patch)], content)
     [document] = manifests(tmp_path, packages)
     assert document.resources[0].links == (Link("via", BASE + "origin"),)
-    assert asked == [BASE + "a"]
+    assert requested == [BASE + "a"]
 
 
 def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path) -> None:
@@ -231,7 +233,7 @@ def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path) -> Non
     assert document.resources[0].lastmod == instant(1)
 
 
-def test_an_open_dump_takes_more_packages_and_a_closed_one_says_its_end(tmp_path: Path) -> None:
+def test_an_open_dump_can_grow_and_a_closed_one_has_an_end(tmp_path: Path) -> None:
     writer = DumpWriter(tmp_path, BASE, UP)
     [one] = writer.change_packages("p/1", START, instant(5), [], lambda change: None)
     writer.write_change_dump("changedump.xml", START, None, [one.entry])
@@ -315,20 +317,20 @@ def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path) -> No
     ]
 
 
-def test_what_is_captured_is_not_asked_for_again(tmp_path: Path) -> None:
-    asked: list[str] = []
+def test_captured_content_is_not_requested_again(tmp_path: Path) -> None:
+    requested: list[str] = []
 
     def content(uri: str) -> bytes:
-        asked.append(uri)
+        requested.append(uri)
         return b"1"
 
     captured = Captured(tmp_path / "captured", content)
     for _ in range(2):
         captured.keep([change("a", 1, b"1")])
-    assert asked == [BASE + "a"]
+    assert requested == [BASE + "a"]
 
 
-def test_what_is_not_what_the_change_said_is_not_captured(tmp_path: Path) -> None:
+def test_content_with_another_hash_than_the_change_is_not_captured(tmp_path: Path) -> None:
     source = Source()
     captured = Captured(tmp_path / "captured", source.content)
     source.now["a"] = b"newer"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher.dumps import DumpWriter, Package
+from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -29,7 +29,7 @@ CONTENTS = st.binary(max_size=40)
 
 
 def read(
-    folder: Path, packages: list[Package], bounds: dict[str, int]
+    folder: Path, packages: list[WrittenPackage], bounds: dict[str, int]
 ) -> list[tuple[Resource, bytes | None]]:
     """Read packages by their manifests, with the content in place of the path."""
     found = []

@@ -14,7 +14,7 @@ from resync.resource_dump_manifest import ResourceDumpManifest
 
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher.dumps import DumpWriter, Package
+from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"
@@ -27,7 +27,7 @@ def parse(document: object, text: bytes) -> None:
     document.parse(str_data=text.decode())  # type: ignore[attr-defined]
 
 
-def check_packages(folder: Path, document: ResourceDump, packages: list[Package]) -> None:
+def check_packages(folder: Path, document: ResourceDump, packages: list[WrittenPackage]) -> None:
     listed = list(document.resources)
     assert [entry.uri for entry in listed] == [package.entry.uri for package in packages]
     for entry in listed:

@@ -10,10 +10,10 @@ from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record
+from rsnotify_publisher.documents import DocumentStore
 from rsnotify_publisher.journal import Recorder
-from rsnotify_publisher.library import Library
 from rsnotify_publisher.options import Options
-from rsnotify_publisher.source import Source
+from rsnotify_publisher.source_context import SourceContext
 
 BASE = "http://source.example/data/"
 MANY = 50
@@ -24,12 +24,12 @@ class Flood:
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
-        self.looks = 0
+        self.reads = 0
 
     def __call__(self) -> int:
         if self.recorder is not None and threading.current_thread() is threading.main_thread():
-            self.looks += 1
-            assert self.looks < MANY, "it goes on for ever"
+            self.reads += 1
+            assert self.reads < MANY, "it goes on for ever"
             self.record(self.recorder)
         return time.time_ns() // 1000
 
@@ -40,11 +40,11 @@ class Flood:
 
 def test_a_flood_does_not_keep_the_other_documents_from_being_written(tmp_path: Path) -> None:
     flood = Flood()
-    source = Source(tmp_path, BASE, (), Options(rotate="4 changes"), flood)
+    source = SourceContext(tmp_path, BASE, (), Options(rotate="4 changes"), flood)
     recorder = Recorder(source.open_journal, lambda: None)
     recorder.start()
     flood.record(recorder)
-    library = Library(source, recorder)
+    library = DocumentStore(source, recorder)
     flood.recorder = recorder
     library.write_change_lists()
     flood.recorder = None

@@ -17,10 +17,15 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import INLINE_LIMIT, ChangeType
 from rsnotify.format.writer import Profile
-from rsnotify_publisher.journal import State
-from rsnotify_publisher.push.feed import resume_at
-from rsnotify_publisher.push.fragments import Fragment, FragmentWriter, may_be_inline, with_content
-from rsnotify_publisher.push.hubs import advertised, parse_hub
+from rsnotify_publisher.hubs import advertised, parse_hub
+from rsnotify_publisher.journal import JournalState
+from rsnotify_publisher.push.fragments import (
+    FragmentWriter,
+    OutgoingFragment,
+    may_be_inline,
+    with_content,
+)
+from rsnotify_publisher.push.hub_feed import resume_at
 from tests.publisher.helpers import BASE, chain_of
 
 ORIGIN = from_microseconds(0)
@@ -35,13 +40,13 @@ def changes(count: int) -> list[Resource]:
 
 def written(
     given: Sequence[Resource], *, entries: int = 100, size: int = 10**6, **contents: bytes
-) -> list[Fragment]:
+) -> list[OutgoingFragment]:
     writer = FragmentWriter(BASE + "capabilitylist.xml", max_entries=entries, max_bytes=size)
     by_uri = {BASE + name: content for name, content in contents.items()}
     return list(writer.fragments(ORIGIN, given, by_uri))
 
 
-def read(fragments: list[Fragment]) -> list[Document]:
+def read(fragments: list[OutgoingFragment]) -> list[Document]:
     return [read_document(fragment.body) for fragment in fragments]
 
 
@@ -61,7 +66,7 @@ def test_however_they_are_batched_fragments_chain_and_hold_every_change(
     assert all(len(document.resources) <= entries for document in documents)
 
 
-def test_a_fragment_is_a_change_notification_with_a_way_up() -> None:
+def test_a_fragment_is_a_change_notification_with_an_up_link() -> None:
     (document,) = read(written(changes(2)))
     assert document.capability == "change-notification"
     assert document.link("up") == BASE + "capabilitylist.xml"
@@ -134,11 +139,11 @@ def test_only_the_last_change_of_a_resource_carries_its_content() -> None:
         (Resource(BASE, change=ChangeType.DELETED, hash="md5:0"), False),
     ],
 )
-def test_content_is_asked_for_only_where_it_may_travel(change: Resource, worth: bool) -> None:
+def test_content_is_read_only_if_it_may_be_sent_inline(change: Resource, worth: bool) -> None:
     assert may_be_inline(change) is worth
 
 
-def test_a_bare_hub_has_both_ways_in_and_is_fed_over_its_websocket() -> None:
+def test_a_hub_named_by_its_host_has_both_urls_and_is_fed_over_its_websocket() -> None:
     hub = parse_hub("https://hub.example:8443")
     assert hub.uri == "wss://hub.example:8443/ws"
     assert hub.advertised == ("https://hub.example:8443/websub", "wss://hub.example:8443/ws")
@@ -166,7 +171,7 @@ def test_a_hub_of_others_is_posted_to_whatever_its_url_ends_in(uri: str) -> None
 
 
 @pytest.mark.parametrize("uri", ["http://h.example/x/publish", "wss://h.example/push"])
-def test_a_hub_with_a_path_is_used_as_it_stands(uri: str) -> None:
+def test_a_hub_with_a_path_is_used_as_given(uri: str) -> None:
     assert (parse_hub(uri).uri, parse_hub(uri).advertised) == (uri, (uri,))
 
 
@@ -224,7 +229,7 @@ def test_websub_is_advertised_first() -> None:
     ],
 )
 def test_where_a_hub_is_fed_from(through: int | None, cursor: int, start: int) -> None:
-    state = State(last_change=80, promised=90, pruned=10, closed=10, tracked=1, sum=None)
+    state = JournalState(last_change=80, promised=90, pruned=10, closed=10, tracked=1, sum=None)
     assert resume_at(through, cursor, state) == start
 
 

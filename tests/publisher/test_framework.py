@@ -1,4 +1,4 @@
-"""The channel on which a Source tells of its own documents, from the Source to the hub."""
+"""The channel for notices of the Source's own documents, from the Source to the hub."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ CALM = replace(QUICK, resource_list_every=900)
 ROTATING = replace(CALM, rotate="10 changes")
 
 
-def told(hub: FakeHub) -> list[Resource]:
+def notices_of(hub: FakeHub) -> list[Resource]:
     return [entry for notice in hub.notices for entry in notice.resources]
 
 
 def documents(hub: FakeHub) -> list[str]:
-    return [entry.uri.removeprefix(BASE) for entry in told(hub)]
+    return [entry.uri.removeprefix(BASE) for entry in notices_of(hub)]
 
 
-async def hears_of(hub: FakeHub, *names: str) -> None:
+async def wait_for_notices(hub: FakeHub, *names: str) -> None:
     await hub.until(lambda: set(names) <= set(documents(hub)))
 
 
@@ -51,7 +51,7 @@ async def took_it_down(publisher: Publisher) -> None:
 
     def noted() -> bool:
         with publisher.source.open_journal() as journal:
-            return journal.told(hub.uri) == journal.last_notice()
+            return journal.notice_cursor(hub.uri) == journal.last_notice()
 
     await asyncio.to_thread(eventually, noted)
 
@@ -113,13 +113,17 @@ def test_several_sets_have_a_channel_each(tmp_path: Path) -> None:
         assert links(entry) == [(Rel.MONITOR_GROUP, topic), (Rel.HUB, HUB)]
 
 
-@pytest.mark.parametrize("way", ["", "websub"])
-async def test_a_hub_is_told_of_the_first_documents(tmp_path: Path, hub: FakeHub, way: str) -> None:
-    async with Publisher(tmp_path, BASE, hubs=[hub.url + way], options=CALM):
-        await hears_of(hub, ".well-known/resourcesync", "capabilitylist.xml", "resourcelist.xml")
-    for entry in told(hub):
+@pytest.mark.parametrize("transport", ["", "websub"])
+async def test_a_hub_gets_notices_of_the_first_documents(
+    tmp_path: Path, hub: FakeHub, transport: str
+) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[hub.url + transport], options=CALM):
+        await wait_for_notices(
+            hub, ".well-known/resourcesync", "capabilitylist.xml", "resourcelist.xml"
+        )
+    for entry in notices_of(hub):
         assert entry.change is ChangeType.CREATED
-    kinds = {entry.uri.removeprefix(BASE): entry.capability for entry in told(hub)}
+    kinds = {entry.uri.removeprefix(BASE): entry.capability for entry in notices_of(hub)}
     assert kinds["resourcelist.xml"] == Capability.RESOURCE_LIST
     for notice in hub.notices:
         assert notice.capability == Capability.FRAMEWORK_NOTIFICATION
@@ -127,60 +131,62 @@ async def test_a_hub_is_told_of_the_first_documents(tmp_path: Path, hub: FakeHub
     chain_of(hub.notices)
 
 
-async def test_a_new_resource_list_is_told_with_its_instant(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_notice_of_a_resource_list_has_its_instant(tmp_path: Path, hub: FakeHub) -> None:
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK)
     async with publisher:
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
         change = await publisher.aupdated(BASE + "a")
         await hub.until(lambda: documents(hub).count("resourcelist.xml") > 1)
-    last = [entry for entry in told(hub) if entry.capability == Capability.RESOURCE_LIST][-1]
+    last = [entry for entry in notices_of(hub) if entry.capability == Capability.RESOURCE_LIST][-1]
     assert last.change is ChangeType.UPDATED
     assert last.at is not None
     assert change.datetime is not None
     assert last.at >= change.datetime
 
 
-async def test_a_closed_change_list_is_told_with_its_interval(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_notice_of_a_closed_change_list_has_its_interval(
+    tmp_path: Path, hub: FakeHub
+) -> None:
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=ROTATING)
     async with publisher:
         for number in range(12):
             await publisher.aupdated(f"{BASE}{number}")
-        await hears_of(hub, "changelist.xml", "changelist-archive.xml")
+        await wait_for_notices(hub, "changelist.xml", "changelist-archive.xml")
         await hub.has(*(f"{BASE}{number}" for number in range(12)))
-    (closed, *_) = [entry for entry in told(hub) if entry.capability == Capability.CHANGE_LIST]
+    (closed, *_) = [
+        entry for entry in notices_of(hub) if entry.capability == Capability.CHANGE_LIST
+    ]
     written = read_document(
         (publisher.source.documents_folder / closed.uri.removeprefix(BASE)).read_bytes()
     )
     assert closed.change is ChangeType.CREATED
     assert (closed.from_, closed.until) == (written.from_, written.until)
-    reopened = next(entry for entry in told(hub) if entry.uri == BASE + "changelist.xml")
+    reopened = next(entry for entry in notices_of(hub) if entry.uri == BASE + "changelist.xml")
     assert reopened.from_ == closed.until
     assert set(hub.uris()) == {f"{BASE}{number}" for number in range(12)}, "and nothing but that"
 
 
-async def test_dumps_are_told(tmp_path: Path, hub: FakeHub) -> None:
+async def test_dumps_have_notices(tmp_path: Path, hub: FakeHub) -> None:
     options = replace(ROTATING, resource_dump_every=0.2, change_dump=True)
     publisher = Publisher(
         tmp_path, BASE, hubs=[hub.url], options=options, content=lambda uri: uri.encode()
     )
     async with publisher:
-        await hears_of(hub, "resourcedump.xml", "changedump.xml")
+        await wait_for_notices(hub, "resourcedump.xml", "changedump.xml")
         for number in range(12):
             await publisher.aupdated(f"{BASE}{number}")
         await hub.until(lambda: documents(hub).count("changedump.xml") > 1)
         await hub.until(lambda: documents(hub).count("resourcedump.xml") > 1)
-    dumps = [entry for entry in told(hub) if entry.capability == Capability.RESOURCE_DUMP]
+    dumps = [entry for entry in notices_of(hub) if entry.capability == Capability.RESOURCE_DUMP]
     assert [dump.change for dump in dumps[:2]] == [ChangeType.CREATED, ChangeType.UPDATED]
     # It offers what it did not offer before.
     assert documents(hub).count("capabilitylist.xml") == 2
 
 
-async def test_what_was_written_and_not_told_is_told_by_the_next_run(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_unsent_notices_are_sent_by_the_next_run(tmp_path: Path, hub: FakeHub) -> None:
     hubs = [hub.url]
     async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
     await hub.stop()
     hub.notices.clear()
     away = replace(ROTATING, grace=0)
@@ -189,16 +195,16 @@ async def test_what_was_written_and_not_told_is_told_by_the_next_run(
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
     await hub.start()
     async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
-        await hears_of(hub, "changelist.xml", "changelist-archive.xml")
+        await wait_for_notices(hub, "changelist.xml", "changelist-archive.xml")
     chain_of(hub.notices)
 
 
-async def test_what_was_told_is_not_told_again_by_the_next_run(
+async def test_sent_notices_are_not_sent_again_by_the_next_run(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     for _ in range(2):
         async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
-            await hears_of(hub, "resourcelist.xml")
+            await wait_for_notices(hub, "resourcelist.xml")
             assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
             with publisher.source.open_journal() as journal:
                 last = journal.notices(0)[-1].datetime
@@ -208,24 +214,24 @@ async def test_what_was_told_is_not_told_again_by_the_next_run(
     assert documents(hub).count(".well-known/resourcesync") == 1
 
 
-async def test_a_new_hub_changes_what_is_offered_and_that_is_told(
+async def test_a_new_hub_changes_the_capability_list_and_causes_a_notice(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
         await took_it_down(publisher)
     more = [hub.url, parse_hub("http://127.0.0.1:9/websub")]
     async with Publisher(tmp_path, BASE, hubs=more, options=CALM):
         await hub.until(lambda: documents(hub).count("capabilitylist.xml") == 2)
-    assert told(hub)[-1].change is ChangeType.UPDATED
+    assert notices_of(hub)[-1].change is ChangeType.UPDATED
 
 
-async def test_quiet_is_told_seldom(tmp_path: Path, hub: FakeHub) -> None:
+async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub) -> None:
     options = replace(CALM, heartbeat=0.02)
     async with Publisher(
         tmp_path, BASE, hubs=[hub.url], options=options, clock=lambda: monotonic_ns() // 1_000
     ):
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
         await hub.until(lambda: not hub.notices[-1].resources)
     quiet = next(notice for notice in hub.notices if not notice.resources)
     assert quiet.from_ is not None
@@ -234,12 +240,10 @@ async def test_quiet_is_told_seldom(tmp_path: Path, hub: FakeHub) -> None:
     chain_of(hub.notices)
 
 
-async def test_the_channel_can_be_read_and_says_where_its_hubs_are(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_the_channel_can_be_read_and_names_its_hubs(tmp_path: Path, hub: FakeHub) -> None:
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM)
     async with serving(application(publisher)) as url, aiohttp.ClientSession() as session:
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
         await publisher.aupdated(BASE + "a")
         async with session.get(f"{url}/{TOPIC.removeprefix(BASE)}") as response:
             document = read_document(await response.read())
@@ -259,7 +263,7 @@ def _update(number: int) -> Resource:
     return Resource(f"{BASE}{number}", change=ChangeType.UPDATED)
 
 
-async def test_a_hub_that_refuses_the_channel_alone_is_named_and_still_told_of_changes(
+async def test_a_hub_that_refuses_only_notices_is_reported_and_still_gets_changes(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.refuse_notices = True

@@ -16,7 +16,7 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Record
-from rsnotify_publisher.journal import Journal, Volume
+from rsnotify_publisher.journal import FinishedDocument, Journal
 from tests.publisher.helpers import BASE
 
 
@@ -48,8 +48,10 @@ def record(journal: Journal, *names: str) -> list[Resource]:
         return journal.record([update(name) for name in names])
 
 
-def closed(begin: int, end: int) -> Volume:
-    return Volume("changelist", begin, end, 1, 100, (f"{begin}-{end}.xml",), archived=True)
+def closed(begin: int, end: int) -> FinishedDocument:
+    return FinishedDocument(
+        "changelist", begin, end, 1, 100, (f"{begin}-{end}.xml",), archived=True
+    )
 
 
 def datetimes(changes: list[Resource]) -> list[object]:
@@ -84,15 +86,15 @@ def test_no_change_gets_a_datetime_that_was_promised_to_be_quiet(
     assert change.datetime == from_microseconds(5_000_001)
 
 
-def test_a_promise_is_never_taken_back(journal: Journal, clock: Clock) -> None:
+def test_a_promise_is_never_revoked(journal: Journal, clock: Clock) -> None:
     for clock.now in (5_000_000, 4_000_000):
         with journal.transaction():
             state = journal.promise()
     assert state.promised == 5_000_000
 
 
-def test_everything_told_of_a_change_is_read_back(journal: Journal) -> None:
-    told = Resource(
+def test_all_metadata_of_a_change_is_read_back(journal: Journal) -> None:
+    reported = Resource(
         BASE + "a",
         change=ChangeType.CREATED,
         lastmod=from_microseconds(77),
@@ -102,9 +104,9 @@ def test_everything_told_of_a_change_is_read_back(journal: Journal) -> None:
         links=(Link("describes", "http://x.example/", pri=3),),
     )
     with journal.transaction():
-        recorded = journal.record([Record(told)])
+        recorded = journal.record([Record(reported)])
     assert journal.changes(0) == recorded
-    assert recorded[0].links == told.links
+    assert recorded[0].links == reported.links
 
 
 def test_the_current_set_follows_the_changes(journal: Journal) -> None:
@@ -222,12 +224,12 @@ def test_a_new_hub_begins_with_the_next_change_and_a_known_one_keeps_its_place(
     record(journal, "a")
     with journal.transaction():
         journal.add_hub("http://hub.example/")
-    place = journal.cursor("http://hub.example/")
-    assert place == journal.state().last_change
+    cursor = journal.cursor("http://hub.example/")
+    assert cursor == journal.state().last_change
     record(journal, "b")
     with journal.transaction():
         journal.add_hub("http://hub.example/")
-    assert journal.cursor("http://hub.example/") == place
+    assert journal.cursor("http://hub.example/") == cursor
 
 
 def test_a_hub_that_never_comes_back_is_not_waited_for_beyond_the_archive(
@@ -255,7 +257,7 @@ def test_the_open_list_begins_where_the_last_closed_one_ended_even_when_that_is_
     with journal.transaction():
         journal.close_list(volume)
         journal.drop([volume])
-    assert journal.volumes("changelist") == []
+    assert journal.finished("changelist") == []
     assert journal.state().closed == 3_000_000
 
 
@@ -265,12 +267,12 @@ def test_documents_are_catalogued_by_kind_and_place(journal: Journal) -> None:
     with journal.transaction():
         for volume in (newer, dump, older):
             journal.put(volume)
-    assert journal.volumes("changelist") == [older, newer]
-    assert journal.volumes("changelist", archived=True) == [older]
-    assert journal.volumes("changelist", archived=False) == [newer]
+    assert journal.finished("changelist") == [older, newer]
+    assert journal.finished("changelist", archived=True) == [older]
+    assert journal.finished("changelist", archived=False) == [newer]
     with journal.transaction():
         journal.archive([newer])
-    assert journal.volumes("changelist", archived=False) == []
+    assert journal.finished("changelist", archived=False) == []
     assert journal.files() == {"1-2.xml", "2-3.xml", "d.xml", "d.zip"}
 
 
@@ -284,7 +286,7 @@ def test_files_of_a_dropped_document_linger(journal: Journal, clock: Clock) -> N
     assert journal.discarded(before=5_000_001) == ["1-2.xml"]
     assert journal.files() == {"1-2.xml"}
     with journal.transaction():
-        journal.removed(["1-2.xml"])
+        journal.keep(["1-2.xml"])
     assert journal.files() == set()
 
 
@@ -308,7 +310,7 @@ def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Pa
     assert seen == [BASE + name for name in [*names, "99999"]]
 
 
-def test_a_set_that_the_source_knows_itself_is_not_kept(journal: Journal) -> None:
+def test_a_set_that_the_source_returns_is_not_kept(journal: Journal) -> None:
     record(journal, "a")
     with journal.transaction():
         journal.track(False)
@@ -358,7 +360,7 @@ def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path) -> Non
         assert (state.closed, state.pruned, state.last_change) == (2_000_000, 1_000_000, 3_000_000)
         assert state.tracked
         assert [change.uri for change in journal.changes(0)] == [BASE + "a"]
-        (volume,) = journal.volumes("changelist", archived=True)
+        (volume,) = journal.finished("changelist", archived=True)
     assert volume.files == (
         "resourcesync/changelist-19700101T000001000000Z-19700101T000002000000Z.xml",
     )
@@ -407,7 +409,7 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "journal.sqlite3", BASE)
 
 
-def test_files_that_are_written_anew_linger_no_longer(journal: Journal) -> None:
+def test_rewritten_files_are_not_deleted(journal: Journal) -> None:
     with journal.transaction():
         journal.discard(["resourcesync/changedump-1-00001.zip", "resourcesync/changedump-2.xml"])
         journal.reclaim("resourcesync/changedump-1")

@@ -1,4 +1,4 @@
-"""Many sets in one process: a few threads do the work of all, and each set's in order."""
+"""Many sets in one process: a few threads do the work of all; that of each set in order."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.runtime.lanes import Lane
 from rsnotify_publisher import Publisher, SourceDescription
+from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.changes import Record
-from rsnotify_publisher.folder.listening import Listening
-from rsnotify_publisher.folder.names import Names
-from rsnotify_publisher.folder.scan import Scanner
-from rsnotify_publisher.folder.serve import Folder, server
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.scanner import FolderScanner
+from rsnotify_publisher.folder.server import PublishedFolder, server
+from rsnotify_publisher.folder.system_watch import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
-from rsnotify_publisher.lookout import Lookout
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, serving
 
 HOST = "https://x.example/"
@@ -91,7 +91,9 @@ async def test_what_sets_share_begins_again_when_they_do(make: Make) -> None:
     assert [len(recorded(publisher)) for publisher in source.sets] == [2, 2]
 
 
-async def test_each_set_is_told_of_by_its_own_chain(make: Callable[..., SourceDescription]) -> None:
+async def test_each_set_has_its_own_chain_of_notices(
+    make: Callable[..., SourceDescription],
+) -> None:
     hub = FakeHub()
     await hub.start()
     try:
@@ -124,7 +126,7 @@ def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path) -> N
         assert stuck.wait_published(PATIENCE)
 
 
-async def test_who_waits_for_documents_does_so_as_long_as_he_says(tmp_path: Path) -> None:
+async def test_waiting_for_documents_ends_after_the_timeout(tmp_path: Path) -> None:
     go = threading.Event()
 
     def resources() -> Iterable[Resource]:
@@ -181,7 +183,7 @@ def test_all_that_is_submitted_is_committed_in_order(
     assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]
 
 
-def test_what_fails_in_its_turn_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     recorder = in_turns(tmp_path, pool)
     go = threading.Event()
     recorder.submit(lambda _: go.wait(PATIENCE) and None)
@@ -194,7 +196,7 @@ def test_what_fails_in_its_turn_harms_no_other(tmp_path: Path, pool: ThreadPoolE
     recorder.close()
 
 
-def test_a_journal_that_cannot_be_opened_is_told_at_once(
+def test_a_journal_that_cannot_be_opened_is_reported_at_once(
     tmp_path: Path, pool: ThreadPoolExecutor
 ) -> None:
     (tmp_path / "j.sqlite3").mkdir()
@@ -205,22 +207,22 @@ def test_a_journal_that_cannot_be_opened_is_told_at_once(
 # Noticing
 
 
-async def test_only_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
+async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
     woken = {name: asyncio.Event() for name in "ab"}
-    lookout = Lookout()
+    poller = JournalPoller()
     with (
         Journal(tmp_path / "a", BASE) as a,
         Journal(tmp_path / "b", BASE) as b,
-        lookout.watch(a, 0.001, woken["a"].set),
-        lookout.watch(b, 0.001, woken["b"].set),
+        poller.watch(a, 0.001, woken["a"].set),
+        poller.watch(b, 0.001, woken["b"].set),
     ):
-        looking = asyncio.create_task(lookout.run())
+        polling = asyncio.create_task(poller.run())
         for name in "ba":
             with Journal(tmp_path / name, BASE) as other, other.transaction():
                 other.record([change("one")])
             await asyncio.wait_for(woken[name].wait(), PATIENCE)
             assert (name == "a") == woken["a"].is_set()
-        looking.cancel()
+        polling.cancel()
 
 
 class Broken(Journal):
@@ -235,37 +237,37 @@ class Broken(Journal):
     _seen = False
 
 
-async def test_a_journal_that_cannot_be_read_keeps_no_other_from_being_looked_at(
+async def test_an_unreadable_journal_does_not_stop_polling_the_others(
     tmp_path: Path,
 ) -> None:
     broken, whole = asyncio.Event(), asyncio.Event()
-    lookout = Lookout()
+    poller = JournalPoller()
     with (
         Broken(tmp_path / "a", BASE) as a,
         Journal(tmp_path / "b", BASE) as b,
-        lookout.watch(a, 0.001, broken.set),
-        lookout.watch(b, 0.001, whole.set),
+        poller.watch(a, 0.001, broken.set),
+        poller.watch(b, 0.001, whole.set),
     ):
-        looking = asyncio.create_task(lookout.run())
+        polling = asyncio.create_task(poller.run())
         with Journal(tmp_path / "b", BASE) as other, other.transaction():
             other.record([change("one")])
         for woken in (broken, whole):
             await asyncio.wait_for(woken.wait(), PATIENCE)
-        looking.cancel()
+        polling.cancel()
 
 
-class Heard:
-    """Notes the names of what it hears of."""
+class RecordingListener:
+    """Keeps the names of reported files."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.news = asyncio.Event()
 
-    def hear(self, changes: Iterable[tuple[Change, Path]]) -> None:
+    def on_changes(self, changes: Iterable[tuple[Change, Path]]) -> None:
         self.names |= {path.name for _, path in changes}
         self.news.set()
 
-    def miss(self) -> None: ...
+    def on_missed(self) -> None: ...
 
     async def of(self, name: str) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -274,54 +276,54 @@ class Heard:
                 await self.news.wait()
 
 
-async def test_one_watch_tells_each_of_its_own_folder(tmp_path: Path) -> None:
+async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a" / ".within"]
     for folder in folders:
         folder.mkdir()
-    heard = {folder: Heard() for folder in folders}
-    listening = asyncio.create_task(Listening(heard).run())
+    notified = {folder: RecordingListener() for folder in folders}
+    listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
     for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
         (folder / name).write_text("1")
-        await heard[folder].of(name)
-    await heard[folders[0]].of("within")  # it decides itself what of it is published
-    assert "in-a" not in heard[folders[1]].names | heard[folders[2]].names
+        await notified[folder].of(name)
+    await notified[folders[0]].of("within")  # it decides itself what of it is published
+    assert "in-a" not in notified[folders[1]].names | notified[folders[2]].names
     listening.cancel()
 
 
-async def test_a_folder_that_cannot_be_looked_at_keeps_no_other_from_being_watched(
+async def test_an_inaccessible_folder_does_not_stop_watching_the_others(
     tmp_path: Path,
 ) -> None:
-    heard = {tmp_path: Heard(), tmp_path / ("x" * 300): Heard()}
-    listening = asyncio.create_task(Listening(heard).run())
+    notified = {tmp_path: RecordingListener(), tmp_path / ("x" * 300): RecordingListener()}
+    listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
     (tmp_path / "one").write_text("1")
-    await heard[tmp_path].of("one")
+    await notified[tmp_path].of("one")
     listening.cancel()
 
 
 async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify_publisher.folder.listening._LOOK_AGAIN", 50)
+    monkeypatch.setattr("rsnotify_publisher.folder.system_watch._CHECK_FOLDERS_EVERY", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
-    heard = {busy: Heard(), away: Heard()}
-    listening = asyncio.create_task(Listening(heard).run())
+    notified = {busy: RecordingListener(), away: RecordingListener()}
+    listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
     away.mkdir()
     async with asyncio.timeout(PATIENCE):
-        while "one" not in heard[away].names:
+        while "one" not in notified[away].names:
             for folder in (busy, away):
                 (folder / "one").write_text("1")
             await asyncio.sleep(0.001)
     listening.cancel()
 
 
-def test_a_folder_that_cannot_be_looked_at_ends_no_comparison(tmp_path: Path) -> None:
-    names = Names(tmp_path / ("x" * 300), BASE)
+def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path) -> None:
+    names = FileNames(tmp_path / ("x" * 300), BASE)
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
-        assert list(Scanner(names, journal).compare(names.root)) == []
+        assert list(FolderScanner(names, journal).compare(names.root)) == []
 
 
 # Serving
@@ -332,7 +334,7 @@ async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
 ) -> None:
     put(folder / "one", "text")
     publisher = Publisher(tmp_path / "state", f"{HOST}data/", options=QUICK)
-    ours = Folder(Names(folder, f"{HOST}data/"), publisher)
+    ours = PublishedFolder(FileNames(folder, f"{HOST}data/"), publisher)
     async with serving(server(publisher, [ours])) as url, aiohttp.ClientSession() as session:
 
         async def get(path: str) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""A Source straight at a broker, with no hub at all."""
+"""A Source that publishes at a broker, without a hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt.connect import BrokerSession, connect
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import channel_name, parse_broker
+from rsnotify.runtime.mqtt.topics import channel_topic, parse_broker
 from rsnotify_publisher import Publisher, parse_hub
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
@@ -38,7 +38,7 @@ class Ear:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         async with connect(self._broker, session=AWAY, take=self._take) as connection:
-            await connection.subscribe(channel_name(CHANNEL))
+            await connection.subscribe(channel_topic(CHANNEL))
             yield
 
     def _take(self, message: MqttMessage) -> None:
@@ -76,12 +76,12 @@ async def test_a_change_reaches_the_broker_at_once(
         change = await publisher.acreated(BASE + "a", length=3)
         await ear.until(lambda: ear.messages)
     (message,) = ear.messages
-    assert message.topic == channel_name(CHANNEL)
+    assert message.topic == channel_topic(CHANNEL)
     assert (message.content_type, message.channel) == ("application/xml", CHANNEL)
     assert ear.fragments()[0].until == change.datetime
 
 
-async def test_many_changes_chain_without_a_hole_and_heartbeats_follow(
+async def test_many_changes_chain_without_a_gap_and_heartbeats_follow(
     tmp_path: Path, mosquitto: Mosquitto, ear: Ear
 ) -> None:
     options = replace(QUICK, fragment_entries=7, heartbeat=0.1)
@@ -156,7 +156,7 @@ async def test_what_is_too_large_for_the_broker_is_left_out(
     assert "left out" in caplog.text
 
 
-async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
+async def test_a_refusing_broker_is_reported_once_and_without_the_password(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -180,7 +180,7 @@ async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
     assert not ear.messages
 
 
-def test_destinations_are_told_where_the_channel_is(tmp_path: Path) -> None:
+def test_the_capability_list_names_the_channel(tmp_path: Path) -> None:
     hubs = ["wss+mqtt://broker.example", "mqtts://other.example/own/"]
     documents = Publisher(tmp_path, BASE, hubs=hubs).source.documents
     assert documents.hubs == (

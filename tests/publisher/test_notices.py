@@ -1,4 +1,4 @@
-"""What the journal keeps of what is told of the Source's own documents."""
+"""Notices of the Source's own documents in the journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.journal.notices import KEPT
+from rsnotify_publisher.journal.notice_log import KEPT
 from tests.publisher.helpers import BASE
 from tests.publisher.test_journal import VERSION_1
 
@@ -30,29 +30,29 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield opened
 
 
-def tell(journal: Journal, *documents: Resource) -> None:
+def add_notices(journal: Journal, *documents: Resource) -> None:
     with journal.transaction():
-        journal.tell(documents)
+        journal.add_notices(documents)
 
 
 def instants(journal: Journal, after: int = 0) -> list[int]:
-    told = [notice.datetime for notice in journal.notices(after)]
-    return [to_microseconds(at) for at in told if at is not None]
+    datetimes = [notice.datetime for notice in journal.notices(after)]
+    return [to_microseconds(at) for at in datetimes if at is not None]
 
 
-def test_what_is_told_has_a_datetime_of_its_own_that_increases(journal: Journal) -> None:
-    tell(journal, LIST, LIST)
-    tell(journal, LIST)
-    told = instants(journal)
-    assert len(told) == 3
-    assert all(before < after for before, after in pairwise([journal.first_notice(), *told]))
-    assert told[-1] == journal.last_notice()
+def test_notices_have_increasing_datetimes_of_their_own(journal: Journal) -> None:
+    add_notices(journal, LIST, LIST)
+    add_notices(journal, LIST)
+    datetimes = instants(journal)
+    assert len(datetimes) == 3
+    assert all(before < after for before, after in pairwise([journal.first_notice(), *datetimes]))
+    assert datetimes[-1] == journal.last_notice()
 
 
-def test_what_is_told_is_later_than_what_a_heartbeat_promised(journal: Journal) -> None:
+def test_notices_are_later_than_a_promised_heartbeat(journal: Journal) -> None:
     with journal.transaction():
         promised = journal.promise().reached
-    tell(journal, LIST)
+    add_notices(journal, LIST)
     assert journal.last_notice() > promised
 
 
@@ -61,11 +61,11 @@ def test_a_change_leaves_no_notice_and_a_notice_no_change(journal: Journal) -> N
         journal.record([Record(Resource(BASE + "a", change=ChangeType.CREATED))])
     before = journal.state()
     assert journal.notices(0) == []
-    tell(journal, LIST)
+    add_notices(journal, LIST)
     assert journal.state() == before
 
 
-def test_where_nothing_was_told_yet_is_known(journal: Journal) -> None:
+def test_the_beginning_of_an_empty_notice_log_is_known(journal: Journal) -> None:
     begins = journal.first_notice()
     assert journal.last_notice() == begins
     assert journal.last_notice_at(begins + 10**15) == begins
@@ -73,7 +73,7 @@ def test_where_nothing_was_told_yet_is_known(journal: Journal) -> None:
 
 
 def test_the_notice_before_an_instant_is_found(journal: Journal) -> None:
-    tell(journal, LIST, LIST)
+    add_notices(journal, LIST, LIST)
     first, second = instants(journal)
     assert journal.last_notice_at(first) == first
     assert journal.last_notice_at(second - 1) == first
@@ -81,42 +81,42 @@ def test_the_notice_before_an_instant_is_found(journal: Journal) -> None:
 
 
 def test_no_more_than_a_bound_is_kept_and_where_it_begins_is_known(journal: Journal) -> None:
-    tell(journal, *[LIST] * (KEPT + 10))
-    told = instants(journal)
-    assert len(told) == KEPT
-    assert journal.first_notice() < told[0]
-    tell(journal, LIST)
-    assert instants(journal)[:-1] == told[1:]
-    assert journal.first_notice() == told[0]
+    add_notices(journal, *[LIST] * (KEPT + 10))
+    datetimes = instants(journal)
+    assert len(datetimes) == KEPT
+    assert journal.first_notice() < datetimes[0]
+    add_notices(journal, LIST)
+    assert instants(journal)[:-1] == datetimes[1:]
+    assert journal.first_notice() == datetimes[0]
 
 
-def test_a_version_is_told_once(journal: Journal) -> None:
+def test_a_version_has_one_notice(journal: Journal) -> None:
     document = Resource(BASE + "capabilitylist.xml", capability=Capability.CAPABILITY_LIST)
     for version in ("one", "one", "two"):
         with journal.transaction():
-            journal.tell_version(document, version)
-    told = [(notice.uri, notice.change) for notice in journal.notices(0)]
-    assert told == [(document.uri, ChangeType.CREATED), (document.uri, ChangeType.UPDATED)]
+            journal.add_version_notice(document, version)
+    notices = [(notice.uri, notice.change) for notice in journal.notices(0)]
+    assert notices == [(document.uri, ChangeType.CREATED), (document.uri, ChangeType.UPDATED)]
 
 
 def test_a_hub_begins_with_the_next_notice_and_keeps_its_place(journal: Journal) -> None:
-    tell(journal, LIST)
+    add_notices(journal, LIST)
     with journal.transaction():
-        journal.add_listener("hub")
-    assert journal.notices(journal.told("hub")) == []
-    tell(journal, LIST)
-    assert len(journal.notices(journal.told("hub"))) == 1
+        journal.add_notice_hub("hub")
+    assert journal.notices(journal.notice_cursor("hub")) == []
+    add_notices(journal, LIST)
+    assert len(journal.notices(journal.notice_cursor("hub"))) == 1
     with journal.transaction():
-        journal.note_told("hub", journal.last_notice())
-        journal.add_listener("hub")
-    assert journal.notices(journal.told("hub")) == []
+        journal.move_notice_cursor("hub", journal.last_notice())
+        journal.add_notice_hub("hub")
+    assert journal.notices(journal.notice_cursor("hub")) == []
 
 
-def test_a_journal_of_an_earlier_version_can_tell(tmp_path: Path) -> None:
+def test_a_journal_of_an_earlier_version_can_hold_notices(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
     with closing(sqlite3.connect(path)) as old:
         old.executescript(VERSION_1)
     with Journal(path, BASE) as journal:
         assert journal.first_notice() == journal.last_notice() == 3_000_001
-        tell(journal, LIST)
+        add_notices(journal, LIST)
         assert len(instants(journal)) == 1

@@ -76,20 +76,20 @@ def test_threads_record_at_once_and_nothing_is_lost_or_twice(tmp_path: Path) -> 
             return [publisher.updated(f"{BASE}{thread}-{number}") for number in range(50)]
 
         with ThreadPoolExecutor(8) as pool:
-            told = [change for changes in pool.map(record, range(8)) for change in changes]
+            reported = [change for changes in pool.map(record, range(8)) for change in changes]
         kept = recorded(publisher)
     assert_ordered(kept)
-    assert sorted(kept, key=lambda change: change.uri) == sorted(told, key=lambda c: c.uri)
+    assert sorted(kept, key=lambda change: change.uri) == sorted(reported, key=lambda c: c.uri)
 
 
 async def test_asyncio_records_at_once(tmp_path: Path) -> None:
     async with Publisher(tmp_path, BASE, options=QUICK) as publisher:
-        told = await asyncio.gather(*(publisher.aupdated(f"{BASE}{n}") for n in range(200)))
+        reported = await asyncio.gather(*(publisher.aupdated(f"{BASE}{n}") for n in range(200)))
         assert await publisher.acreated(BASE + "x")
         assert await publisher.adeleted(BASE + "x")
         kept = recorded(publisher)
     assert_ordered(kept)
-    assert {change.uri for change in told} < {change.uri for change in kept}
+    assert {change.uri for change in reported} < {change.uri for change in kept}
     assert len(kept) == 202
 
 
@@ -111,13 +111,13 @@ def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path), "x", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        told = [writer.stdout.readline().strip() for _ in range(100)]
+        reported = [writer.stdout.readline().strip() for _ in range(100)]
         writer.kill()
-        told += [line.strip() for line in writer.stdout if line.endswith("\n")]
+        reported += [line.strip() for line in writer.stdout if line.endswith("\n")]
     assert writer.returncode == -signal.SIGKILL
     kept = [change.uri for change in recorded(Publisher(tmp_path, BASE))]
-    assert kept[: len(told)] == told
-    assert len(kept) <= len(told) + 1
+    assert kept[: len(reported)] == reported
+    assert len(kept) <= len(reported) + 1
 
 
 def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_what_could_not_be_published_is_refused_in_one_sentence(
     assert publisher.is_empty()
 
 
-def test_a_closed_recorder_says_so(tmp_path: Path) -> None:
+def test_a_closed_recorder_refuses_changes(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, BASE, options=QUICK)
     publisher.start()
     recorder = publisher._recorder
@@ -166,7 +166,7 @@ def test_a_closed_recorder_says_so(tmp_path: Path) -> None:
         recorder.submit(lambda journal: journal.state())
 
 
-def test_one_failing_operation_does_not_take_its_neighbours_along(tmp_path: Path) -> None:
+def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Path) -> None:
     started, go = threading.Event(), threading.Event()
     with Publisher(tmp_path, BASE, options=QUICK) as publisher:
 
@@ -199,7 +199,7 @@ def test_a_baseline_is_all_or_nothing(tmp_path: Path) -> None:
     assert not publisher.is_empty()
 
 
-def test_a_publisher_started_before_a_fork_says_what_to_do(tmp_path: Path) -> None:
+def test_a_publisher_started_before_a_fork_is_refused_with_the_remedy(tmp_path: Path) -> None:
     script = """
 import os, sys
 from rsnotify_publisher import Publisher

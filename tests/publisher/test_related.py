@@ -1,4 +1,4 @@
-"""Links to related resources (core §14) pass through every document as they were given."""
+"""Links to related resources (core §14) are in every document as they were recorded."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def as_set(resource: Resource) -> Resource:
     return replace(resource, change=None, links=links)
 
 
-def told(entry: Resource) -> tuple[object, ...]:
+def metadata_of(entry: Resource) -> tuple[object, ...]:
     """Return what a manifest says as it was given: what its package holds decides of the rest.
 
     A patch stands in a manifest only together with its path (core §14.4).
@@ -188,7 +188,7 @@ def manifest(publisher: Publisher, dump: Document) -> tuple[Resource, ...]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_links_stand_in_every_document_as_they_were_given(tmp_path: Path, example: str) -> None:
+def test_links_are_in_every_document_as_given(tmp_path: Path, example: str) -> None:
     resources = EXAMPLES[example]
     options = replace(
         QUICK, change_dump=True, resource_dump_every=0.05, rotate=f"{len(resources) + 1} changes"
@@ -217,8 +217,8 @@ def test_links_stand_in_every_document_as_they_were_given(tmp_path: Path, exampl
     assert [recorded(entry) for entry in listed] == resources
     by_uri = sorted(resources, key=lambda resource: resource.uri)
     assert list(read("resourcelist.xml").resources) == list(map(as_set, by_uri))
-    assert list(map(told, changed)) == list(map(told, resources))[: len(changed)]
-    assert list(map(told, held())) == list(map(told, by_uri))
+    assert list(map(metadata_of, changed)) == list(map(metadata_of, resources))[: len(changed)]
+    assert list(map(metadata_of, held())) == list(map(metadata_of, by_uri))
     writer = FragmentWriter(BASE, max_entries=9, max_bytes=10**6, profile=Profile.V1_1)
     (fragment,) = writer.fragments(at(1, 0), changes, {})
     assert [recorded(entry) for entry in read_document(fragment.body).resources] == resources

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.retention import (
-    Floor,
-    Retention,
-    Rotation,
-    Volume,
+    FinishedDocument,
+    MinimumOpen,
+    RetentionPolicy,
+    RotationPolicy,
     parse_retention,
     parse_rotation,
 )
@@ -23,40 +23,40 @@ HOUR = 3_600 * SECOND
 DAY = 24 * HOUR
 
 
-def volumes(*ends: int, size: int = 100) -> list[Volume]:
-    return [Volume("changelist", end - 1, end, 1, size, (f"{end}.xml",)) for end in ends]
+def volumes(*ends: int, size: int = 100) -> list[FinishedDocument]:
+    return [FinishedDocument("changelist", end - 1, end, 1, size, (f"{end}.xml",)) for end in ends]
 
 
-def ends(of: list[Volume]) -> list[int]:
+def ends(of: list[FinishedDocument]) -> list[int]:
     return [volume.end for volume in of]
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("500 changes or 1 h", Rotation(changes=500, age=HOUR)),
-        ("10,000 changes or 25 MB", Rotation(changes=10_000, size=25_000_000)),
-        ("1 h", Rotation(age=HOUR)),
-        ("1.5kB", Rotation(size=1_500)),
-        ("90 s, 1_000 changes, 2 GB", Rotation(1_000, 2_000_000_000, 90 * SECOND)),
-        ("15 MIN and 1 change", Rotation(changes=1, age=HOUR // 4)),
+        ("500 changes or 1 h", RotationPolicy(changes=500, age=HOUR)),
+        ("10,000 changes or 25 MB", RotationPolicy(changes=10_000, size=25_000_000)),
+        ("1 h", RotationPolicy(age=HOUR)),
+        ("1.5kB", RotationPolicy(size=1_500)),
+        ("90 s, 1_000 changes, 2 GB", RotationPolicy(1_000, 2_000_000_000, 90 * SECOND)),
+        ("15 MIN and 1 change", RotationPolicy(changes=1, age=HOUR // 4)),
     ],
 )
-def test_when_changes_are_closed_is_one_line(text: str, meant: Rotation) -> None:
+def test_when_changes_are_closed_is_one_line(text: str, meant: RotationPolicy) -> None:
     assert parse_rotation(text) == meant
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("30 days, 1000 lists, 2 GB", Retention(30 * DAY, 1_000, 2_000_000_000)),
-        ("2 GB, 30d", Retention(age=30 * DAY, size=2_000_000_000)),
-        ("4 weeks", Retention(age=28 * DAY)),
-        ("4 dumps", Retention(count=4)),
-        ("1 TB or 3 documents", Retention(count=3, size=10**12)),
+        ("30 days, 1000 lists, 2 GB", RetentionPolicy(30 * DAY, 1_000, 2_000_000_000)),
+        ("2 GB, 30d", RetentionPolicy(age=30 * DAY, size=2_000_000_000)),
+        ("4 weeks", RetentionPolicy(age=28 * DAY)),
+        ("4 dumps", RetentionPolicy(count=4)),
+        ("1 TB or 3 documents", RetentionPolicy(count=3, size=10**12)),
     ],
 )
-def test_how_long_documents_are_kept_is_one_line(text: str, meant: Retention) -> None:
+def test_how_long_documents_are_kept_is_one_line(text: str, meant: RetentionPolicy) -> None:
     assert parse_retention(text) == meant
 
 
@@ -98,39 +98,39 @@ def test_a_wrong_option_stops_before_the_start(options: Options, complaint: str)
 
 
 def test_with_a_count_alone_the_newest_stay() -> None:
-    assert ends(Retention(count=2).expired(volumes(1, 2, 3, 4), now=10**9)) == [1, 2]
-    assert Retention(count=9).expired(volumes(1, 2), now=10**9) == []
+    assert ends(RetentionPolicy(count=2).expired(volumes(1, 2, 3, 4), now=10**9)) == [1, 2]
+    assert RetentionPolicy(count=9).expired(volumes(1, 2), now=10**9) == []
 
 
 def test_with_a_size_alone_the_newest_that_fit_stay() -> None:
-    assert ends(Retention(size=250).expired(volumes(1, 2, 3, 4), now=10**9)) == [1, 2]
-    assert ends(Retention(size=99).expired(volumes(1, 2), now=10**9)) == [1, 2]
+    assert ends(RetentionPolicy(size=250).expired(volumes(1, 2, 3, 4), now=10**9)) == [1, 2]
+    assert ends(RetentionPolicy(size=99).expired(volumes(1, 2), now=10**9)) == [1, 2]
 
 
 def test_with_an_age_alone_what_is_older_goes() -> None:
-    assert ends(Retention(age=10).expired(volumes(80, 90, 91, 99), now=100)) == [80, 90]
+    assert ends(RetentionPolicy(age=10).expired(volumes(80, 90, 91, 99), now=100)) == [80, 90]
 
 
 def test_an_age_wins_over_count_and_size() -> None:
-    policy = Retention(age=10, count=1, size=100)
+    policy = RetentionPolicy(age=10, count=1, size=100)
     assert ends(policy.expired(volumes(80, 91, 95, 99), now=100)) == [80]
 
 
-def test_what_is_older_than_the_age_stays_while_there_is_room() -> None:
-    assert Retention(age=10, count=5).expired(volumes(1, 2, 3), now=100) == []
+def test_documents_older_than_the_age_stay_within_count_and_size() -> None:
+    assert RetentionPolicy(age=10, count=5).expired(volumes(1, 2, 3), now=100) == []
 
 
 @given(
     st.lists(st.integers(1, 100), unique=True).map(sorted),
     st.builds(
-        Retention,
+        RetentionPolicy,
         st.none() | st.integers(1, 120),
         st.none() | st.integers(1, 9),
         st.none() | st.integers(1, 900),
     ),
 )
-def test_whoever_was_away_for_less_than_the_age_misses_nothing(
-    at: list[int], policy: Retention
+def test_a_destination_offline_for_less_than_the_age_misses_nothing(
+    at: list[int], policy: RetentionPolicy
 ) -> None:
     kept = volumes(*at)
     gone = policy.expired(kept, now=100)
@@ -140,21 +140,21 @@ def test_whoever_was_away_for_less_than_the_age_misses_nothing(
 
 
 def test_nothing_is_closed_before_a_limit_is_reached() -> None:
-    policy = Rotation(changes=10, size=1_000, age=HOUR)
-    assert policy.floor(9, 999, oldest=1, now=HOUR) is None
-    assert policy.floor(0, 0, oldest=0, now=10 * HOUR) is None
+    policy = RotationPolicy(changes=10, size=1_000, age=HOUR)
+    assert policy.minimum_open(9, 999, oldest=1, now=HOUR) is None
+    assert policy.minimum_open(0, 0, oldest=0, now=10 * HOUR) is None
 
 
 def test_half_of_the_limit_that_was_reached_stays_open() -> None:
-    policy = Rotation(changes=10, size=1_000, age=HOUR)
-    assert policy.floor(10, 0, oldest=1, now=HOUR) == Floor(5, None, None)
-    assert policy.floor(1, 1_200, oldest=1, now=HOUR) == Floor(None, 500, None)
-    assert policy.floor(1, 0, oldest=0, now=HOUR) == Floor(None, None, HOUR // 2)
-    assert policy.floor(10, 1_000, oldest=0, now=HOUR) == Floor(5, 500, HOUR // 2)
+    policy = RotationPolicy(changes=10, size=1_000, age=HOUR)
+    assert policy.minimum_open(10, 0, oldest=1, now=HOUR) == MinimumOpen(5, None, None)
+    assert policy.minimum_open(1, 1_200, oldest=1, now=HOUR) == MinimumOpen(None, 500, None)
+    assert policy.minimum_open(1, 0, oldest=0, now=HOUR) == MinimumOpen(None, None, HOUR // 2)
+    assert policy.minimum_open(10, 1_000, oldest=0, now=HOUR) == MinimumOpen(5, 500, HOUR // 2)
 
 
 def test_any_reached_limit_permits_to_close() -> None:
-    floor = Floor(changes=5, size=None, since=50)
-    assert floor.permits(changes=5, size=0, gone=99)
-    assert floor.permits(changes=0, size=0, gone=50)
-    assert not floor.permits(changes=4, size=10**9, gone=51)
+    floor = MinimumOpen(changes=5, size=None, since=50)
+    assert floor.allows(changes=5, size=0, last_closed=99)
+    assert floor.allows(changes=0, size=0, last_closed=50)
+    assert not floor.allows(changes=4, size=10**9, last_closed=51)

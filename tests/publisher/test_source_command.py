@@ -49,7 +49,7 @@ def status(process: SourceProcess, name: str, **headers: str) -> int:
             return error.code
 
 
-def test_the_first_start_takes_the_folder_as_it_is(folder: Path, source: Start) -> None:
+def test_the_first_start_loads_the_folder_as_the_baseline(folder: Path, source: Start) -> None:
     (folder / "a.ttl").write_text("<a> <b> <c> .")
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "b.bin").write_bytes(b"\0\1")
@@ -71,14 +71,14 @@ def test_what_happens_to_files_is_published(folder: Path, source: Start) -> None
     (folder / "moved.txt").write_text("moved")
     process = source(folder, *PORT)
     (folder / "new.txt").write_text("new")
-    process.told("created", "new.txt")
+    process.wait_for_change("created", "new.txt")
     (folder / "old.txt").write_text("older")
-    process.told("updated", "old.txt")
+    process.wait_for_change("updated", "old.txt")
     (folder / "old.txt").unlink()
-    process.told("deleted", "old.txt")
+    process.wait_for_change("deleted", "old.txt")
     (folder / "moved.txt").rename(folder / "here.txt")
-    process.told("deleted", "moved.txt")
-    process.told("created", "here.txt")
+    process.wait_for_change("deleted", "moved.txt")
+    process.wait_for_change("created", "here.txt")
     change = last_change(process, "here.txt")
     assert change.hash == "sha-256:" + hashlib.sha256(b"moved").hexdigest()
     assert (change.length, change.type) == (5, "text/plain")
@@ -89,7 +89,7 @@ def test_a_file_replaced_by_renaming_is_an_update(folder: Path, source: Start) -
     process = source(folder, *PORT)
     (folder / ".a.tmp").write_text("2")
     (folder / ".a.tmp").rename(folder / "a")
-    process.told("updated", "a")
+    process.wait_for_change("updated", "a")
     assert process.changes() == [("updated", "a")]
 
 
@@ -99,22 +99,22 @@ def test_a_file_written_with_what_it_holds_is_no_change(folder: Path, source: St
     with (folder / "a").open("r+") as file:  # without making it empty first
         file.write("same")
     put(folder / "b", "after")
-    process.told("created", "b")
+    process.wait_for_change("created", "b")
     assert process.changes() == [("created", "b")]
 
 
 def test_new_folders_are_published_with_all_they_hold(folder: Path, source: Start) -> None:
     process = source(folder, *PORT)
     for number in range(20):
-        place = folder / f"n{number}" / "x" / "y"
-        place.mkdir(parents=True)
-        put(place / "f.txt", str(number))
+        location = folder / f"n{number}" / "x" / "y"
+        location.mkdir(parents=True)
+        put(location / "f.txt", str(number))
     for number in range(20):
-        process.told("created", f"n{number}/x/y/f.txt")
+        process.wait_for_change("created", f"n{number}/x/y/f.txt")
     assert len(process.changes()) == 20
 
 
-def test_a_folder_that_moves_takes_its_files_along(folder: Path, source: Start) -> None:
+def test_a_moved_folder_moves_its_files(folder: Path, source: Start) -> None:
     (folder / "a" / "b").mkdir(parents=True)
     (folder / "a" / "b" / "f").write_text("1")
     (folder / "a" / "g").write_text("2")
@@ -126,7 +126,7 @@ def test_a_folder_that_moves_takes_its_files_along(folder: Path, source: Start) 
         ("created", "c/b/f"),
         ("created", "c/g"),
     ):
-        process.told(*change)
+        process.wait_for_change(*change)
     assert len(process.changes()) == 4
 
 
@@ -136,8 +136,8 @@ def test_a_file_that_becomes_a_folder_is_deleted(folder: Path, source: Start) ->
     (folder / "a").unlink()
     (folder / "a").mkdir()
     (folder / "a" / "b").write_text("2")
-    process.told("deleted", "a")
-    process.told("created", "a/b")
+    process.wait_for_change("deleted", "a")
+    process.wait_for_change("created", "a/b")
 
 
 def test_what_changed_while_it_was_stopped_is_found_at_the_next_start(
@@ -168,7 +168,7 @@ def test_a_killed_source_goes_on_where_it_was(
     port = ("--port", str(unused_tcp_port))
     process = source(folder, *port)
     put(folder / "a", "1")
-    process.told("created", "a")
+    process.wait_for_change("created", "a")
     process.kill()
     (folder / "a").write_text("2")
     process = source(folder, *port)
@@ -187,7 +187,7 @@ def test_odd_names_lead_to_their_files(folder: Path, source: Start) -> None:
     assert set(held) == set(ODD)
     for name in ODD:
         (folder / name / name).write_text("changed")
-        process.told("updated", held[name])
+        process.wait_for_change("updated", held[name])
 
 
 def test_names_that_are_no_text_are_published_too(folder: Path, source: Start) -> None:
@@ -198,9 +198,9 @@ def test_names_that_are_no_text_are_published_too(folder: Path, source: Start) -
     assert process.get("%FF") == b"raw"
     with open(raw + b"/\xfe", "wb") as file:
         file.write(b"new")
-    process.told("created", "%FE")
+    process.wait_for_change("created", "%FE")
     (folder / "later").write_text("the watch goes on")
-    process.told("created", "later")
+    process.wait_for_change("created", "later")
 
 
 def test_hidden_files_are_neither_listed_nor_served(folder: Path, source: Start) -> None:
@@ -210,7 +210,7 @@ def test_hidden_files_are_neither_listed_nor_served(folder: Path, source: Start)
     process = source(folder, *PORT)
     (folder / ".later").write_text("3")
     put(folder / "seen", "4")
-    process.told("created", "seen")
+    process.wait_for_change("created", "seen")
     assert process.changes() == [("created", "seen")]
     assert listed(process) == {}
     assert status(process, ".secret") == status(process, ".git/config") == 404
@@ -272,7 +272,7 @@ def test_files_are_served_as_http_wants_it(folder: Path, source: Start) -> None:
         assert (answer.headers["Content-Length"], answer.read()) == ("10", b"")
 
 
-def test_a_file_that_changes_twice_within_a_tick_is_not_taken_for_the_first(
+def test_a_file_that_changes_twice_within_a_clock_tick_is_recorded_twice(
     folder: Path, source: Start
 ) -> None:
     # A minute ahead, so that it is the present for as long as the process takes to answer.
@@ -325,7 +325,7 @@ def test_changes_reach_a_hub_with_their_content(folder: Path, source: Start) -> 
     asyncio.run(scenario())
 
 
-def test_below_a_path_the_documents_stand_there_and_the_well_known_one_at_the_host(
+def test_below_a_path_only_the_well_known_document_is_at_the_host(
     folder: Path, source: Start, unused_tcp_port: int
 ) -> None:
     (folder / "a").write_text("1")
@@ -341,10 +341,12 @@ def test_below_a_path_the_documents_stand_there_and_the_well_known_one_at_the_ho
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_in_order_when_asked(number: signal.Signals, folder: Path, source: Start) -> None:
+def test_the_command_ends_in_order_on_a_signal(
+    number: signal.Signals, folder: Path, source: Start
+) -> None:
     process = source(folder, *PORT)
     (folder / "a").write_text("1")
-    process.told("created", "a")
+    process.wait_for_change("created", "a")
     os.kill(process.pid, number)
     eventually(lambda: process.has_ended())
     code, errors = process.end()
@@ -384,7 +386,7 @@ def test_the_second_signal_ends_what_does_not_end_by_itself(folder: Path) -> Non
     assert errors.splitlines()[-1].startswith("rsnotify: the Source has not ended")
 
 
-def test_destinations_are_told_of_the_hub_as_they_reach_it(folder: Path, source: Start) -> None:
+def test_destinations_get_the_advertised_url_of_the_hub(folder: Path, source: Start) -> None:
     hub = ("--hub", "http://127.0.0.1:1/", "--advertise", "https://hub.example/")
     process = source(folder, *PORT, *hub)
     document = read_document(process.get("capabilitylist.xml"))

@@ -11,8 +11,8 @@ import pytest
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
-from rsnotify_publisher.command import source as command
-from rsnotify_publisher.configuration import load_configuration
+from rsnotify_publisher.commands.source import source as command
+from rsnotify_publisher.config import load_configuration
 from rsnotify_publisher.folder.sets import several_folders
 from tests.publisher.helpers import Start, eventually, put
 
@@ -39,7 +39,7 @@ gzip = true
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder_of_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, content in {"t": "text", "i": "image"}.items():
         (tmp_path / name).mkdir()
@@ -49,8 +49,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def configure(place: Path, text: str = TWO_SETS) -> Path:
-    file = place / "source.toml"
+def configure(folder_of_sets: Path, text: str = TWO_SETS) -> Path:
+    file = folder_of_sets / "source.toml"
     file.write_text(text)
     return file
 
@@ -60,8 +60,12 @@ def read(url: str) -> Document:
         return read_document(answer.read())
 
 
-def test_a_file_names_several_sets(place: Path, source: Start, unused_tcp_port: int) -> None:
-    process = source(None, "--config", str(configure(place)), "--port", str(unused_tcp_port))
+def test_a_file_names_several_sets(
+    folder_of_sets: Path, source: Start, unused_tcp_port: int
+) -> None:
+    process = source(
+        None, "--config", str(configure(folder_of_sets)), "--port", str(unused_tcp_port)
+    )
     host = f"http://127.0.0.1:{unused_tcp_port}/"
     listening = f"listening on {host}"
     assert process.ready == f"rsnotify source serving {host}texts/ (1 resource), {listening}"
@@ -75,24 +79,24 @@ def test_a_file_names_several_sets(place: Path, source: Start, unused_tcp_port: 
     for name, content in {"texts": b"text", "images": b"image"}.items():
         with urllib.request.urlopen(f"{host}{name}/one") as answer:
             assert answer.read() == content
-    put(place / "i" / "two", "another")
+    put(folder_of_sets / "i" / "two", "another")
 
-    def told() -> bool:
+    def is_shown() -> bool:
         changed = read(host + "images/changelist.xml").resources
         return [entry.uri for entry in changed] == [host + "images/two"]
 
-    eventually(told)
+    eventually(is_shown)
     assert read(host + "texts/changelist.xml").resources == ()
-    assert sorted(path.name for path in (place / "state").iterdir()) == ["images", "texts"]
+    assert sorted(path.name for path in (folder_of_sets / "state").iterdir()) == ["images", "texts"]
     code, errors = process.end()
     assert (code, "Traceback" in errors) == (0, False)
 
 
-def refused(place: Path, text: str) -> str:
+def refused(folder_of_sets: Path, text: str) -> str:
     """Return the sentence with which the command refuses a file."""
     port = None if "port = " in text else 0
     with pytest.raises(RsnotifyError) as raised:
-        command(None, config=configure(place, text), port=port)
+        command(None, config=configure(folder_of_sets, text), port=port)
     assert "\n" not in str(raised.value)
     return str(raised.value)
 
@@ -101,7 +105,7 @@ SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (
             "prot = 1\n" + SET.format("a", "t"),
@@ -157,52 +161,52 @@ SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
         ('token = "a\\nb"\n' + SET.format("a", "t"), "token"),
     ],
 )
-def test_what_cannot_work_is_one_sentence(place: Path, text: str, said: str) -> None:
-    message = refused(place, text)
-    assert any(part in message for part in said.split("|")), message
+def test_what_cannot_work_is_one_sentence(folder_of_sets: Path, text: str, expected: str) -> None:
+    message = refused(folder_of_sets, text)
+    assert any(part in message for part in expected.split("|")), message
 
 
-def test_a_folder_within_another_of_which_it_is_no_part_is_a_set(place: Path) -> None:
-    (place / "t" / ".hidden").mkdir()
-    file = configure(place, SET.format("a", "t") + SET.format("b", "t/.hidden"))
+def test_a_folder_within_another_of_which_it_is_no_part_is_a_set(folder_of_sets: Path) -> None:
+    (folder_of_sets / "t" / ".hidden").mkdir()
+    file = configure(folder_of_sets, SET.format("a", "t") + SET.format("b", "t/.hidden"))
     _, folders = several_folders("http://127.0.0.1:1/", load_configuration(file))
     assert [folder.names.root.name for folder in folders] == ["t", ".hidden"]
 
 
-def test_sets_of_which_one_is_below_another_are_refused(place: Path) -> None:
+def test_sets_of_which_one_is_below_another_are_refused(folder_of_sets: Path) -> None:
     inner = 'base_url = "https://x.example/a/b/"\n'
     text = 'base_url = "https://x.example/"\n' + SET.format("a", "t") + SET.format("b", "i") + inner
-    assert "overlap" in refused(place, text)
+    assert "overlap" in refused(folder_of_sets, text)
 
 
-def test_a_state_that_cannot_be_written_is_refused(place: Path) -> None:
-    (place / "state").write_text("in the way")
-    assert "state" in refused(place, 'data = "state"\n' + SET.format("a", "t"))
+def test_a_state_that_cannot_be_written_is_refused(folder_of_sets: Path) -> None:
+    (folder_of_sets / "state").write_text("in the way")
+    assert "state" in refused(folder_of_sets, 'data = "state"\n' + SET.format("a", "t"))
 
 
-def test_documents_that_cannot_be_written_are_refused(place: Path) -> None:
-    (place / "state").mkdir()
-    (place / "state" / "documents").write_text("in the way")
+def test_documents_that_cannot_be_written_are_refused(folder_of_sets: Path) -> None:
+    (folder_of_sets / "state").mkdir()
+    (folder_of_sets / "state" / "documents").write_text("in the way")
     with pytest.raises(RsnotifyError, match="documents is no folder"):
-        command(place / "t", data=place / "state", port=0)
+        command(folder_of_sets / "t", data=folder_of_sets / "state", port=0)
 
 
-def test_a_file_that_cannot_be_read_is_refused(place: Path) -> None:
+def test_a_file_that_cannot_be_read_is_refused(folder_of_sets: Path) -> None:
     with pytest.raises(RsnotifyError, match="cannot read"):
-        command(None, config=place / "none.toml", port=0)
+        command(None, config=folder_of_sets / "none.toml", port=0)
 
 
-def test_a_folder_and_a_file_at_once_or_neither_are_refused(place: Path) -> None:
+def test_a_folder_and_a_file_at_once_or_neither_are_refused(folder_of_sets: Path) -> None:
     with pytest.raises(RsnotifyError, match="either a folder"):
-        command(place / "t", config=configure(place), port=0)
+        command(folder_of_sets / "t", config=configure(folder_of_sets), port=0)
     with pytest.raises(RsnotifyError, match="either a folder"):
         command(None, port=0)
 
 
 def test_options_of_the_command_go_over_the_file_and_those_of_a_set_over_the_source(
-    place: Path,
+    folder_of_sets: Path,
 ) -> None:
-    file = configure(place, TWO_SETS + 'keep = "5 lists"\nheartbeat = 5')
+    file = configure(folder_of_sets, TWO_SETS + 'keep = "5 lists"\nheartbeat = 5')
     settings = load_configuration(file, port=1, options={"heartbeat": 7.0, "rotate": None})
     texts, images = map(settings.options_of, settings.sets)
     assert settings.port == 1
@@ -212,21 +216,21 @@ def test_options_of_the_command_go_over_the_file_and_those_of_a_set_over_the_sou
     assert texts.rotate == images.rotate == "500 changes or 1 h"
 
 
-def test_a_token_is_not_told(place: Path) -> None:
+def test_a_token_is_not_shown(folder_of_sets: Path) -> None:
     text = 'token = "a secret"\nprot = 1\n' + SET.format("a", "t")
-    assert "secret" not in refused(place, text)
+    assert "secret" not in refused(folder_of_sets, text)
 
 
 def test_the_options_of_one_folder_are_options_of_the_command(
-    place: Path, source: Start, monkeypatch: pytest.MonkeyPatch
+    folder_of_sets: Path, source: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RSNOTIFY_SOURCE_DESCRIBED_BY", "https://about.example/")
-    process = source(place / "t", "--port", "0", "--rotate", "4 changes", "--gzip")
+    process = source(folder_of_sets / "t", "--port", "0", "--rotate", "4 changes", "--gzip")
     offered = read(process.url + "capabilitylist.xml")
     assert offered.link("describedby") == "https://about.example/"
     for number in range(8):
-        put(place / "t" / str(number), "x")
-        process.told("created", str(number))
+        put(folder_of_sets / "t" / str(number), "x")
+        process.wait_for_change("created", str(number))
 
     def closed() -> list[str]:
         archive = read(process.url + "changelist-archive.xml")
@@ -237,8 +241,10 @@ def test_the_options_of_one_folder_are_options_of_the_command(
     assert read(closed()[0]).resources[0].uri == process.url + "0"
 
 
-def test_the_port_of_a_file_may_be_in_use(place: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_the_port_of_a_file_may_be_in_use(folder_of_sets: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         with pytest.raises(RsnotifyError, match=f"port {port}"):
-            command(None, config=configure(place, f"port = {port}\n{SET.format('a', 't')}"))
+            command(
+                None, config=configure(folder_of_sets, f"port = {port}\n{SET.format('a', 't')}")
+            )

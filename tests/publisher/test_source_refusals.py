@@ -10,8 +10,8 @@ import pytest
 
 from rsnotify.errors import RsnotifyError
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.command import source as command
-from rsnotify_publisher.documents import RESERVED
+from rsnotify_publisher.commands.source import source as command
+from rsnotify_publisher.source_documents import RESERVED
 from tests.publisher.helpers import PORT, Start
 
 
@@ -61,7 +61,7 @@ def test_a_bad_base_url_is_refused(url: str, folder: Path) -> None:
     assert url in refused(folder, base_url=url)
 
 
-def test_a_base_url_with_a_password_is_refused_without_telling_it(folder: Path) -> None:
+def test_a_base_url_with_a_password_is_refused_without_showing_it(folder: Path) -> None:
     message = refused(folder, base_url="http://user:secret@x/")
     assert "password" in message
     assert "secret" not in message
@@ -72,8 +72,8 @@ def test_a_bad_hub_is_refused(folder: Path) -> None:
 
 
 def test_a_port_in_use_is_refused(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         assert f"port {port}: Address already in use" in refused(folder, port=port)
 
 
@@ -88,5 +88,29 @@ def test_a_state_that_cannot_be_written_is_refused(folder: Path, tmp_path: Path)
 
 def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path) -> None:
     Publisher(tmp_path / "state", "http://one.example/").is_empty()
-    said = refused(folder, data=tmp_path / "state", base_url="http://two.example/")
-    assert "belongs to the Source http://one.example/" in said
+    message = refused(folder, data=tmp_path / "state", base_url="http://two.example/")
+    assert "belongs to the Source http://one.example/" in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("resource_list_every", "often", "give seconds above 0, or a cron expression"),
+        ("resource_dump_every", "0", "give seconds above 0"),
+        ("resource_dump_every", "cron: 0 3 * *", "it has 4 fields instead of 5"),
+        ("rotate", "500 changes or cron: 0 25 * * *", "higher than the maximum value (23)"),
+        ("keep", "cron: 0 4 * * sun", "add a limit to it"),
+    ],
+)
+def test_a_wrong_schedule_is_refused(folder: Path, option: str, value: str, reason: str) -> None:
+    message = refused(folder, **{option: value})
+    assert message.startswith(option)
+    assert reason in message
+
+
+def test_a_schedule_of_a_wrong_type_is_refused(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "source.toml"
+    config.write_text("[options]\nresource_dump_every = 0\n")
+    with pytest.raises(RsnotifyError) as raised:
+        command(config=config)
+    assert 'a number above 0 or a cron expression such as "cron: 0 3 * * *"' in str(raised.value)

@@ -1,4 +1,4 @@
-"""What `rsnotify source` shows: what it has recorded, and how far each hub is."""
+"""What `rsnotify source` shows: the number of recorded changes, and the status of each hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.command_report import LineReport, hub_line, totals
+from rsnotify_publisher.commands.source_report import SourceLineReport, hub_line, totals
 from rsnotify_publisher.folder.status import HubStatus, SourceStatus, StatusReader
 from rsnotify_publisher.journal import system_clock
 from tests.publisher.helpers import BASE, PATIENCE, PORT, QUICK, FakeHub, Start
@@ -21,7 +21,7 @@ WELL = HubStatus("https://hub.example/", 0, AT, reached=True, reached_before=Tru
 AWAY = replace(WELL, reached=False)
 
 
-async def test_it_counts_changes_and_tells_how_far_each_hub_is(
+async def test_the_status_has_the_number_of_changes_and_each_hub(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     hubs = [hub.url + "websub", NOWHERE]
@@ -47,7 +47,7 @@ async def test_it_counts_changes_and_tells_how_far_each_hub_is(
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "expected"),
     [
         (WELL, "up to date"),
         (replace(WELL, waiting=1), "1 change on the way"),
@@ -58,9 +58,9 @@ async def test_it_counts_changes_and_tells_how_far_each_hub_is(
         (replace(AWAY, reached_before=False), "not reached yet"),
     ],
 )
-def test_a_hub_has_a_line(status: HubStatus, said: str) -> None:
+def test_a_hub_has_a_line(status: HubStatus, expected: str) -> None:
     assert hub_line(status).startswith("hub https://hub.example/: ")
-    assert hub_line(status).endswith(said)
+    assert hub_line(status).endswith(expected)
 
 
 def test_a_count_of_one_is_written_as_one() -> None:
@@ -69,7 +69,7 @@ def test_a_count_of_one_is_written_as_one() -> None:
 
 
 def test_nothing_is_written_while_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    report = LineReport()
+    report = SourceLineReport()
     for _ in range(200):
         report.show(SourceStatus(3, 0, (replace(WELL, reached=None),)))
     assert capsys.readouterr().out == ""
@@ -83,7 +83,7 @@ def test_nothing_is_written_while_nothing_changes(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.splitlines() == [totals(SourceStatus(3, 7, ()))]
 
 
-async def test_the_command_says_when_a_hub_has_everything(
+async def test_the_command_prints_when_a_hub_has_everything(
     folder: Path, source: Start, hub: FakeHub
 ) -> None:
     options = ("--hub", hub.url, "--heartbeat", "0.1")

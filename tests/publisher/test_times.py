@@ -1,4 +1,4 @@
-"""What documents say of time stays true, whoever records and whatever the clocks say.
+"""The datetimes in documents stay true, whichever process records and whatever the clocks show.
 
 Destinations check the documents of a Source against each other and against the `Date` of answers.
 Ours must never give them a reason to doubt.
@@ -55,15 +55,19 @@ class Reader:
         async with self._session.get(self._url + "/" + name.removeprefix(BASE)) as answer:
             body, date = await answer.read(), parsedate_to_datetime(answer.headers["Date"])
         document = read_document(body, source=name)
-        told = [("at", document.at), ("completed", document.completed), ("until", document.until)]
-        told += [("from", document.from_)]
-        told += [("entry", entry.changed_at) for entry in document.resources]
-        for what, instant in told:
+        instants = [
+            ("at", document.at),
+            ("completed", document.completed),
+            ("until", document.until),
+        ]
+        instants += [("from", document.from_)]
+        instants += [("entry", entry.changed_at) for entry in document.resources]
+        for what, instant in instants:
             if instant is not None and instant > date + timedelta(seconds=1):
                 self.ahead.append((what, instant - date))
         return document
 
-    async def look(self) -> None:
+    async def read_documents(self) -> None:
         await self._look_at_changes(await self.get("changelist.xml"))
         self.baselines.append(await self.get("resourcelist.xml"))
 
@@ -88,8 +92,8 @@ def change_lists(publisher: Publisher) -> list[Document]:
 
 def check_joined(lists: list[Document], recorded: list[Resource], opened: set[Instant]) -> None:
     """Check that lists tell each change once, in order, and begin only where another ends."""
-    told = [entry for document in lists for entry in document.resources]
-    assert [(one.uri, one.datetime) for one in told] == [(o.uri, o.datetime) for o in recorded]
+    instants = [entry for document in lists for entry in document.resources]
+    assert [(one.uri, one.datetime) for one in instants] == [(o.uri, o.datetime) for o in recorded]
     for document in lists:
         assert document.from_ is not None
         for entry in document.resources:
@@ -163,13 +167,13 @@ async def test_no_document_contradicts_another_or_the_clock(
             ]
             done = asyncio.gather(*writing)
             while not done.done():
-                await reader.look()
+                await reader.read_documents()
                 await asyncio.sleep(random.random() / 100)
             recorded = sorted(
                 (change for changes in done.result() for change in changes),
                 key=lambda change: change.datetime,  # type: ignore[arg-type,return-value]
             )
-            await reader.look()
+            await reader.read_documents()
     finally:
         for publisher in publishers:
             publisher.close()

@@ -152,7 +152,7 @@ async def test_nothing_but_documents_is_served(
     assert answer.startswith(b"HTTP/1.1 404")
 
 
-async def test_what_is_not_written_yet_is_asked_for_again(
+async def test_a_document_that_is_not_written_yet_gets_a_503(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
     go = threading.Event()
@@ -183,19 +183,19 @@ async def test_the_application_can_be_mounted_at_the_base_url(
             assert b"/data/a<" in await answer.read()
 
 
-async def test_routes_bring_the_well_known_uri_of_the_host(
+async def test_the_routes_include_the_well_known_uri_of_the_host(
     publisher: Publisher, client: aiohttp.ClientSession
 ) -> None:
     app = web.Application()
     app.add_routes(routes(publisher, "/data/"))
     async with publisher, serving(app) as url:
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-        for place in ("/", "/data/"):
-            async with client.get(f"{url}{place}.well-known/resourcesync") as answer:
+        for parent in ("/", "/data/"):
+            async with client.get(f"{url}{parent}.well-known/resourcesync") as answer:
                 assert read_document(await answer.read()).capability == "description"
 
 
-async def test_what_is_closed_is_kept_by_caches_and_what_is_live_is_asked_for_again(
+async def test_closed_documents_are_cached_and_live_ones_revalidated(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
     options = replace(QUICK, rotate="4 changes", max_entries=5)
@@ -237,15 +237,15 @@ async def test_a_package_is_resumed_where_it_broke_off(
             assert "Content-Encoding" not in answer.headers
             tag = answer.headers["ETag"]
             whole = await answer.read()
-        asked = {"Range": "bytes=300000-", "If-Range": tag}
-        async with client.get(there, headers=asked) as answer:
+        requested = {"Range": "bytes=300000-", "If-Range": tag}
+        async with client.get(there, headers=requested) as answer:
             assert answer.status == 206
             rest = await answer.read()
     with ZipFile(BytesIO(whole[:300_000] + rest)) as found:
         assert found.testzip() is None
 
 
-async def test_a_long_list_is_compressed_for_those_who_accept_it(
+async def test_a_long_list_is_compressed_for_clients_that_accept_it(
     publisher: Publisher, site: str, client: aiohttp.ClientSession
 ) -> None:
     changes = [Resource(f"{BASE}{number}", change=ChangeType.UPDATED) for number in range(500)]
@@ -264,7 +264,7 @@ async def test_a_long_list_is_compressed_for_those_who_accept_it(
             assert answer.status == 304
 
 
-async def test_the_channel_names_its_hubs_to_those_who_have_it_already(
+async def test_a_304_of_the_channel_names_its_hubs(
     site: str, client: aiohttp.ClientSession
 ) -> None:
     async with client.get(site + "channel.xml") as answer:

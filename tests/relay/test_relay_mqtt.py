@@ -10,7 +10,7 @@ from watchfiles import awatch
 
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.runtime.processes import Process
 from tests.mosquitto import Mosquitto
 from tests.subscriber.destination import PATIENCE

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, shown
+from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, without_credentials
 from rsnotify.format.writer import write_document
 from rsnotify_relay import Relay
 from rsnotify_subscriber import Credentials, Fleet, audit
@@ -240,7 +240,7 @@ def test_what_cannot_be_sent_is_refused_without_repeating_a_secret(
 
 
 def test_a_password_in_a_url_is_left_out_of_messages_up_to_its_last_at_sign() -> None:
-    assert shown("http://me:c@nary@a.example/x@y") == "http://a.example/x@y"
+    assert without_credentials("http://me:c@nary@a.example/x@y") == "http://a.example/x@y"
     assert split_login("http://me:c@nary@a.example/x@y") == ("http://a.example/x@y", "me:c@nary")
     assert split_login("http://a.example/x@y") == ("http://a.example/x@y", None)
 

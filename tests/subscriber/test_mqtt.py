@@ -15,7 +15,7 @@ import pytest
 from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress, Unavailable
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport

@@ -12,8 +12,8 @@ from rsnotify.errors import FetchError
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name, parse_broker
 from rsnotify.runtime.mqtt.selection_requests import read_selection_request
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, parse_broker, request_prefix
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
@@ -24,7 +24,7 @@ from tests.subscriber.test_mqtt import Heard
 TOPIC = "http://a.example/c"
 MAPS = PushSelection(prefixes=("http://a.example/maps/",))
 OTHER = PushSelection(prefixes=("http://a.example/other/",))
-WHOLE, PART = channel_name(TOPIC), PREFIX + MAPS.digest(TOPIC)
+WHOLE, PART = channel_topic(TOPIC), DEFAULT_PREFIX + MAPS.digest(TOPIC)
 
 
 class Hub:
@@ -39,9 +39,9 @@ class Hub:
         async with asyncio.timeout(PATIENCE):
             message = await self._asked.get()
         ask = read_selection_request(message.payload)
-        assert message.topic == channel_name(ask.topic, asking(PREFIX))
+        assert message.topic == channel_topic(ask.topic, request_prefix(DEFAULT_PREFIX))
         assert not message.retained
-        return PREFIX + ask.select.digest(ask.topic)
+        return DEFAULT_PREFIX + ask.select.digest(ask.topic)
 
     async def say(self, name: str, body: bytes, *, retain: bool = True) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -56,7 +56,7 @@ class Hub:
 async def hub(mosquitto: Mosquitto) -> AsyncIterator[Hub]:
     asked: asyncio.Queue[MqttMessage] = asyncio.Queue()
     async with connect(parse_broker(mosquitto.url), take=asked.put_nowait) as connection:
-        await connection.subscribe(asking(PREFIX) + "+")
+        await connection.subscribe(request_prefix(DEFAULT_PREFIX) + "+")
         yield Hub(connection, asked)
 
 
@@ -171,9 +171,9 @@ async def test_a_session_of_before_brings_nothing_that_was_asked_for_then(
     options = MqttOptions(session="mine")
     async with receiving(mosquitto, options, OTHER) as heard:
         await hub.asked()
-        await hub.say(PREFIX + OTHER.digest(TOPIC), b"<other/>")
+        await hub.say(DEFAULT_PREFIX + OTHER.digest(TOPIC), b"<other/>")
         await heard.until(b"<other/>")
-    await hub.say(PREFIX + OTHER.digest(TOPIC), b"<more/>")
+    await hub.say(DEFAULT_PREFIX + OTHER.digest(TOPIC), b"<more/>")
     async with receiving(mosquitto, options) as heard:
         await hub.asked()
         await hub.say(PART, b"<part/>")

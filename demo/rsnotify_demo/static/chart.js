@@ -4,7 +4,7 @@ import { find, number, setText, shape } from "./dom.js";
 
 const POINTS = 300;
 const HEIGHT = 100;
-/** The least that the axis reaches to, so that what is just on its way looks small. */
+/** The minimal range of the axis, so that a few changes in transit look small. */
 const LEAST = 40;
 
 export class Chart {
@@ -15,12 +15,12 @@ export class Chart {
     this.points = [];
   }
 
-  /** Begin with a past. */
+  /** Begin with the points of the past. */
   begin(points) {
     this.points = points.slice(-POINTS);
   }
 
-  /** Add a moment: {behind, whole, running}. */
+  /** Add a point: {behind, whole, running}. */
   add(point) {
     this.points.push(point);
     if (this.points.length > POINTS) this.points.shift();
@@ -41,7 +41,7 @@ export class Chart {
   }
 }
 
-/** Draw a band over the whole height wherever something holds. */
+/** Draw a band over the whole height where a condition holds. */
 function bands(points, first, holds) {
   let path = "";
   let begin = null;

@@ -4,7 +4,7 @@ import { element, find, number, setData, setText } from "./dom.js";
 
 const field = find(".resources");
 
-/** Show how each resource is held: a letter for each, see the legend. */
+/** Show the state of each resource: one letter each, see the legend. */
 export function showCopy({ states, differing }) {
   while (field.childElementCount < states.length) field.append(element("i"));
   for (const [index, square] of [...field.children].entries()) {

@@ -1,4 +1,4 @@
-/** Elements made from values. Text only ever becomes text, never markup. */
+/** Elements made from values. Text always stays text and never becomes markup. */
 
 export const find = (selector, within = document) => within.querySelector(selector);
 
@@ -18,12 +18,12 @@ export const shape = (name, className) => {
   return made;
 };
 
-/** Set an element's text, and touch nothing where it stays. */
+/** Set an element's text, if it differs. */
 export const setText = (node, text) => {
   if (node.textContent !== text) node.textContent = text;
 };
 
-/** Set one of an element's data, or take it away, and touch nothing where it stays. */
+/** Set or delete a data attribute of an element, if it differs. */
 export const setData = (node, name, value) => {
   if (value === null || value === false) delete node.dataset[name];
   else if (node.dataset[name] !== String(value)) node.dataset[name] = value;
@@ -32,11 +32,11 @@ export const setData = (node, name, value) => {
 const whole = new Intl.NumberFormat("en");
 const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 
-/** Write a number of things: `1 change`, `1,200 changes`. */
+/** Return a number with its noun: `1 change`, `1,200 changes`. */
 export const count = (number, thing) =>
   `${whole.format(number)} ${thing}${number === 1 ? "" : "s"}`;
 export const number = value => whole.format(value);
 export const decimal = value => tenths.format(value);
 
-/** Write an instant's time of day, in the zone of who looks. */
+/** Return an instant's time of day, in the zone of the browser. */
 export const clock = instant => new Date(instant).toLocaleTimeString("en-GB");

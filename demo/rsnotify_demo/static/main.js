@@ -1,23 +1,23 @@
-/** The page: frames come in as Server-Sent Events, clicks go out. */
+/** The page: it receives frames as Server-Sent Events, and sends clicks. */
 
 import { Chart } from "./chart.js";
 import { showCopy } from "./copy.js";
 import { find, setData, setText } from "./dom.js";
 import { showFacts, showParts } from "./parts.js";
-import { beginStory, tell } from "./story.js";
+import { addEvent, clearEvents } from "./story.js";
 
 const chart = new Chart();
 
-function take({ frame, told = [], past, facts }) {
+function show({ frame, told: events = [], past, facts }) {
   if (facts) {
     showFacts(facts);
-    beginStory();
+    clearEvents();
     chart.begin(past ?? []);
   }
   showParts(frame);
   showCopy(frame.copy);
   chart.add(frame.point);
-  told.forEach(tell);
+  events.forEach(addEvent);
 }
 
 function connection(state, text) {
@@ -28,7 +28,7 @@ function connection(state, text) {
 const events = new EventSource("events");
 events.onopen = () => connection("live", "Live");
 events.onerror = () => connection("lost", "The demo has ended");
-events.onmessage = event => take(JSON.parse(event.data));
+events.onmessage = event => show(JSON.parse(event.data));
 
 document.addEventListener("click", async event => {
   const action = event.target.closest("button")?.dataset.action;

@@ -1,10 +1,10 @@
-/** Source, hub and Destination, what joins them, and what the buttons do now. */
+/** Source, hub and Destination, the links between them, and their buttons. */
 
 import { clock, count, decimal, find, number, setData, setText } from "./dom.js";
 
 const PULL_SHOWS = 1500;
 
-/** Show where everything is. */
+/** Show the addresses of all parts. */
 export function showFacts(facts) {
   find("#source .where").href = facts.source + "capabilitylist.xml";
   find("#hub .where").href = facts.hub;
@@ -41,10 +41,10 @@ function showPush({ whole, life, status, carried }) {
   const running = life === "running";
   const up = running && status.push === "up";
   setData(wire, "state", !whole ? "cut" : up ? "up" : running ? "away" : "off");
-  const text = !whole ? "cut" : up ? "push" : running ? "connecting" : "nobody listens";
+  const text = !whole ? "cut" : up ? "push" : running ? "connecting" : "no subscriber";
   setText(find(".label", wire), text);
   find(".label", wire).title = `${number(Math.round(carried / 1000))} kB carried`;
-  turn(find("button", wire), whole ? ["cut", "Cut the link"] : ["restore", "Restore it"]);
+  setButton(find("button", wire), whole ? ["cut", "Cut the link"] : ["restore", "Restore it"]);
 }
 
 function showDestination({ life, status, gap }) {
@@ -57,7 +57,7 @@ function showDestination({ life, status, gap }) {
     number(status.applied - status.copied)} ${
     status.applied - status.copied === 1 ? "change" : "changes"} applied`);
   const stopped = life === "stopped" || life === "stopping";
-  turn(find("button", part), stopped ? ["start", "Start"] : ["stop", "Stop"]);
+  setButton(find("button", part), stopped ? ["start", "Start"] : ["stop", "Stop"]);
 }
 
 function showGap({ copy, status, age, gap, flush_ms }) {
@@ -69,7 +69,7 @@ function showGap({ copy, status, age, gap, flush_ms }) {
   setText(find("#flush"), flush_ms === null ? "-" : `${decimal(flush_ms)} ms`);
 }
 
-/** Let the way over the documents light up for a moment. */
+/** Highlight the link to the documents for a moment after a pull. */
 function showPull({ pulled }) {
   if (pulled > (showPull.before ?? pulled)) showPull.at = performance.now();
   showPull.before = pulled;
@@ -78,7 +78,7 @@ function showPull({ pulled }) {
 
 const precise = instant => `${clock(instant)}${instant.slice(19, 23)}`;
 
-function turn(button, [action, text]) {
+function setButton(button, [action, text]) {
   setData(button, "action", action);
   setText(button, text);
 }

@@ -1,15 +1,15 @@
-/** What happened, the newest on top. */
+/** The events, the newest on top. */
 
 import { clock, element, find } from "./dom.js";
 
 const MOST = 60;
 const list = find("#story ol");
 
-/** Forget what was told. */
-export const beginStory = () => list.replaceChildren();
+/** Remove all events. */
+export const clearEvents = () => list.replaceChildren();
 
-/** Tell a sentence: {at, kind, text}. */
-export function tell({ at, kind, text }) {
+/** Add an event: {at, kind, text}. */
+export function addEvent({ at, kind, text }) {
   const time = element("time", clock(at));
   time.dateTime = at;
   const item = element("li", time, element("span", text));

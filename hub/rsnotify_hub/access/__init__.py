@@ -1,1 +1,1 @@
-"""Who may do what."""
+"""Access control: grants of publishers and admins, rate limits, and the clients behind proxies."""

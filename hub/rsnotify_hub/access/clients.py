@@ -1,4 +1,4 @@
-"""Which client a request is from, behind proxies too, and what counts as one client."""
+"""The client address of a request, also behind proxies, and the network that counts as a client."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 _FOR = re.compile(r'(?:^|[;\s])for="?([^";,\s]+)"?', re.IGNORECASE)
 _PORT = re.compile(r"^\[([^\]]+)\](?::\d+)?$|^([\d.]+):\d+$")
 
-#: How much of an IPv6 address is the network of one client.
+#: The bits of an IPv6 address that are the network of one client.
 _IPV6_PREFIX = 64
 
 
-def bucket_of(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or a /64 of IPv6."""
+def client_network(address: str) -> str:
+    """Return the network that counts as one client: an IPv4 address, or a /64 of IPv6."""
     ip = _ip_of(address)
     if ip is None:
         return address
@@ -24,13 +24,12 @@ def bucket_of(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether an address is this machine's own."""
     ip = _ip_of(address)
     return ip is not None and ip.is_loopback
 
 
 def _ip_of(address: str) -> IPv4Address | IPv6Address | None:
-    """Read an address, with or without a zone; an IPv4 address in IPv6 is what it stands for."""
+    """Parse an address, with or without a zone; an IPv4-mapped address gives its IPv4 address."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -39,12 +38,12 @@ def _ip_of(address: str) -> IPv4Address | IPv6Address | None:
 
 
 class TrustedProxies:
-    """The proxies that are believed for whom they act.
+    """The proxies whose forwarding header is trusted.
 
     Args:
         networks: Their addresses and networks.
-        header: Where they say it, `X-Forwarded-For` or `Forwarded`. The other one is not looked
-            at, since they would pass on what a client wrote there.
+        header: The header in which they name the client, `X-Forwarded-For` or `Forwarded`. The
+            other is ignored, since a proxy passes on what a client wrote there.
     """
 
     def __init__(self, networks: Sequence[str], header: str) -> None:
@@ -52,19 +51,18 @@ class TrustedProxies:
         self._header = header
 
     def trusts(self, address: str) -> bool:
-        """Tell whether an address is a trusted proxy's."""
         ip = _ip_of(address)
         return ip is not None and any(ip in network for network in self._networks)
 
     def client(self, peer: str, headers: Iterable[tuple[str, str]]) -> str:
         """Return the address of the client that a proxy acts for.
 
-        Each proxy appends whom it heard from, so the last that no trusted proxy has is the
-        client; what stands before is whatever the client claimed.
+        Each proxy appends the address of its peer. So the last address that is not a trusted
+        proxy's is the client; the client may have made up the ones before it.
 
         Args:
-            peer: The address of the connection.
-            headers: The fields of the request.
+            peer: The address of the connection's peer.
+            headers: The header fields of the request.
         """
         name = self._header.lower()
         values = [value for field, value in headers if field.lower() == name]

@@ -1,47 +1,46 @@
-"""The one place that says whether a request may do what it asks for."""
+"""The one place that decides whether a request may do what it asks for."""
 
 from __future__ import annotations
 
 from math import inf
 from time import time
+from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
+from rsnotify_hub.access.clients import is_loopback
 from rsnotify_hub.access.grants import Grant, Grants
-from rsnotify_hub.access.limits import Limiter
-from rsnotify_hub.access.sender import bearer, has_local_name, is_direct, is_own_page, is_program
-from rsnotify_hub.access.topic_room import TopicRoom
+from rsnotify_hub.access.limits import RateLimiter, TopicQuota
 from rsnotify_hub.refusals import Code, Refusal
+
+#: Header fields that proxies add, and programs on this machine do not.
+_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class Gate:
     """Checks requests against the grants.
 
-    Args:
-        grants: Who may do what.
-        failures: Limits how often a client may bring a token that grants nothing.
-
     Attributes:
-        grants: Who may do what.
-        room: Says how many topics there may be; None for any number.
+        grants: The grants, which are replaced when the settings change.
+        topic_quota: Bounds the number of topics; None for no bound.
     """
 
-    def __init__(self, grants: Grants, failures: Limiter | None = None) -> None:
+    def __init__(self, grants: Grants, failures: RateLimiter | None = None) -> None:
         self.grants = grants
-        self.room: TopicRoom | None = None
+        self.topic_quota: TopicQuota | None = None
         self._failures = failures
 
     def check_publisher(self, request: web.Request, topic: str) -> Permission:
         """Check that a request may publish on a topic.
 
         Returns:
-            What a connection that goes on publishing has to check again.
+            The permission, which a connection that goes on publishing checks again.
 
         Raises:
             Refusal: It may not.
         """
-        token = bearer(request)
-        local = is_direct(request) and is_program(request)
+        token = _bearer(request)
+        local = _is_direct(request) and _is_program(request)
         try:
             return Permission(self, topic, token, local=local)
         except Refusal as refusal:
@@ -50,8 +49,9 @@ class Gate:
             raise
 
     def check_ping(self, request: web.Request, topic: str) -> None:
-        """Check that a request may have a topic fetched: who may publish may, and on open topics
-        anybody.
+        """Check that a request may make the hub fetch a topic.
+
+        Anybody may on open topics; on others those who may publish.
 
         Raises:
             Refusal: It may not.
@@ -60,21 +60,21 @@ class Gate:
             self.check_publisher(request, topic)
 
     def is_admin(self, request: web.Request) -> bool:
-        """Tell whether a request may see and change everything.
+        """Return whether a request may read and change everything.
 
         Raises:
-            Refusal: Too many such requests brought a wrong token.
+            Refusal: The client sent too many wrong tokens.
         """
-        token = bearer(request)
+        token = _bearer(request)
         if token is None:
-            return self.grants.anonymous and is_direct(request) and is_own_page(request)
+            return self.grants.anonymous and _is_direct(request) and _is_own_page(request)
         if self.grants.grant(token).admin:
             return True
         self._count_failure(request, token)
         return False
 
     def check_admin(self, request: web.Request) -> None:
-        """Check that a request may see and change everything.
+        """Check that a request may read and change everything.
 
         Raises:
             Refusal: It may not.
@@ -82,38 +82,34 @@ class Gate:
         if not self.is_admin(request):
             raise Refusal(Code.FORBIDDEN, "this needs the token of an admin")
 
-    def is_served(self, topic: str) -> bool:
-        """Tell whether somebody may publish on a topic, so that subscribing makes sense."""
-        return self.grants.is_served(topic)
-
     def check_name(self, request: web.Request) -> None:
-        """Check that a hub for this machine alone was asked for by a name of this machine.
+        """Check that a request to a hub for this machine alone names this machine.
 
-        Else a stranger's page could read what it serves, and publish, as a page of its own.
+        Otherwise a page of another site could read and publish here as a page of the hub.
 
         Raises:
-            Refusal: It was asked for by another.
+            Refusal: It names another host.
         """
-        if self.grants.anonymous and not has_local_name(request):
+        if self.grants.anonymous and not _has_local_name(request):
             raise Refusal(Code.MISDIRECTED, "this hub answers to localhost and 127.0.0.1 only")
 
     def _count_failure(self, request: web.Request, token: str | None) -> None:
-        # A right token always passes: whoever shares an address with a guesser is not shut out.
+        # A right token always passes, so a client is not locked out by others at its address.
         if token is not None and self._failures is not None:
             self._failures.check(request.remote)
 
 
 class Permission:
-    """That somebody may publish on a topic; it can end while a connection is open.
+    """The permission of a client to publish on a topic; it can end while a connection is open.
 
     Args:
-        gate: What gave it.
-        topic: What it is for.
-        token: What was brought.
-        local: Whether a program of this machine sent it.
+        gate: The gate that gives it.
+        topic: The topic.
+        token: The client's token.
+        local: Whether the client is a program on this machine.
 
     Raises:
-        Refusal: There is no such permission.
+        Refusal: The client may not publish.
     """
 
     def __init__(self, gate: Gate, topic: str, token: str | None, *, local: bool) -> None:
@@ -126,14 +122,14 @@ class Permission:
         self.check()
 
     def check(self) -> None:
-        """Check that it still holds, which costs next to nothing while nothing has changed.
+        """Check that it still holds, which costs next to nothing while the grants are the same.
 
         Raises:
-            Refusal: The token was withdrawn, or has ended, or the topic would be one too many.
+            Refusal: The token was withdrawn or has expired, or the topic would be one too many.
         """
         self._check_grant(self._gate.grants)
-        if self._gate.room is not None and not self._grant.everything:
-            self._gate.room.check(self._topic, self._grant.topics)
+        if self._gate.topic_quota is not None and not self._grant.everything:
+            self._gate.topic_quota.check(self._topic, self._grant.topics)
 
     def _check_grant(self, grants: Grants) -> None:
         until = self._grant.until
@@ -148,3 +144,47 @@ class Permission:
         if self._token is not None:
             return grants.grant(self._token)
         return Grant(everything=grants.anonymous and self._local)
+
+
+def _bearer(request: web.Request) -> str | None:
+    """Return the bearer token of a request (RFC 6750 §2.1), if it has one."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _is_direct(request: web.Request) -> bool:
+    """Return whether a request is from this machine without a proxy, which may act for anybody.
+
+    A proxy that adds no header field speaks HTTP/1.0, the default of nginx.
+    """
+    if request.version < HttpVersion11 or any(name in request.headers for name in _PROXY_HEADERS):
+        return False
+    return is_loopback(request.remote or "")
+
+
+def _is_program(request: web.Request) -> bool:
+    """Return whether a request is not from a browser, which may act for any page."""
+    return "Origin" not in request.headers and "Sec-Fetch-Site" not in request.headers
+
+
+def _has_local_name(request: web.Request) -> bool:
+    """Return whether the `Host` of a request is a name of this machine.
+
+    A page whose name was made to resolve to this machine (DNS rebinding) sends that name, and is
+    of the hub's own origin for its browser.
+    """
+    try:
+        host = urlsplit(f"//{request.host}").hostname or ""
+    except ValueError:
+        return False
+    return host == "localhost" or is_loopback(host)
+
+
+def _is_own_page(request: web.Request) -> bool:
+    """Return whether a request is from a program, or a page of this hub under a local name."""
+    if not _has_local_name(request):
+        return False
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        return False
+    origin = request.headers.get("Origin")
+    return origin is None or origin.lower() == f"http://{request.host}".lower()

@@ -9,19 +9,19 @@ from math import inf
 from msgspec import Struct
 
 from rsnotify_hub.access.json_web_tokens import JsonWebTokens
-from rsnotify_hub.access.prefixes import is_granted
-from rsnotify_hub.configuration import Admin, Configuration, Publisher
-from rsnotify_hub.settings.tokens import digest
+from rsnotify_hub.access.topic_prefixes import is_granted
+from rsnotify_hub.config.configuration import AdminGrant, HubConfiguration, PublisherGrant
+from rsnotify_hub.config.tokens import digest
 
 
 class Grant(Struct, frozen=True):
-    """What one token grants.
+    """The rights of one token.
 
     Args:
-        topics: Topics, or prefixes of them, to publish on.
-        admin: Whether it is an admin's.
+        topics: Topics, or prefixes of topics, that it may publish on.
         everything: Whether it may publish on any topic.
-        until: When it ends, in seconds since 1970.
+        admin: Whether it may administer the hub.
+        until: When it expires, in seconds since 1970.
     """
 
     topics: tuple[str, ...] = ()
@@ -30,27 +30,29 @@ class Grant(Struct, frozen=True):
     until: float = inf
 
     def covers(self, topic: str) -> bool:
-        """Tell whether a topic may be published on."""
         return self.everything or _covers(self.topics, topic)
 
 
 class Grants:
-    """The grants of the configuration. Only digests of tokens are kept.
+    """The grants of the configuration, which hold only digests of tokens.
 
     Args:
-        publishers: The tokens, and the topics each may publish on.
-        admins: The tokens of those who administer the hub.
-        open_topics: What anybody may ask the hub to fetch.
-        web_tokens: Verifies JSON Web Tokens; None if there are none.
-        over_mqtt: What is published through a broker, which says who may.
-        anonymous: Whether a local peer may do all that without a token. It may not once there
-            are publishers, admins or JSON Web Tokens.
+        publishers: The tokens that may publish, and their topics.
+        admins: The tokens that may administer the hub.
+        open_topics: Topics that anybody may ask the hub to fetch.
+        web_tokens: Verifies JSON Web Tokens; None if they are refused.
+        over_mqtt: Topics that are published through a broker, which decides who may.
+        anonymous: Whether programs on this machine need no token. They do once there are
+            publishers, admins or JSON Web Tokens.
+
+    Attributes:
+        anonymous: Whether programs on this machine need no token.
     """
 
     def __init__(
         self,
-        publishers: Sequence[Publisher] = (),
-        admins: Sequence[Admin] = (),
+        publishers: Sequence[PublisherGrant] = (),
+        admins: Sequence[AdminGrant] = (),
         open_topics: Sequence[str] = (),
         web_tokens: JsonWebTokens | None = None,
         over_mqtt: Sequence[str] = (),
@@ -65,16 +67,16 @@ class Grants:
         self.anonymous = anonymous and not publishers and not admins and web_tokens is None
 
     def grant(self, token: str) -> Grant:
-        """Return what a token grants, which may be nothing."""
-        brought = digest(token)
+        """Return the rights of a token; a token that is not known has none."""
+        digest_of_token = digest(token)
         topics: tuple[str, ...] = ()
         admin = False
-        # Every token is compared, in constant time, so that timing tells nothing about any.
+        # Every token is compared, in constant time, so timing reveals nothing about any.
         for publisher in self._publishers:
-            same = hmac.compare_digest(brought, publisher.token_sha256)
+            same = hmac.compare_digest(digest_of_token, publisher.token_sha256)
             topics += publisher.topics if same else ()
         for each in self._admins:
-            admin |= hmac.compare_digest(brought, each.token_sha256)
+            admin |= hmac.compare_digest(digest_of_token, each.token_sha256)
         if topics or admin or self._web_tokens is None:
             return Grant(topics, admin=admin)
         claims = self._web_tokens.claims(token)
@@ -83,45 +85,37 @@ class Grants:
         return Grant(claims.publish, admin=claims.admin, until=claims.until)
 
     def is_open(self, topic: str) -> bool:
-        """Tell whether anybody may ask the hub to fetch a topic."""
+        """Return whether anybody may ask the hub to fetch a topic."""
         return _covers(self._open_topics, topic)
 
-    def comes_over_mqtt(self, topic: str) -> bool:
-        """Tell whether a topic may be published on through the broker."""
-        return _covers(self._over_mqtt, topic)
-
     def is_served(self, topic: str) -> bool:
-        """Tell whether somebody may publish on a topic, so that subscribing makes sense."""
+        """Return whether anybody may publish on a topic, so that subscribing makes sense."""
         if self.anonymous or self._web_tokens is not None:
             return True  # a JSON Web Token may grant any
-        if self.is_open(topic) or self.comes_over_mqtt(topic):
-            return True
-        return any(_covers(one.topics, topic) for one in self._publishers)
+        served = (self._open_topics, self._over_mqtt, *(each.topics for each in self._publishers))
+        return any(_covers(prefixes, topic) for prefixes in served)
 
 
-def grants_of(configuration: Configuration, *, anonymous: bool) -> Grants:
-    """Make the grants that a configuration has.
+def grants_of(configuration: HubConfiguration, *, anonymous: bool) -> Grants:
+    """Return the grants of a configuration.
 
     Args:
         configuration: Checked settings.
-        anonymous: Whether a local peer may do without a token if there are none.
+        anonymous: Whether programs on this machine need no token if the settings have none.
     """
-    web_tokens = None
-    if configuration.jwt_algorithms:
-        assert configuration.jwt_key is not None
-        assert configuration.jwt_audience is not None
+    access, web_tokens = configuration.access, None
+    if access.jwt_algorithms:
+        assert access.jwt_key is not None
+        assert access.jwt_audience is not None
         web_tokens = JsonWebTokens(
-            configuration.jwt_algorithms,
-            configuration.jwt_key,
-            configuration.jwt_audience,
-            configuration.jwt_issuer,
+            access.jwt_algorithms, access.jwt_key, access.jwt_audience, access.jwt_issuer
         )
     return Grants(
-        configuration.publishers,
-        configuration.admins,
-        configuration.open_topics,
+        access.publishers,
+        access.admins,
+        access.open_topics,
         web_tokens,
-        configuration.mqtt_channels,
+        configuration.mqtt.channels,
         anonymous=anonymous,
     )
 

@@ -1,6 +1,6 @@
-"""JSON Web Tokens as an alternative to tokens of the configuration.
+"""JSON Web Tokens as an alternative to the tokens of the configuration.
 
-A token's claim `rsnotify` says what it grants: `{"publish": ["https://…/"], "admin": false}`.
+The claim `rsnotify` of a token holds its grants: `{"publish": ["https://…/"], "admin": false}`.
 """
 
 from __future__ import annotations
@@ -9,29 +9,19 @@ from collections.abc import Sequence
 
 import jwt
 import msgspec
-from cryptography.exceptions import UnsupportedAlgorithm
 from msgspec import Struct
 
-#: How far the clocks of the hub and of who made the token may differ, in seconds.
+#: How far the clocks of the hub and of the token's issuer may differ, in seconds.
 _LEEWAY = 30
 
 
-def is_key(text: str, algorithm: str) -> bool:
-    """Tell whether a key is one that an algorithm verifies with."""
-    try:
-        jwt.get_algorithm_by_name(algorithm).prepare_key(text)
-    except (jwt.PyJWTError, ValueError, TypeError, UnsupportedAlgorithm):
-        return False
-    return True
-
-
 class Claims(Struct, frozen=True):
-    """What a token grants.
+    """The grants of a token.
 
     Args:
-        publish: Topics, or prefixes of them, that its bearer may publish on.
-        admin: Whether its bearer may see and change everything.
-        until: When it ends, in seconds since 1970.
+        publish: Topics, or prefixes of topics, that its bearer may publish on.
+        admin: Whether its bearer may read and change everything.
+        until: When it expires, in seconds since 1970.
     """
 
     publish: tuple[str, ...] = ()
@@ -43,10 +33,10 @@ class JsonWebTokens:
     """Verifies tokens.
 
     Args:
-        algorithms: Those that are accepted, whatever the token says.
+        algorithms: The accepted algorithms; the header of a token cannot add others.
         key: The public key, or the secret of an HS algorithm.
-        audience: The `aud` that a token must have.
-        issuer: The `iss` that it must have; None for any.
+        audience: The required `aud` of a token.
+        issuer: The required `iss`; None accepts any issuer.
     """
 
     def __init__(
@@ -58,7 +48,7 @@ class JsonWebTokens:
         self._issuer = issuer
 
     def claims(self, token: str) -> Claims | None:
-        """Return what a token grants; None if it is not valid."""
+        """Return the grants of a token; None if it is not valid."""
         try:
             payload = jwt.decode(
                 token,

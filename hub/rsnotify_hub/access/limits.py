@@ -1,30 +1,32 @@
-"""How often one client may do what costs something: token buckets, in bounded memory."""
+"""Limits on what clients may do: token buckets in bounded memory, and a quota of topics."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
-from rsnotify_hub.access.clients import bucket_of, is_loopback
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.access.clients import client_network, is_loopback
+from rsnotify_hub.access.topic_prefixes import granted_ranges
+from rsnotify_hub.config.configuration import LimitsConfig
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 
 #: How many seconds' worth may come at once.
 _BURST_SECONDS = 10.0
 
-#: How many clients are remembered; of more, the longest quiet are forgotten.
+#: How many clients are remembered; beyond, the client that was quiet for longest is forgotten.
 _CLIENTS = 10_000
 
 
-class Limiter:
-    """A rate that no client may exceed for long. What this machine sends itself is not counted.
+class RateLimiter:
+    """Refuses a client that exceeds a rate for long. Requests of this machine are not counted.
 
     Args:
-        rate: How often a second.
-        what: What is too often then, for the reason.
-        now: Tells the time in seconds.
-        clients: How many are remembered.
+        rate: The number per second.
+        what: The noun for what is limited, for the reason of a refusal.
+        now: Returns the time in seconds.
+        clients: How many clients are remembered.
     """
 
     def __init__(
@@ -43,17 +45,14 @@ class Limiter:
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, address: str | None) -> None:
-        """Count one more.
-
-        Args:
-            address: The client's.
+        """Count one request of a client address.
 
         Raises:
             Refusal: It is one too many; it was not counted.
         """
         if address is None or is_loopback(address):
             return
-        client, now = bucket_of(address), self._now()
+        client, now = client_network(address), self._now()
         spent, before = self._spent.get(client, (0.0, now))
         spent = max(0.0, spent - (now - before) * self._rate)
         if spent + 1 > self._burst:
@@ -64,21 +63,44 @@ class Limiter:
             self._spent.popitem(last=False)
 
 
-class Limits:
-    """The limits of one hub.
-
-    Args:
-        configuration: The rates.
+class RateLimits:
+    """The rate limits of one hub.
 
     Attributes:
-        subscriptions: Of requests to subscribe and unsubscribe.
-        pings: Of open topics that are pinged.
-        connections: Of WebSockets that are opened.
-        tokens: Of tokens that grant nothing.
+        subscriptions: Limits requests to subscribe and unsubscribe.
+        pings: Limits pings of open topics.
+        connections: Limits new WebSockets.
+        tokens: Limits requests with a token that grants nothing.
     """
 
-    def __init__(self, configuration: Configuration) -> None:
-        self.subscriptions = Limiter(configuration.subscription_rate, "requests to subscribe")
-        self.pings = Limiter(configuration.subscription_rate, "pings")
-        self.connections = Limiter(configuration.connection_rate, "connections")
-        self.tokens = Limiter(configuration.failed_token_rate, "tokens that grant nothing")
+    def __init__(self, config: LimitsConfig) -> None:
+        self.subscriptions = RateLimiter(config.subscription_rate, "requests to subscribe")
+        self.pings = RateLimiter(config.subscription_rate, "pings")
+        self.connections = RateLimiter(config.connection_rate, "connections")
+        self.tokens = RateLimiter(config.failed_token_rate, "tokens that grant nothing")
+
+
+class TopicQuota:
+    """Bounds the number of topics among those that one token grants, since each has a log."""
+
+    def __init__(self, topics: TopicLogs, limit: int) -> None:
+        self._topics = topics
+        self._limit = limit
+
+    def check(self, topic: str, prefixes: Sequence[str]) -> None:
+        """Check that a topic exists or may begin. Call this just before it begins.
+
+        Args:
+            topic: The topic.
+            prefixes: The prefixes that the publisher is granted.
+
+        Raises:
+            Refusal: It would be one too many.
+        """
+        if self._topics.knows(topic):
+            return
+        if self._topics.count(granted_ranges(prefixes)) >= self._limit:
+            raise Refusal(
+                Code.TOO_MANY,
+                f"this hub keeps {self._limit} topics of those that the token grants, and no more",
+            )

@@ -1,1 +1,1 @@
-"""The admin API: what the hub is doing, as JSON, and what a person on call may do about it."""
+"""The admin API: the state of the hub as JSON, and operations on topics and subscriptions."""

@@ -1,4 +1,4 @@
-"""The admin API over HTTP: who may ask, what is asked, and the answer as JSON."""
+"""The admin API over HTTP: authorization, parsing of requests, and answers as JSON."""
 
 from __future__ import annotations
 
@@ -12,75 +12,70 @@ from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.access.gate import Gate
-from rsnotify_hub.admin.office import NotHere, Office
 from rsnotify_hub.admin.openapi import describe
-from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Asked, Operation
-from rsnotify_hub.admin.shapes import Problem
+from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation, OperationRequest
+from rsnotify_hub.admin.schemas import Problem
+from rsnotify_hub.admin.service import AdminService, UnknownId
 from rsnotify_hub.refusals import RETRY_AFTER, Code, Refusal, answer_to
 from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub.admin")
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-#: A body names an instant, and no more.
+#: A body contains only an instant.
 _MAX_BODY_BYTES = 4096
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminApi:
-    """Answers requests to the admin API.
+    """Answers requests to the admin API."""
 
-    Args:
-        office: What an admin may see and do.
-        gate: Who is an admin.
-        statistics: Counts what is refused.
-        version: The version of the hub.
-    """
-
-    def __init__(self, office: Office, gate: Gate, statistics: Statistics, *, version: str) -> None:
-        self._office = office
+    def __init__(
+        self, service: AdminService, gate: Gate, statistics: Statistics, *, version: str
+    ) -> None:
+        self._service = service
         self._gate = gate
         self._statistics = statistics
         self._description = msgspec.json.encode(describe(version))
 
     def description(self) -> web.Response:
-        """Answer with the OpenAPI description, which is no secret."""
+        """Answer with the OpenAPI description, which is public."""
         return web.Response(body=self._description, content_type="application/json")
 
     async def answer(self, operation: Operation, request: web.Request) -> web.Response:
-        """Do one operation.
+        """Execute one operation.
 
         Raises:
-            Refusal: The request may not, or asks for what cannot be.
-            NotHere: What it names is not there.
-            StorageError: The store fails, and nothing has changed.
+            Refusal: The request is not authorized, or invalid.
+            UnknownId: There is no topic or subscription with its id.
+            StorageError: The store failed, and nothing has changed.
         """
         try:
             self._gate.check_admin(request)
-            done = await operation.run(self._office, await _asked(operation, request))
+            answer = await operation.run(self._service, await _parse(operation, request))
         except Refusal as refusal:
             self._statistics.refused[refusal.code] += 1
             raise
         if operation.method != "GET":
-            _note(operation, request)
-        if done is None:
+            _log_change(operation, request)
+        if answer is None:
             return web.Response(status=HTTPStatus.NO_CONTENT, headers=_HEADERS)
-        return _json(done)
+        return _json(answer)
 
 
-def _note(operation: Operation, request: web.Request) -> None:
-    """Leave a trace of what an admin did; an id says nothing of a callback."""
+def _log_change(operation: Operation, request: web.Request) -> None:
+    """Log what an admin did; an id reveals nothing of a callback."""
     facts = {
         "operation": operation.name,
         "id": request.match_info.get("id", ""),
         "client": request.remote or "",
     }
-    # Rare, and as important as a failure: so it is logged at the default level.
+    # Rare and as important as a failure, so it is logged at the default level.
     log.warning("an administrator at %(client)s did %(operation)s of %(id)s", facts, extra=facts)
 
 
-async def _asked(operation: Operation, request: web.Request) -> Asked:
+async def _parse(operation: Operation, request: web.Request) -> OperationRequest:
     try:
         query = msgspec.convert(dict(request.query), operation.query, strict=False)
         body = None
@@ -88,7 +83,7 @@ async def _asked(operation: Operation, request: web.Request) -> Asked:
             body = msgspec.json.decode(await _body(request) or b"{}", type=operation.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(Code.BAD_REQUEST, f"the request cannot be used: {error}") from None
-    return Asked(request.match_info.get("id", ""), query, body)
+    return OperationRequest(request.match_info.get("id", ""), query, body)
 
 
 async def _body(request: web.Request) -> bytes:
@@ -109,12 +104,12 @@ def _json(value: Struct, status: int = 200, headers: dict[str, str] | None = Non
     )
 
 
-def add_admin(app: web.Application, find: Callable[[web.Request], AdminApi]) -> None:
+def add_admin_routes(app: web.Application, find: Callable[[web.Request], AdminApi]) -> None:
     """Add the routes of the admin API.
 
     Args:
         app: The hub's application.
-        find: Finds the API of the hub that a request is for.
+        find: Returns the API of the hub that a request is for.
     """
     admin = web.Application(middlewares=[_problems_as_json])
     for operation in OPERATIONS:
@@ -145,7 +140,7 @@ async def _problems_as_json(request: web.Request, handler: _Handler) -> web.Stre
     except Refusal as refusal:
         status, headers = answer_to(refusal, with_token="Authorization" in request.headers)
         return _json(Problem(refusal.reason), status, headers)
-    except NotHere as error:
+    except UnknownId as error:
         return _json(Problem(str(error)), HTTPStatus.NOT_FOUND)
     except StorageError as error:
         log.error("%s", error)

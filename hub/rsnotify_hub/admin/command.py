@@ -1,9 +1,7 @@
-"""`rsnotify hub …`: to look into a hub and act on it, over its admin API."""
+"""The subcommands of `rsnotify hub`, which show and change a running hub over its admin API."""
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -15,12 +13,12 @@ import typer
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.commands import Command, CommandGroup
 from rsnotify.runtime.cli.running import printable
-from rsnotify_hub.admin import questions, shapes, tables
-from rsnotify_hub.settings.tokens import MIN_TOKEN, digest
+from rsnotify_hub.admin import schemas, tables
+from rsnotify_hub.config.tokens import MIN_TOKEN, digest
 from rsnotify_hub.websub.delivery.delivery import DeliveryState
 
 if TYPE_CHECKING:
-    from rsnotify_hub.admin.remote import Remote
+    from rsnotify_hub.admin.client import AdminClient
 
 commands = typer.Typer(cls=CommandGroup, rich_markup_mode=None)
 _command = partial(commands.command, cls=Command)
@@ -42,21 +40,22 @@ _Token = Annotated[
 _Json = Annotated[
     bool, typer.Option("--json", envvar="RSNOTIFY_JSON", help="Print JSON, for programs.")
 ]
-_Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many rows at most.")]
+_Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="The number of rows.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="A subscription, by its id.")]
 
 
-def _remote(url: str, token: str | None) -> Remote:
-    from rsnotify_hub.admin.remote import Remote
+def _client(url: str, token: str | None) -> AdminClient:
+    from rsnotify_hub.admin.client import AdminClient
 
-    return Remote(url, token)
+    return AdminClient(url, token)
 
 
 def _show(
-    asking: Coroutine[Any, Any, Any], table: Callable[[Any], Iterable[str]], json: bool
+    call: Coroutine[Any, Any, Any], table: Callable[[Any], Iterable[str]], json: bool
 ) -> None:
-    """Ask, and print the answer."""
-    answer = asyncio.run(asking)
+    import asyncio
+
+    answer = asyncio.run(call)
     if json:
         typer.echo(msgspec.json.encode(answer))
         return
@@ -64,8 +63,8 @@ def _show(
         typer.echo(printable(line))
 
 
-def _row(subscription: shapes.Subscription) -> Iterable[str]:
-    return tables.subscriptions(shapes.Subscriptions((subscription,), 1, None))
+def _row(subscription: schemas.SubscriptionInfo) -> Iterable[str]:
+    return tables.subscriptions(schemas.SubscriptionList((subscription,), 1, None))
 
 
 @_command("status")
@@ -76,7 +75,7 @@ def status(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) 
         rsnotify hub status
         rsnotify hub status --url https://hub.example/ --json
     """
-    _show(_remote(url, token).ask("status"), tables.status, json)
+    _show(_client(url, token).call("status"), tables.status, json)
 
 
 @_command("topics")
@@ -86,8 +85,8 @@ def topics(
     json: _Json = False,
     limit: _Limit = 100,
     sort: Annotated[
-        questions.TopicOrder, typer.Option(metavar="topic|received", help="The order.")
-    ] = questions.TopicOrder.TOPIC,
+        schemas.TopicOrder, typer.Option(metavar="topic|received", help="The order.")
+    ] = schemas.TopicOrder.TOPIC,
 ) -> None:
     """List the topics of a hub, with their subscribers.
 
@@ -95,8 +94,8 @@ def topics(
         rsnotify hub topics
         rsnotify hub topics --sort received --limit 10
     """
-    asking = _remote(url, token).collect("topics", limit=limit, sort=sort.value)
-    _show(asking, tables.topics, json)
+    call = _client(url, token).call_paged("topics", limit=limit, sort=sort.value)
+    _show(call, tables.topics, json)
 
 
 @_command("subscriptions")
@@ -106,17 +105,17 @@ def subscriptions(
     json: _Json = False,
     limit: _Limit = 100,
     topic: Annotated[
-        str | None, typer.Option(metavar="URI", help="Only those of this topic.")
+        str | None, typer.Option(metavar="URI", help="Only subscriptions of this topic.")
     ] = None,
     state: Annotated[
         DeliveryState | None,
         typer.Option(
-            metavar="active|retrying|given-up|suspended", help="Only those in this state."
+            metavar="active|retrying|given-up|suspended", help="Only subscriptions in this state."
         ),
     ] = None,
     sort: Annotated[
-        questions.SubscriptionOrder, typer.Option(metavar="topic|trouble", help="The order.")
-    ] = questions.SubscriptionOrder.TROUBLE,
+        schemas.SubscriptionOrder, typer.Option(metavar="topic|trouble", help="The order.")
+    ] = schemas.SubscriptionOrder.TROUBLE,
 ) -> None:
     """List the WebSub subscriptions, those in trouble first.
 
@@ -124,10 +123,10 @@ def subscriptions(
         rsnotify hub subscriptions --state given-up
         rsnotify hub subscriptions --topic https://source.example/channel
     """
-    asking = _remote(url, token).collect(
+    call = _client(url, token).call_paged(
         "subscriptions", limit=limit, topic=topic, state=state, sort=sort.value
     )
-    _show(asking, tables.subscriptions, json)
+    _show(call, tables.subscriptions, json)
 
 
 @_command("failures")
@@ -138,20 +137,20 @@ def failures(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False
         rsnotify hub failures
         rsnotify hub failures --json
     """
-    _show(_remote(url, token).ask("failures"), tables.failures, json)
+    _show(_client(url, token).call("failures"), tables.failures, json)
 
 
 @_command("dead-letters")
 def dead_letters(
     url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False, limit: _Limit = 100
 ) -> None:
-    """List deliveries given up until their topic changes.
+    """List deliveries that are given up until their topic changes.
 
     Examples:
         rsnotify hub dead-letters
         rsnotify hub dead-letters --limit 10 --json
     """
-    _show(_remote(url, token).collect("deadLetters", limit=limit), tables.dead_letters, json)
+    _show(_client(url, token).call_paged("deadLetters", limit=limit), tables.dead_letters, json)
 
 
 @_command("redeliver")
@@ -161,45 +160,45 @@ def redeliver(
         str | None,
         typer.Option(
             metavar="DATETIME",
-            help="Go back in the log: deliver all that changed after this W3C Datetime.",
+            help="Deliver all changes after this W3C Datetime again.",
         ),
     ] = None,
     url: _Url = _DEFAULT_URL,
     token: _Token = None,
     json: _Json = False,
 ) -> None:
-    """Deliver now what is pending for a subscription.
+    """Deliver the pending fragments of a subscription now.
 
-    With --since: deliver again everything after that datetime.
+    With --since: deliver everything after that datetime again.
 
     Examples:
         rsnotify hub redeliver 0123456789abcdef0123456789abcdef
         rsnotify hub redeliver 0123456789abcdef0123456789abcdef --since 2026-03-01T00:00:00Z
     """
-    body = questions.Redelivery(since=since)
-    _show(_remote(url, token).ask("redeliver", id, body), _row, json)
+    body = schemas.Redelivery(since=since)
+    _show(_client(url, token).call("redeliver", id, body), _row, json)
 
 
 @_command("suspend")
 def suspend(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
-    """Hold back the deliveries of a subscription until `resume`.
+    """Suspend the deliveries of a subscription until `resume`.
 
     Examples:
         rsnotify hub suspend 0123456789abcdef0123456789abcdef
         rsnotify hub suspend 0123456789abcdef0123456789abcdef --url https://hub.example/
     """
-    _show(_remote(url, token).ask("suspend", id), _row, json)
+    _show(_client(url, token).call("suspend", id), _row, json)
 
 
 @_command("resume")
 def resume(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
-    """Deliver again to a suspended subscription, without a gap.
+    """Continue the deliveries of a suspended subscription, without a gap.
 
     Examples:
         rsnotify hub resume 0123456789abcdef0123456789abcdef
         rsnotify hub resume 0123456789abcdef0123456789abcdef --url https://hub.example/
     """
-    _show(_remote(url, token).ask("resume", id), _row, json)
+    _show(_client(url, token).call("resume", id), _row, json)
 
 
 @_command("drop")
@@ -207,24 +206,24 @@ def drop(
     id: Annotated[str, typer.Argument(metavar="ID", help="A subscription, by its id.")],
     topic: Annotated[
         bool,
-        typer.Option("--topic", help="ID is a topic's: forget its log, and end its subscriptions."),
+        typer.Option("--topic", help="ID is a topic's: delete its log, and end its subscriptions."),
     ] = False,
     url: _Url = _DEFAULT_URL,
     token: _Token = None,
 ) -> None:
-    """End a subscription, and tell its callback why.
+    """End a subscription, and send its callback the reason.
 
     Examples:
         rsnotify hub drop 0123456789abcdef0123456789abcdef
         rsnotify hub drop 0123456789abcdef0123456789abcdef --topic
     """
-    _show(_remote(url, token).ask("dropTopic" if topic else "drop", id), lambda _: (), False)
+    _show(_client(url, token).call("dropTopic" if topic else "drop", id), lambda _: (), False)
 
 
 @_command("token")
 def make_token(
     existing: Annotated[
-        bool, typer.Option("--existing", help="Take the token from standard input instead.")
+        bool, typer.Option("--existing", help="Read the token from standard input instead.")
     ] = False,
     json: _Json = False,
 ) -> None:
@@ -234,6 +233,8 @@ def make_token(
         rsnotify hub token
         rsnotify hub token --existing
     """
+    import secrets
+
     token = sys.stdin.readline().strip() if existing else secrets.token_urlsafe(32)
     if len(token) < MIN_TOKEN:
         raise ConfigurationError(f"a token has at least {MIN_TOKEN} characters")

@@ -1,4 +1,4 @@
-"""The operations of the admin API: the one table that routes, answers and OpenAPI come from."""
+"""The operations of the admin API: the table that routes, client and OpenAPI are made from."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify_hub.admin import questions, shapes
-from rsnotify_hub.admin.office import Office
+from rsnotify_hub.admin import schemas
+from rsnotify_hub.admin.service import AdminService
 
-#: Where the API is.
+#: The path of the API.
 PREFIX = "/admin"
-#: What an id looks like.
+#: The pattern of an id.
 ID = "[0-9a-f]{32}"
 
 
-class Asked(Struct, frozen=True):
-    """What a request asks for.
+class OperationRequest(Struct, frozen=True):
+    """A parsed request.
 
     Args:
-        id: The topic or subscription that its path names, if it does.
+        id: The topic or subscription in its path, if there is one.
         query: An instance of the operation's `query`.
-        body: An instance of the operation's `body`, where it has one.
+        body: An instance of the operation's `body`, if it has one.
     """
 
     id: str
@@ -34,22 +34,22 @@ class Operation(Struct, frozen=True, kw_only=True):
     """One operation.
 
     Args:
-        name: What it is called, in OpenAPI and in the command line.
+        name: Its name, in OpenAPI and in the client.
         method: The HTTP method.
         path: The path below the prefix.
         summary: What it does, in a line.
-        run: Does it.
-        query: The shape of its query.
-        body: The shape of its body; None when it takes none. A body may always be left out.
-        answer: The shape of its answer; None when it has none.
+        run: Executes it.
+        query: The schema of its query.
+        body: The schema of its body; None for no body. A body may always be omitted.
+        answer: The schema of its answer; None for no answer.
     """
 
     name: str
     method: str
     path: str
     summary: str
-    run: Callable[[Office, Asked], Awaitable[Struct | None]]
-    query: type[Struct] = questions.Nothing
+    run: Callable[[AdminService, OperationRequest], Awaitable[Struct | None]]
+    query: type[Struct] = schemas.NoParameters
     body: type[Struct] | None = None
     answer: type[Struct] | None = None
 
@@ -60,81 +60,81 @@ OPERATIONS = (
         method="GET",
         path="/status",
         summary="The hub as a whole",
-        run=lambda office, asked: office.reports.status(),
-        answer=shapes.Status,
+        run=lambda service, request: service.reports.status(),
+        answer=schemas.StatusInfo,
     ),
     Operation(
         name="topics",
         method="GET",
         path="/topics",
-        summary="The topics, and who listens to them",
-        run=lambda office, asked: office.reports.topics(asked.query),
-        query=questions.TopicQuery,
-        answer=shapes.Topics,
+        summary="The topics and their subscribers",
+        run=lambda service, request: service.reports.topics(request.query),
+        query=schemas.TopicQuery,
+        answer=schemas.TopicList,
     ),
     Operation(
         name="dropTopic",
         method="DELETE",
         path="/topics/{id}",
-        summary="Forget a topic's log, and end its WebSub subscriptions",
-        run=lambda office, asked: office.drop_topic(asked.id),
+        summary="Delete a topic's log, and end its WebSub subscriptions",
+        run=lambda service, request: service.drop_topic(request.id),
     ),
     Operation(
         name="subscriptions",
         method="GET",
         path="/subscriptions",
-        summary="The WebSub subscriptions, and how their deliveries go",
-        run=lambda office, asked: office.reports.subscriptions(asked.query),
-        query=questions.SubscriptionQuery,
-        answer=shapes.Subscriptions,
+        summary="The WebSub subscriptions and the state of their deliveries",
+        run=lambda service, request: service.reports.subscriptions(request.query),
+        query=schemas.SubscriptionQuery,
+        answer=schemas.SubscriptionList,
     ),
     Operation(
         name="drop",
         method="DELETE",
         path="/subscriptions/{id}",
-        summary="End a subscription, and tell its callback why",
-        run=lambda office, asked: office.drop(asked.id),
+        summary="End a subscription, and send its callback the reason",
+        run=lambda service, request: service.drop(request.id),
     ),
     Operation(
         name="redeliver",
         method="POST",
         path="/subscriptions/{id}/redeliver",
-        summary="Deliver now what waits, or again from an instant on",
-        run=lambda office, asked: office.redeliver(asked.id, asked.body),
-        body=questions.Redelivery,
-        answer=shapes.Subscription,
+        summary="Deliver pending fragments now, or all after an instant again",
+        run=lambda service, request: service.redeliver(request.id, request.body),
+        body=schemas.Redelivery,
+        answer=schemas.SubscriptionInfo,
     ),
     Operation(
         name="suspend",
         method="POST",
         path="/subscriptions/{id}/suspend",
-        summary="Hold back the deliveries of a subscription; its place in the log stays",
-        run=lambda office, asked: office.suspend(asked.id),
-        answer=shapes.Subscription,
+        summary="Suspend the deliveries of a subscription, which keeps its position",
+        run=lambda service, request: service.suspend(request.id),
+        answer=schemas.SubscriptionInfo,
     ),
     Operation(
         name="resume",
         method="POST",
         path="/subscriptions/{id}/resume",
-        summary="Deliver again to a suspended subscription, from where it stopped",
-        run=lambda office, asked: office.resume(asked.id),
-        answer=shapes.Subscription,
+        summary="Continue the deliveries of a suspended subscription",
+        run=lambda service, request: service.resume(request.id),
+        answer=schemas.SubscriptionInfo,
     ),
     Operation(
         name="failures",
         method="GET",
         path="/failures",
         summary="The last deliveries that failed, newest first",
-        run=lambda office, asked: office.reports.failures(),
-        answer=shapes.Failures,
+        run=lambda service, request: service.reports.failures(),
+        answer=schemas.FailureList,
     ),
     Operation(
         name="deadLetters",
         method="GET",
         path="/dead-letters",
-        summary="What is not delivered any more until its topic changes",
-        run=lambda office, asked: office.reports.dead_letters(asked.query),
-        query=questions.PageQuery,
-        answer=shapes.DeadLetters,
+        summary="Fragments that are not delivered until their topic changes",
+        run=lambda service, request: service.reports.dead_letters(request.query),
+        query=schemas.PageQuery,
+        answer=schemas.DeadLetterList,
     ),
 )

@@ -1,7 +1,7 @@
-"""Pages of rows that come and go, and change, while the pages are read.
+"""Pages of rows that may change while a client reads the pages.
 
-The key of a row says its place. A page begins after the last key of the page before, so a row
-that stays where it is comes exactly once, whatever happens to the others.
+A page begins after the key of the last row of the page before. So a row whose key does not change
+is on exactly one page, whatever happens to the others.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrder
+from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
 
 T = TypeVar("T")
 
-_TROUBLE = {
+_STATE_ORDER = {
     DeliveryState.GIVEN_UP: 0,
     DeliveryState.RETRYING: 1,
     DeliveryState.SUSPENDED: 2,
@@ -30,12 +30,12 @@ _TROUBLE = {
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
-class Order(Struct, Generic[T], frozen=True):
+class RowOrder(Struct, Generic[T], frozen=True):
     """An order of rows.
 
     Args:
-        key: The place of a row; no two share it.
-        type: The type of keys.
+        key: Returns the key of a row, which is unique.
+        type: The type of the keys.
         descending: Whether the greatest key comes first.
     """
 
@@ -44,31 +44,31 @@ class Order(Struct, Generic[T], frozen=True):
     descending: bool = False
 
 
-TOPICS: dict[TopicOrder, Order[LogState]] = {
-    TopicOrder.TOPIC: Order(lambda log: (log.topic,), tuple[str]),
-    TopicOrder.RECEIVED: Order(
+TOPICS: dict[TopicOrder, RowOrder[LogState]] = {
+    TopicOrder.TOPIC: RowOrder(lambda log: (log.topic,), tuple[str]),
+    TopicOrder.RECEIVED: RowOrder(
         lambda log: (log.received, log.topic), tuple[datetime, str], descending=True
     ),
 }
-# The instant since when, not the lag, which would be another on the next page.
-SUBSCRIPTIONS: dict[SubscriptionOrder, Order[Delivery]] = {
-    SubscriptionOrder.TOPIC: Order(
+# The instant and not the lag, which would differ on the next page.
+SUBSCRIPTIONS: dict[SubscriptionOrder, RowOrder[Delivery]] = {
+    SubscriptionOrder.TOPIC: RowOrder(
         lambda each: (each.subscription.topic, each.id), tuple[str, str]
     ),
-    SubscriptionOrder.TROUBLE: Order(
-        lambda each: (_TROUBLE[each.state], each.behind_since or _NEVER, each.id),
+    SubscriptionOrder.TROUBLE: RowOrder(
+        lambda each: (_STATE_ORDER[each.state], each.behind_since or _NEVER, each.id),
         tuple[int, datetime, str],
     ),
 }
 
 
-class Page(Struct, Generic[T], frozen=True):
+class RowPage(Struct, Generic[T], frozen=True):
     """A page.
 
     Args:
-        rows: What is on it.
-        total: How many rows there are on all pages.
-        next: What to ask for to go on; None when nothing is behind it.
+        rows: Its rows.
+        total: The number of rows on all pages.
+        next: The `after` of the next page; None on the last page.
     """
 
     rows: list[T]
@@ -76,27 +76,27 @@ class Page(Struct, Generic[T], frozen=True):
     next: str | None
 
 
-def cut(rows: Iterable[T], order: Order[T], query: PageQuery) -> Page[T]:
-    """Cut a page out of all rows.
+def page_of(rows: Iterable[T], order: RowOrder[T], query: PageQuery) -> RowPage[T]:
+    """Return a page of rows.
 
     Args:
-        rows: All rows, however they lie.
-        order: Their order.
-        query: Which page.
+        rows: All rows, in any order.
+        order: The order of the pages.
+        query: The page.
 
     Raises:
-        Refusal: Its `after` is from no page of this order.
+        Refusal: Its `after` is not of a page in this order.
     """
     keyed = [(order.key(row), row) for row in rows]
     first = nlargest if order.descending else nsmallest
-    found = first(query.limit + 1, _behind(keyed, order, query.after))
+    found = first(query.limit + 1, _after(keyed, order, query.after))
     page = found[: query.limit]
     following = _encode(page[-1][0]) if len(found) > len(page) else None
-    return Page([row for _, row in page], len(keyed), following)
+    return RowPage([row for _, row in page], len(keyed), following)
 
 
-def _behind(
-    keyed: list[tuple[tuple[Any, ...], T]], order: Order[T], after: str
+def _after(
+    keyed: list[tuple[tuple[Any, ...], T]], order: RowOrder[T], after: str
 ) -> list[tuple[tuple[Any, ...], T]]:
     if not after:
         return keyed

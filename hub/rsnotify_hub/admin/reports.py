@@ -1,4 +1,4 @@
-"""What an admin may see, without HTTP: questions in, shapes out."""
+"""The state of the hub for admins, without HTTP."""
 
 from __future__ import annotations
 
@@ -6,48 +6,40 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin import shapes, views
-from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, cut
-from rsnotify_hub.admin.questions import (
+from rsnotify_hub.admin import schemas, views
+from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, page_of
+from rsnotify_hub.admin.schemas import (
     PageQuery,
     SubscriptionOrder,
     SubscriptionQuery,
     TopicQuery,
 )
-from rsnotify_hub.admin.rates import Rates
-from rsnotify_hub.log.store import LogState, Waiting
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.admin.topic_rates import TopicRates
+from rsnotify_hub.log.store import Backlog, LogState
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
 
-_UP_TO_DATE = Waiting(0, None)
+_NO_BACKLOG = Backlog(0, None)
 
 
 class Reports:
-    """Looks into the hub.
+    """Reads the state of the hub.
 
-    Args:
-        topics: The logs.
-        live: The subscribers over WebSocket.
-        websockets: All open WebSockets.
-        callbacks: The WebSub subscriptions.
-        statistics: What the hub has done.
-        rates: How fast topics change.
-        version: The version of the hub.
-        clock: Tells the current instant.
+    A page that does not exist raises `Refusal`, a failing store `StorageError`.
     """
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicLogs,
         live: WebSocketChannel,
         websockets: WebSocketHandler,
         callbacks: WebSubChannel,
         statistics: Statistics,
-        rates: Rates,
+        rates: TopicRates,
         *,
         version: str,
         clock: Callable[[], Instant],
@@ -62,17 +54,16 @@ class Reports:
         self._clock = clock
         self._started = clock()
 
-    async def status(self) -> shapes.Status:
-        """Tell of the hub as a whole."""
+    async def status(self) -> schemas.StatusInfo:
         states = self._topics.states()
-        standing = Counter(each.state for each in self._callbacks.all())
-        return shapes.Status(
+        counts = Counter(each.state for each in self._callbacks.all())
+        return schemas.StatusInfo(
             version=self._version,
             started=self._started,
             now=self._clock(),
             topics=len(states),
-            subscriptions=standing.total(),
-            states={state: standing[state] for state in DeliveryState},
+            subscriptions=counts.total(),
+            states={state: counts[state] for state in DeliveryState},
             websockets=self._websockets.count(),
             accepted=self._statistics.accepted,
             accepted_bytes=self._statistics.accepted_bytes,
@@ -80,13 +71,9 @@ class Reports:
             log_bytes=sum(state.size for state in states),
         )
 
-    async def topics(self, query: TopicQuery) -> shapes.Topics:
-        """Tell of a page of topics.
-
-        Raises:
-            Refusal: There is no such page.
-        """
-        page = cut(self._chosen(query), TOPICS[query.sort], query)
+    async def topics(self, query: TopicQuery) -> schemas.TopicList:
+        """Return a page of topics."""
+        page = page_of(self._selected(query), TOPICS[query.sort], query)
         rows = (
             views.topic(
                 state,
@@ -96,70 +83,57 @@ class Reports:
             )
             for state in page.rows
         )
-        return shapes.Topics(tuple(rows), page.total, page.next)
+        return schemas.TopicList(tuple(rows), page.total, page.next)
 
-    def _chosen(self, query: TopicQuery) -> list[LogState]:
+    def _selected(self, query: TopicQuery) -> list[LogState]:
         if query.topic is None:
             return self._topics.states()
         state = self._topics.state(query.topic)
         return [] if state is None else [state]
 
-    async def subscriptions(self, query: SubscriptionQuery) -> shapes.Subscriptions:
-        """Tell of a page of subscriptions.
-
-        Raises:
-            Refusal: There is no such page.
-            StorageError: The log cannot be read.
-        """
-        wanted = (
+    async def subscriptions(self, query: SubscriptionQuery) -> schemas.SubscriptionList:
+        """Return a page of subscriptions."""
+        selected = (
             each
             for each in self._callbacks.all()
             if query.topic in (None, each.subscription.topic) and query.state in (None, each.state)
         )
-        page = cut(wanted, SUBSCRIPTIONS[query.sort], query)
-        return shapes.Subscriptions(await self.tell(page.rows), page.total, page.next)
+        page = page_of(selected, SUBSCRIPTIONS[query.sort], query)
+        return schemas.SubscriptionList(await self.describe(page.rows), page.total, page.next)
 
-    async def tell(self, deliveries: Sequence[Delivery]) -> tuple[shapes.Subscription, ...]:
-        """Tell of some subscriptions.
+    async def describe(
+        self, deliveries: Sequence[Delivery]
+    ) -> tuple[schemas.SubscriptionInfo, ...]:
+        """Return some subscriptions."""
+        backlogs, now = await self._backlogs(deliveries), self._clock()
+        return tuple(views.subscription(each, backlogs[each.id], now) for each in deliveries)
 
-        Raises:
-            StorageError: The log cannot be read.
-        """
-        waiting, now = await self._waiting(deliveries), self._clock()
-        return tuple(views.subscription(each, waiting[each.id], now) for each in deliveries)
-
-    async def failures(self) -> shapes.Failures:
-        """Tell of the last failures, newest first."""
+    async def failures(self) -> schemas.FailureList:
         rows = (views.failure(*each) for each in reversed(self._callbacks.recent_failures))
-        return shapes.Failures(tuple(rows))
+        return schemas.FailureList(tuple(rows))
 
-    async def dead_letters(self, query: PageQuery) -> shapes.DeadLetters:
-        """Tell of a page of subscriptions that were given up.
-
-        Raises:
-            Refusal: There is no such page.
-            StorageError: The log cannot be read.
-        """
+    async def dead_letters(self, query: PageQuery) -> schemas.DeadLetterList:
+        """Return a page of subscriptions that were given up."""
         given_up = (each for each in self._callbacks.all() if each.state is DeliveryState.GIVEN_UP)
-        page = cut(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
-        waiting = await self._waiting(page.rows)
+        page = page_of(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
+        backlogs = await self._backlogs(page.rows)
         rows = (
-            views.dead_letter(each, waiting[each.id], self._through(each)) for each in page.rows
+            views.dead_letter(each, backlogs[each.id], self._through(each)) for each in page.rows
         )
-        return shapes.DeadLetters(tuple(rows), page.total, page.next)
+        return schemas.DeadLetterList(tuple(rows), page.total, page.next)
 
-    async def _waiting(self, deliveries: Sequence[Delivery]) -> dict[str, Waiting]:
-        """Return what waits for each subscription, with one look into each log."""
-        found: dict[str, Waiting] = {}
+    async def _backlogs(self, deliveries: Sequence[Delivery]) -> dict[str, Backlog]:
+        """Return the backlog of each subscription, with one query for each log."""
+        found: dict[str, Backlog] = {}
         behind: dict[str, list[Delivery]] = defaultdict(list)
         for each in deliveries:
-            found[each.id] = _UP_TO_DATE
+            found[each.id] = _NO_BACKLOG
             if each.subscription.position < self._topics.position(each.subscription.topic):
                 behind[each.subscription.topic].append(each)
         for topic, group in behind.items():
             positions = [each.subscription.position for each in group]
-            waiting = await self._topics.waiting(topic, positions)
-            found |= zip((each.id for each in group), waiting, strict=True)
+            backlogs = await self._topics.backlogs(topic, positions)
+            found |= zip((each.id for each in group), backlogs, strict=True)
         return found
 
     def _through(self, delivery: Delivery) -> Instant | None:

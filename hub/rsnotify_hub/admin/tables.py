@@ -1,4 +1,4 @@
-"""What the admin API tells, as lines for a terminal."""
+"""The answers of the admin API as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.plural import counted
-from rsnotify_hub.admin import shapes
+from rsnotify_hub.admin import schemas
 
 
-def status(value: shapes.Status) -> Iterator[str]:
-    """Yield a line for each fact, but for deliveries that there were none of."""
+def status(value: schemas.StatusInfo) -> Iterator[str]:
+    """Yield a line for each value; counts of deliveries only if they are not 0."""
     counts = [
         (f"deliveries {way} {outcome}", str(count))
         for way, outcomes in sorted(value.deliveries.items())
@@ -34,8 +34,7 @@ def status(value: shapes.Status) -> Iterator[str]:
     yield from aligned(facts)
 
 
-def topics(page: shapes.Topics) -> Iterator[str]:
-    """Yield a line for each topic."""
+def topics(page: schemas.TopicList) -> Iterator[str]:
     rows = [
         (
             each.id,
@@ -52,8 +51,7 @@ def topics(page: shapes.Topics) -> Iterator[str]:
     yield from _table(heads, rows, page.total)
 
 
-def subscriptions(page: shapes.Subscriptions) -> Iterator[str]:
-    """Yield a line for each subscription."""
+def subscriptions(page: schemas.SubscriptionList) -> Iterator[str]:
     rows = [
         (
             each.id,
@@ -71,18 +69,16 @@ def subscriptions(page: shapes.Subscriptions) -> Iterator[str]:
     yield from _table(heads, rows, page.total)
 
 
-def failures(found: shapes.Failures) -> Iterator[str]:
-    """Yield a line for each failure."""
+def failures(found: schemas.FailureList) -> Iterator[str]:
     rows = [
-        (format_datetime(each.at), each.id, each.host, each.topic, each.reason, _start(each))
+        (format_datetime(each.at), each.id, each.host, each.topic, each.reason, _excerpt(each))
         for each in found.failures
     ]
     heads = ("AT", "ID", "HOST", "TOPIC", "REASON", "ANSWER")
     yield from _table(heads, rows, len(rows))
 
 
-def dead_letters(page: shapes.DeadLetters) -> Iterator[str]:
-    """Yield a line for each dead letter."""
+def dead_letters(page: schemas.DeadLetterList) -> Iterator[str]:
     rows = [
         (
             each.id,
@@ -103,8 +99,8 @@ def _instant(instant: Instant | None) -> str:
     return "-" if instant is None else format_datetime(instant)
 
 
-def _start(failure: shapes.SubscriptionFailure) -> str:
-    """Return how the body began, cut to what fits on a line."""
+def _excerpt(failure: schemas.SubscriptionFailure) -> str:
+    """Return the beginning of the body on one line."""
     return " ".join(failure.excerpt.split())[:60]
 
 
@@ -118,7 +114,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> I
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows as lines whose columns stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,1 +1,1 @@
-"""The page at `/`: what a person on call wants to see, live."""
+"""The dashboard at `/`: the live state of the hub."""

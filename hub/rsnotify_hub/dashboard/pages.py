@@ -1,7 +1,7 @@
-"""The dashboard over HTTP: its files, and whether who looks is an admin.
+"""The dashboard over HTTP: its static files, and whether the user is an admin.
 
-The page itself knows nothing. What it shows it asks for as anybody might: of `GET /topics`,
-`GET /ws`, and, for an admin, the admin API. So it needs no rights of its own.
+The page fetches all data from the public interfaces `GET /topics` and `GET /ws` and, for an admin,
+from the admin API. So it needs no rights of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 
-#: Its own files and its own hub, and nothing else; no string becomes markup or code.
+#: Only its own files and its own hub; no string becomes markup or code.
 _CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -34,7 +34,7 @@ _CONTENT_SECURITY_POLICY = "; ".join(
     )
 )
 _HEADERS = {
-    "Cache-Control": "no-cache",  # asked again each time, so that all files are of one version
+    "Cache-Control": "no-cache",  # revalidated each time, so that all files are of one version
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -45,15 +45,15 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def add_dashboard(app: web.Application, *, is_admin: Callable[[web.Request], bool]) -> None:
-    """Add the routes of the dashboard: `/`, and what is below `/dashboard/`.
+    """Add the routes of the dashboard: `/`, and those below `/dashboard/`.
 
     Args:
         app: The hub's application.
-        is_admin: Tells whether a request may see and change everything.
+        is_admin: Returns whether a request may read and change everything.
     """
 
     async def session(request: web.Request) -> web.Response:
-        # Not 401: that who looks is no admin is an answer, not an error.
+        # Not 401: "no admin" is an answer here, not an error.
         headers = {"Cache-Control": "no-store"}
         return web.json_response({"admin": is_admin(request)}, headers=headers)
 

@@ -1,1 +1,1 @@
-"""The logs: what was published, durable and in order, and handed on to every way out."""
+"""The logs of topics: durable and ordered; each append is passed on to all delivery channels."""

@@ -1,8 +1,7 @@
-"""What may be published: a fragment, or a topic's whole content (WebSub is for any resource).
+"""Reads what is published: a fragment, or a topic's whole content (WebSub is for any resource).
 
-A topic is about changes where its content is XML with a root of the sitemap namespace; then
-it must be a fragment. All else is passed on as it is, and a newer content takes the place of
-the one before it.
+XML with a root of the sitemap namespace must be a fragment. Any other content is passed on
+unchanged, and a newer content replaces the one before it.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from rsnotify.format.vocabulary import SITEMAP_NS
 from rsnotify.format.xml_parser import expat_parser
 from rsnotify_hub.log.fragments import Fragment, check_content_type, read_fragment
 
-#: A whole content leaves out nothing that came before it.
-_ALWAYS = from_microseconds(0)
+#: A whole content covers everything before it.
+_BEGINNING = from_microseconds(0)
 
-#: Between the namespace and the name of an element; no URI holds it.
-_PART = " "
-#: How much is parsed at a time, so that other threads get their turn in between; and how long a
-#: tag or comment may be, as Expat reads one again with each piece.
+#: Separates the namespace and the name of an element; no URI contains it.
+_SEPARATOR = " "
+#: How many bytes are parsed at a time, so that other threads run in between; and the largest tag or
+#: comment, since Expat parses an incomplete one again with each piece.
 _PIECE = 262_144
 _TOKEN_BYTES = 10_000_000
 
@@ -34,13 +33,13 @@ def read_content(
 
     Args:
         body: The content.
-        content_type: What it came as.
-        received: When it came, which is where a whole content stands among others.
-        limits: What is refused of a fragment for its size.
+        content_type: Its Content-Type.
+        received: When it arrived, which orders whole contents.
+        limits: The limits on the size of a fragment.
 
     Raises:
         DocumentError: It is XML that is not well-formed; or it is of the sitemap namespace, and
-            no fragment, or one that would make a Destination wrong.
+            not a fragment, or a fragment that would make a Destination wrong.
     """
     if is_xml(content_type) and is_sitemap(body):
         return read_fragment(body, content_type=content_type, limits=limits)
@@ -48,46 +47,46 @@ def read_content(
 
 
 def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment:
-    """Make what stands in a log for a topic's whole content.
+    """Return a topic's whole content as an entry of its log.
 
     Raises:
-        InvalidDocument: The Content-Type cannot stand in a header.
+        InvalidDocument: The Content-Type cannot be sent in a header.
     """
     return Fragment(
         body=body,
         content_type=check_content_type(content_type),
         from_=None,
         until=received,
-        begins=_ALWAYS,
+        begins=_BEGINNING,
         heartbeat=False,
         whole=True,
     )
 
 
 def is_xml(content_type: str) -> bool:
-    """Tell whether a media type is one of XML (RFC 7303)."""
+    """Return whether a media type is XML (RFC 7303)."""
     essence = content_type.partition(";")[0].strip().lower()
     return essence in ("application/xml", "text/xml") or essence.endswith("+xml")
 
 
 class _IsSitemap(Exception):
-    """The root is of the sitemap namespace: another reader does the rest."""
+    """Stops the parser: the root is of the sitemap namespace."""
 
 
 def is_sitemap(body: bytes) -> bool:
-    """Tell whether the root of an XML document is of the sitemap namespace.
+    """Return whether the root of an XML document is of the sitemap namespace.
 
     Raises:
-        MalformedDocument: It is not well-formed, which is looked for to the end of what is no
-            sitemap; or it declares entities, which could grow without bound.
-        TooLarge: One of its tags or comments is.
+        MalformedDocument: It is no sitemap and not well-formed; or it declares entities, which
+            could expand without bound.
+        TooLarge: A tag or comment is too large.
     """
-    parser = expat_parser(_PART)
+    parser = expat_parser(_SEPARATOR)
     parser.StartDoctypeDeclHandler = _refuse_declarations
 
     def start(name: str, attributes: dict[str, str]) -> None:
         parser.StartElementHandler = None
-        if name.rpartition(_PART)[0] == SITEMAP_NS:
+        if name.rpartition(_SEPARATOR)[0] == SITEMAP_NS:
             raise _IsSitemap
 
     parser.StartElementHandler = start
@@ -112,7 +111,7 @@ def _refuse_declarations(name: str, system: str | None, public: str | None, insi
 
 
 def is_text(fragment: Fragment) -> bool:
-    """Tell whether a WebSocket text frame can carry it, and nobody take it for a control frame."""
+    """Return whether a WebSocket text frame can carry it without looking like a control frame."""
     if not fragment.whole:
         return True  # a fragment is XML in UTF-8
     if fragment.body.startswith(b"{"):

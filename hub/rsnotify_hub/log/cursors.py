@@ -1,7 +1,7 @@
-"""Where subscriptions and brokers are in their logs, and what fails: written soon, many together.
+"""Writes the cursors of subscriptions and brokers, and failure states, in batches.
 
-A flush of its own for each would make publishers wait behind it. What cannot be written waits
-for the next try; losing it in a crash only makes the hub deliver once more.
+A flush for each would delay publishers. A batch that cannot be written is retried; if a crash
+loses it, the hub delivers some fragments twice.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from rsnotify_hub.log.group_commit import GroupCommit
 
 log = logging.getLogger("rsnotify.hub.store")
 
-#: How long a moved cursor may wait for a transaction of others to join, in seconds.
+#: How long a moved cursor waits for others to be written with it, in seconds.
 CURSOR_DELAY = 0.25
-#: How long cursors wait that could not be written.
+#: The wait before a batch that could not be written is retried, in seconds.
 RETRY_DELAY = 5.0
 
 _Cursors = dict[tuple[str, str], int | bytes | None]
@@ -36,12 +36,12 @@ BRIDGED = (
 )
 
 
-class Cursors:
-    """Writes cursors.
+class CursorWriter:
+    """Writes cursors of one kind.
 
     Args:
         writer: Runs the transactions.
-        sql: Moves one, given its position and the two parts of its key.
+        sql: The statement that moves a cursor, given its position and the two parts of its key.
     """
 
     def __init__(self, writer: GroupCommit, sql: str) -> None:
@@ -53,15 +53,15 @@ class Cursors:
         self._flush: asyncio.TimerHandle | None = None
         self._is_writing = False
 
-    def move(self, one: str, other: str, position: int | bytes | None) -> None:
-        """Note how far something was delivered, or its state, by the two parts of its key."""
-        self._moved[one, other] = position
+    def move(self, first: str, second: str, position: int | bytes | None) -> None:
+        """Move a cursor, or set a state, by the two parts of its key."""
+        self._moved[first, second] = position
         self._flush_in(CURSOR_DELAY)
 
-    def forget(self, one: str, other: str) -> None:
-        """Write nothing of what is about to be written itself."""
+    def forget(self, first: str, second: str) -> None:
+        """Discard an unwritten move, before a write that replaces it."""
         for cursors in (self._moved, self._flushing):
-            cursors.pop((one, other), None)
+            cursors.pop((first, second), None)
 
     def _flush_in(self, seconds: float) -> None:
         if self._flush is None and self._moved and not self._is_writing:
@@ -81,16 +81,18 @@ class Cursors:
         if written.cancelled() or (error := written.exception()) is None:
             self._flush_in(CURSOR_DELAY)
             return
-        log.warning("cursors could not be saved yet; after a crash some come twice: %s", error)
+        log.warning(
+            "cursors could not be saved yet; after a crash some fragments are delivered twice: %s",
+            error,
+        )
         self._moved = flushed | self._moved
         self._flush_in(RETRY_DELAY)
 
     async def close(self) -> None:
-        """Write the last cursors."""
         await self._writer.idle()
         if self._flush is not None:
             self._flush.cancel()
             self._flush_now()
             await self._writer.idle()
-        if self._flush is not None:  # they could not be written
+        if self._flush is not None:  # the write failed
             self._flush.cancel()

@@ -1,11 +1,11 @@
-"""What a fragment is to the hub: bytes to pass on unchanged, and the interval they cover.
+"""A fragment in the hub: bytes that are passed on unchanged, and the interval they cover.
 
-Theory of operation. A fragment covers `from` (exclusive) to `until` (inclusive). The hub does
-not ask that fragments chain: a Destination sees a gap by itself. It does refuse what would
-make a Destination wrong, namely entries outside the interval or out of order. A heartbeat
-(a fragment without entries) only proves that nothing happened, so the one at the end of a log
-gives way to whatever covers it. For a subscriber that lags, fragments that chain are merged.
-A topic that is not about changes has its whole content here instead (`contents`).
+Theory of operation. A fragment covers `from` (exclusive) to `until` (inclusive). The hub does not
+require that fragments are contiguous: a Destination detects a gap itself. It refuses fragments that
+would make a Destination wrong: those with entries outside the interval or out of order. A heartbeat
+(a fragment without entries) only states that nothing changed, so a heartbeat at the end of a log is
+replaced by a fragment that covers it. For a subscriber that lags, contiguous fragments are merged.
+For a topic that is not about changes, a fragment holds its whole content (`contents`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits, read_document
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
 
-#: What a merged fragment is sent as.
+#: The Content-Type of a merged fragment.
 MERGED_CONTENT_TYPE = "application/xml"
 
-#: The fragments of a log were checked against the limits of the settings when they came.
-_KEPT = DocumentLimits(
+#: The fragments of a log were checked against the limits of the settings on arrival.
+_NO_LIMITS = DocumentLimits(
     document_bytes=sys.maxsize,
     entries=sys.maxsize,
     entry_length=sys.maxsize,
@@ -41,17 +41,17 @@ _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*
 
 
 class Fragment(Struct, frozen=True):
-    """One fragment, as it was sent.
+    """A fragment as it was sent.
 
     Args:
         body: The XML, unchanged.
-        content_type: The Content-Type it came with.
-        from_: Where its interval begins (exclusive), if it says so.
-        until: Where its interval ends, or the datetime of its last change.
-        begins: `from_`, or the latest instant that surely lies before its first change.
-        heartbeat: Whether it is without entries.
-        whole: Whether it is not changes but a topic's whole content (`contents`), received at
-            `until`: a newer one takes its place.
+        content_type: Its Content-Type.
+        from_: The begin of its interval (exclusive), if it has one.
+        until: The end of its interval, or the datetime of its last change.
+        begins: `from_`, or the latest instant that is surely before its first change.
+        heartbeat: Whether it has no entries.
+        whole: Whether it is a topic's whole content instead of changes (`contents`), received at
+            `until`. A newer content replaces it.
     """
 
     body: bytes
@@ -70,23 +70,22 @@ def read_fragment(
 
     Args:
         body: A Change Notification, a Change List or a Framework Notification.
-        content_type: What it came as.
-        limits: What is refused for its size.
+        content_type: Its Content-Type.
+        limits: The limits on its size.
 
     Raises:
-        DocumentError: It is not a fragment, or one that would make a Destination wrong.
+        DocumentError: It is not a fragment, or would make a Destination wrong.
     """
     _check_encoding(body)
-    return describe(read_document(body, limits=limits), body, content_type)
+    return check_fragment(read_document(body, limits=limits), body, content_type)
 
 
-def read_kept(body: bytes) -> Document:
-    """Read a fragment again that a log has."""
-    return read_document(body, limits=_KEPT)
+def read_stored(body: bytes) -> Document:
+    return read_document(body, limits=_NO_LIMITS)
 
 
-def describe(document: Document, body: bytes, content_type: str) -> Fragment:
-    """Check a document that was read from `body`, and say what it covers.
+def check_fragment(document: Document, body: bytes, content_type: str) -> Fragment:
+    """Check a document that was parsed from `body`, and return the fragment.
 
     Raises:
         DocumentError: As for `read_fragment`.
@@ -109,7 +108,7 @@ def describe(document: Document, body: bytes, content_type: str) -> Fragment:
 
 
 def check_content_type(content_type: str) -> str:
-    """Return a Content-Type that can go out again in a header.
+    """Return a Content-Type if it can be sent in a header.
 
     Raises:
         InvalidDocument: It cannot.
@@ -120,7 +119,7 @@ def check_content_type(content_type: str) -> str:
 
 
 def _check_encoding(body: bytes) -> None:
-    # The Sitemap protocol wants UTF-8, and the body goes unchanged into WebSocket text frames.
+    # The Sitemap protocol requires UTF-8, and WebSocket text frames carry the body unchanged.
     declared = _DECLARED_ENCODING.match(body[:200].removeprefix(b"\xef\xbb\xbf"))
     if declared and declared.group(1).lower() not in (b"utf-8", b"us-ascii"):
         raise MalformedDocument("its encoding is not UTF-8")
@@ -131,39 +130,38 @@ def _check_encoding(body: bytes) -> None:
 
 
 def capability_of(document: Document) -> str:
-    """Return what a part of a document is, or several of its kind together, when pushed."""
+    """Return the capability of a pushed document that is a part or a merge of others."""
     if document.capability == Capability.FRAMEWORK_NOTIFICATION:
         return Capability.FRAMEWORK_NOTIFICATION
     return Capability.CHANGE_NOTIFICATION
 
 
 class Interval(Struct, frozen=True):
-    """The interval of a heartbeat: nothing changed in it."""
+    """The interval of a heartbeat."""
 
     from_: Instant
     until: Instant
 
 
 def covers(fragment: Fragment, interval: Interval) -> bool:
-    """Tell whether a fragment says all that a heartbeat said."""
     if fragment.from_ is None:
         return False
     return fragment.from_ <= interval.from_ and fragment.until >= interval.until
 
 
-def interval_of(fragment: Fragment) -> Interval | None:
-    """Return what a heartbeat covers; None for a fragment with entries."""
+def heartbeat_interval(fragment: Fragment) -> Interval | None:
+    """Return the interval of a heartbeat; None for a fragment with entries."""
     if fragment.heartbeat and fragment.from_ is not None:
         return Interval(fragment.from_, fragment.until)
     return None
 
 
-def chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
-    """Count how many of the first fragments join into one without a hole or an overlap.
+def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
+    """Return how many of the first fragments are contiguous, so that they can be merged.
 
     Args:
         fragments: At least one, in the order of the log.
-        max_bytes: How large they may be together; the first counts whatever its size.
+        max_bytes: The largest size of all together; the first counts whatever its size.
     """
     if fragments[0].from_ is None:
         return 1
@@ -175,19 +173,19 @@ def chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
     return len(fragments)
 
 
-def merge(fragments: Sequence[Fragment]) -> bytes:
-    """Join fragments that `chained` counted: from the first's `from` until the last's `until`.
+def merge_fragments(fragments: Sequence[Fragment]) -> bytes:
+    """Merge contiguous fragments (`count_chained`) into one.
 
-    What the last says of the whole (its links and foreign attributes) holds for the result.
+    The links and foreign attributes of the last, which are about the whole set, are the result's.
     """
     bodies = tuple(fragment.body for fragment in fragments)
     return _merge(bodies, fragments[0].from_, fragments[-1].until)
 
 
-# Many subscribers lag by the same fragments, for instance when all answer equally slowly.
+# Many subscribers lag by the same fragments, for example if all are equally slow.
 @lru_cache(maxsize=16)
 def _merge(bodies: tuple[bytes, ...], from_: Instant | None, until: Instant) -> bytes:
-    documents = [read_kept(body) for body in bodies]
+    documents = [read_stored(body) for body in bodies]
     return write_document(
         Document(
             capability=capability_of(documents[-1]),

@@ -1,7 +1,7 @@
-"""Group commit: everything asked for while one transaction runs shares the next one.
+"""Group commit: all writes submitted while one transaction runs share the next one.
 
-A flush to the disk costs milliseconds however much it flushes, so one thread runs one
-transaction after another, each with all that has come in since the last one began.
+A flush to the disk costs milliseconds whatever its size. So one thread runs one transaction after
+another, each with all operations submitted since the last one began.
 """
 
 from __future__ import annotations
@@ -19,17 +19,14 @@ T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
 
 #: The result of an operation, or why there is none.
-_Outcome = tuple[Any, Exception | None]
+_Result = tuple[Any, Exception | None]
 
 
 class GroupCommit:
     """The one writer of a database.
 
-    A fault in one operation, such as a text that cannot be stored, is no other's: then each of
-    its transaction is run alone.
-
-    Args:
-        database: A connection in autocommit mode, usable from another thread.
+    If one operation fails, for example because a text cannot be stored, each operation of the
+    transaction is run in a transaction of its own.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -45,8 +42,8 @@ class GroupCommit:
         """Run an operation in the next transaction.
 
         Returns:
-            Its result, once durable. Where the database fails, StorageError, and nothing of
-            that transaction is kept; where the operation does, its error.
+            A future of its result, done once it is durable. If the database fails, StorageError,
+            and nothing of the transaction is kept; if the operation fails, its error.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.append((operation, future))
@@ -54,7 +51,6 @@ class GroupCommit:
         return future
 
     def queued(self) -> int:
-        """Count the operations that wait for the next transaction."""
         return len(self._waiting)
 
     def _begin(self) -> None:
@@ -69,7 +65,7 @@ class GroupCommit:
             lambda done: self._loop.call_soon_threadsafe(self._finish, done, futures)
         )
 
-    def _run(self, operations: list[Operation[Any]]) -> list[_Outcome]:
+    def _run(self, operations: list[Operation[Any]]) -> list[_Result]:
         try:
             return [(result, None) for result in self._transact(operations)]
         except sqlite3.Error as error:
@@ -82,24 +78,24 @@ class GroupCommit:
 
     def _transact(self, operations: list[Operation[Any]]) -> list[Any]:
         database = self._database
-        if database.in_transaction:  # what failed before could not be rolled back then
+        if database.in_transaction:  # a failed transaction could not be rolled back
             database.execute("ROLLBACK")
         database.execute("BEGIN IMMEDIATE")
         try:
             results = [operation(database) for operation in operations]
             database.execute("COMMIT")
         except BaseException:
-            # SQLite itself rolls back upon some errors, such as a full disk.
+            # SQLite itself rolls back after some errors, such as a full disk.
             if database.in_transaction:
                 with suppress(sqlite3.Error):
                     database.execute("ROLLBACK")
             raise
         return results
 
-    def _finish(self, done: Future[list[_Outcome]], futures: list[asyncio.Future[Any]]) -> None:
+    def _finish(self, done: Future[list[_Result]], futures: list[asyncio.Future[Any]]) -> None:
         for future, (result, error) in zip(futures, done.result(), strict=True):
             if future.done():
-                continue  # whoever asked was cancelled
+                continue  # the caller was cancelled
             if error is None:
                 future.set_result(result)
             else:
@@ -110,11 +106,9 @@ class GroupCommit:
             self._idle.set()
 
     async def idle(self) -> None:
-        """Wait until everything submitted has been done, or has failed."""
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Finish what was submitted, then close the database."""
         await self.idle()
         self._thread.shutdown()
         self._database.close()

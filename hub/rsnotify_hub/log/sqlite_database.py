@@ -1,4 +1,4 @@
-"""The SQLite database of the hub: its connections, its tables, and their format."""
+"""The SQLite database of the hub: connections, tables and the format version."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sqlite3
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.log import sqlite_log
+from rsnotify_hub.log import sqlite_writing
 
 _SCHEMA = (
-    sqlite_log.SCHEMA
+    sqlite_writing.SCHEMA
     + """
 CREATE TABLE IF NOT EXISTS subscription (
     topic TEXT NOT NULL,
@@ -36,25 +36,25 @@ CREATE TABLE IF NOT EXISTS trouble (
 CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER);
 """
 )
-# Format 2 had no brokers, format 3 no order of topics, format 4 no failing deliveries.
+# New in format 3: brokers; in format 4: the order of topics; in format 5: failing deliveries.
 _VERSION = 5
-# Format 1 knew neither who had asked for a subscription nor suspended ones, nor whole contents.
+# Format 1 had no clients of subscriptions, no suspended subscriptions and no whole contents.
 _FROM_1 = f"""
-{sqlite_log.FROM_1_TO_2}
+{sqlite_writing.FROM_1_TO_2}
 ALTER TABLE subscription ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE subscription ADD COLUMN client TEXT NOT NULL DEFAULT '';
 """
 
 
 def connect(path: Path, connection: type[sqlite3.Connection]) -> sqlite3.Connection:
-    """Open a connection in autocommit mode that any one thread at a time may use.
+    """Return a connection in autocommit mode that any thread may use, one at a time.
 
     Raises:
-        sqlite3.Error: It cannot be had.
-        OSError: Likewise.
+        sqlite3.Error: The database cannot be opened.
+        OSError: The file cannot be created.
     """
     if not path.exists():
-        path.touch(mode=0o600)  # it will hold secrets; what stands beside it takes its mode
+        path.touch(mode=0o600)  # it holds secrets; SQLite gives its other files the same mode
     database = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, timeout=10, factory=connection
     )
@@ -68,17 +68,17 @@ def connect(path: Path, connection: type[sqlite3.Connection]) -> sqlite3.Connect
 
 
 def prepare(database: sqlite3.Connection) -> None:
-    """Make the tables, or bring those of an older hub to the present format.
+    """Create the tables, or migrate those of an older version.
 
     Raises:
-        ConfigurationError: They are those of a newer hub.
-        sqlite3.Error: They cannot be made.
+        ConfigurationError: The tables are those of a newer version.
+        sqlite3.Error: The tables cannot be created.
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
-        return  # a hub whose disk is full starts too
+        return  # without a write, so a hub starts even if its disk is full
     if version not in range(_VERSION):
         raise ConfigurationError(f"the hub's data has format {version}, this hub reads {_VERSION}")
     changes = (_FROM_1 if version == 1 else "") + _SCHEMA
-    # In one transaction: a hub that is killed meanwhile begins again.
+    # In one transaction: a hub that is killed meanwhile starts the migration again.
     database.executescript(f"BEGIN; {changes} PRAGMA user_version = {_VERSION}; COMMIT;")

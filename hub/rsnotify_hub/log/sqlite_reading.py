@@ -7,17 +7,16 @@ from collections.abc import Iterable, Sequence
 
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify_hub.log.fragments import Fragment, Interval
-from rsnotify_hub.log.store import Entry, LogState, Waiting
+from rsnotify_hub.log.store import Backlog, LogEntry, LogState
 
 _PAGE_ROWS = 256
 _PAGE_BYTES = 1_000_000
-_LAST = 2**63 - 1
+_MAX_POSITION = 2**63 - 1
 _ENTRY = "SELECT position, body, content_type, from_, until, begins, heartbeat, whole FROM fragment"
 _OF_TOPIC = "topic = (SELECT id FROM topic WHERE uri = ?)"
 
 
 def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
-    """Return the state of every log, or of one."""
     if topic is None:
         return _states(database, "")
     return _states(database, "WHERE uri = ?", topic)
@@ -26,7 +25,7 @@ def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogSt
 def newest(
     database: sqlite3.Connection, after: tuple[Instant, str] | None, limit: int
 ) -> list[LogState]:
-    """Return a page of states (`Store.newest`); the index leads to its place."""
+    """Return a page of states (`Store.newest`), found by the index."""
     order = "ORDER BY received DESC, uri LIMIT ?"
     if after is None:
         return _states(database, order, limit)
@@ -77,11 +76,10 @@ def _state(
 
 def read(
     database: sqlite3.Connection, topic: str, *, after: int, since: Instant | None
-) -> list[Entry]:
-    """Read a page (`Store.read`)."""
+) -> list[LogEntry]:
     where, values = "", [topic, after]
     if since is not None:
-        # The index on until finds where to begin; the log's order need not be that of until.
+        # The index on until finds the first position; the log need not be in the order of until.
         where = (
             " AND until > ? AND position >= (SELECT min(position) FROM fragment"
             f" WHERE {_OF_TOPIC} AND until > ?)"
@@ -94,12 +92,12 @@ def read(
     return _page(rows)
 
 
-def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) -> list[Entry]:
-    """Read what a log has of the time after an instant (`Store.changes`)."""
+def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) -> list[LogEntry]:
+    """Read a page after an instant (`Store.changes`)."""
     if since is None:
         return _select(database, "", topic)
     instant = to_microseconds(since)
-    # What ends at the instant counts if it begins there too: it is late news of that second.
+    # A fragment that begins and ends at the instant holds late changes of that second.
     later = "until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
     entries = _select(database, f"AND {later}", topic, instant, instant)
     if entries and all(entry.fragment.begins > since for entry in entries):
@@ -108,15 +106,15 @@ def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) 
     return entries
 
 
-def _select(database: sqlite3.Connection, where: str, *values: str | int) -> list[Entry]:
+def _select(database: sqlite3.Connection, where: str, *values: str | int) -> list[LogEntry]:
     rows = database.execute(
         f"{_ENTRY} WHERE {_OF_TOPIC} {where} ORDER BY until, position LIMIT {_PAGE_ROWS}", values
     )
     return _page(rows)
 
 
-def _page(rows: Iterable[tuple[int, bytes, str, int | None, int, int, int, int]]) -> list[Entry]:
-    entries: list[Entry] = []
+def _page(rows: Iterable[tuple[int, bytes, str, int | None, int, int, int, int]]) -> list[LogEntry]:
+    entries: list[LogEntry] = []
     size = 0
     for row in rows:
         entries.append(_entry(*row))
@@ -135,7 +133,7 @@ def _entry(
     begins: int,
     heartbeat: int,
     whole: int,
-) -> Entry:
+) -> LogEntry:
     fragment = Fragment(
         body=body,
         content_type=content_type,
@@ -145,16 +143,16 @@ def _entry(
         heartbeat=bool(heartbeat),
         whole=bool(whole),
     )
-    return Entry(position, fragment)
+    return LogEntry(position, fragment)
 
 
-def waiting(database: sqlite3.Connection, topic: str, positions: Sequence[int]) -> list[Waiting]:
-    """Count what stands after each of some positions (`Store.waiting`).
+def backlogs(database: sqlite3.Connection, topic: str, positions: Sequence[int]) -> list[Backlog]:
+    """Return the backlog after each of some positions (`Store.backlogs`).
 
-    The stretches between them are counted from the last on, so that the log is passed once.
+    The entries between two positions are counted from the last position on, each entry once.
     """
-    found: dict[int, Waiting] = {}
-    end, count = _LAST, 0
+    found: dict[int, Backlog] = {}
+    end, count = _MAX_POSITION, 0
     for position in sorted(set(positions), reverse=True):
         count += database.execute(
             f"SELECT count(*) FROM fragment WHERE {_OF_TOPIC} AND position > ? AND position <= ?",
@@ -165,6 +163,6 @@ def waiting(database: sqlite3.Connection, topic: str, positions: Sequence[int]) 
             " ORDER BY position LIMIT 1",
             (topic, position),
         ).fetchone()
-        found[position] = Waiting(count, None if first is None else from_microseconds(first[0]))
+        found[position] = Backlog(count, None if first is None else from_microseconds(first[0]))
         end = position
     return [found[position] for position in positions]

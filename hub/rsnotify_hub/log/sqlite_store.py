@@ -1,4 +1,4 @@
-"""The store on one SQLite database (WAL, every commit flushed), the embedded default."""
+"""The default store: one SQLite database in WAL mode that flushes every commit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from filelock import FileLock, Timeout
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.runtime.folder_roles import check_role
-from rsnotify_hub.log import sqlite_log, sqlite_reading
-from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, Cursors
+from rsnotify_hub.log import sqlite_reading, sqlite_writing
+from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWriter
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
 from rsnotify_hub.log.sqlite_database import connect, prepare
-from rsnotify_hub.log.sqlite_log import Retention
-from rsnotify_hub.log.store import Appended, Entry, LogState, Waiting
+from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.store import Appended, Backlog, LogEntry, LogState
 from rsnotify_hub.subscriptions import Subscription
 
 T = TypeVar("T")
@@ -31,10 +31,10 @@ class SqliteStore:
     """A `Store` in a folder, for one hub process at a time.
 
     Args:
-        folder: Where it lives; made if absent. Only its owner may read what is made.
+        folder: The folder; created if absent. Only its owner may read new files.
         retention: How much of each log is kept.
-        clock: Tells the current instant.
-        connection: The class of connections to the database; another may fail on purpose.
+        clock: Returns the current instant.
+        connection: The class of connections to the database; tests use one that fails.
 
     Raises:
         ConfigurationError: The folder cannot be used, or another hub uses it.
@@ -43,7 +43,7 @@ class SqliteStore:
     def __init__(
         self,
         folder: Path,
-        retention: Retention,
+        retention: LogRetention,
         clock: Callable[[], Instant],
         *,
         connection: type[sqlite3.Connection] = sqlite3.Connection,
@@ -77,9 +77,9 @@ class SqliteStore:
                 raise ConfigurationError(f"cannot use the hub's data in {path}: {error}") from None
             stack.pop_all()
         self._writer = GroupCommit(writer)
-        self._cursors = Cursors(self._writer, SUBSCRIPTION)
-        self._troubles = Cursors(self._writer, TROUBLE)
-        self._bridged = Cursors(self._writer, BRIDGED)
+        self._cursors = CursorWriter(self._writer, SUBSCRIPTION)
+        self._troubles = CursorWriter(self._writer, TROUBLE)
+        self._bridged = CursorWriter(self._writer, BRIDGED)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="hub-reader")
 
     async def _read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
@@ -89,20 +89,17 @@ class SqliteStore:
             raise StorageError(f"cannot read the hub's data: {error}") from None
 
     async def logs(self) -> list[LogState]:
-        """Return the state of every log."""
         return await self._read(sqlite_reading.states)
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        """Return the state of some logs (`Store.newest`)."""
         return await self._read(lambda database: sqlite_reading.newest(database, after, limit))
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
     ) -> Appended:
-        """Append to a log (`Store.append`)."""
         now = self._clock()
         return await self._writer.submit(
-            lambda database: sqlite_log.append(
+            lambda database: sqlite_writing.append(
                 database,
                 topic,
                 fragments,
@@ -112,35 +109,33 @@ class SqliteStore:
             )
         )
 
-    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[Entry]:
-        """Read on in a log (`Store.read`)."""
+    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         return await self._read(
             lambda database: sqlite_reading.read(database, topic, after=after, since=since)
         )
 
-    async def changes(self, topic: str, *, since: Instant | None) -> list[Entry]:
-        """Read what a log has of the time after an instant (`Store.changes`)."""
+    async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         return await self._read(
             lambda database: sqlite_reading.changes(database, topic, since=since)
         )
 
     async def trim(self, topic: str) -> LogState | None:
-        """Trim a log that nobody appends to (`Store.trim`)."""
         now = self._clock()
         return await self._writer.submit(
-            lambda database: sqlite_log.trim(database, topic, now=now, retention=self._retention)
+            lambda database: sqlite_writing.trim(
+                database, topic, now=now, retention=self._retention
+            )
         )
 
-    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Waiting]:
-        """Tell what stands after each of some positions (`Store.waiting`)."""
-        return await self._read(lambda database: sqlite_reading.waiting(database, topic, positions))
+    async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
+        return await self._read(
+            lambda database: sqlite_reading.backlogs(database, topic, positions)
+        )
 
     async def forget(self, topic: str) -> None:
-        """Delete a log (`Store.forget`)."""
-        await self._writer.submit(lambda database: sqlite_log.forget(database, topic))
+        await self._writer.submit(lambda database: sqlite_writing.forget(database, topic))
 
     async def subscriptions(self) -> list[Subscription]:
-        """Return every subscription."""
         rows = await self._read(
             lambda database: database.execute(
                 "SELECT topic, callback, secret, expires, position, suspended, client"
@@ -149,13 +144,18 @@ class SqliteStore:
         )
         return [
             Subscription(
-                topic, callback, secret, from_microseconds(expires), position, bool(held), client
+                topic,
+                callback,
+                secret,
+                from_microseconds(expires),
+                position,
+                bool(suspended),
+                client,
             )
-            for topic, callback, secret, expires, position, held, client in rows
+            for topic, callback, secret, expires, position, suspended, client in rows
         ]
 
     async def save(self, subscription: Subscription) -> None:
-        """Keep a new or changed subscription."""
         self._cursors.forget(subscription.topic, subscription.callback)
         await self._execute(
             "INSERT OR REPLACE INTO subscription"
@@ -171,23 +171,20 @@ class SqliteStore:
         )
 
     async def delete(self, topic: str, callback: str) -> None:
-        """Forget a subscription."""
         self._troubles.forget(topic, callback)
 
-        def forget(database: sqlite3.Connection) -> None:
+        def delete(database: sqlite3.Connection) -> None:
             for table in ("subscription", "trouble"):
                 database.execute(
                     f"DELETE FROM {table} WHERE topic = ? AND callback = ?", (topic, callback)
                 )
 
-        await self._writer.submit(forget)
+        await self._writer.submit(delete)
 
     def queued(self) -> int:
-        """Count the writes that wait for the next transaction."""
         return self._writer.queued()
 
     async def check(self) -> None:
-        """Write something, to see that the store can."""
         await self._execute(
             "INSERT INTO checked VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET times = times + 1"
         )
@@ -196,37 +193,30 @@ class SqliteStore:
         await self._writer.submit(lambda database: database.execute(sql, values))
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        """Note how far a subscription was delivered (`Store.move_cursor`)."""
         self._cursors.move(topic, callback, position)
 
     async def troubles(self) -> dict[tuple[str, str], bytes]:
-        """Return how deliveries fail (`Store.troubles`)."""
         sql = "SELECT topic, callback, state FROM trouble WHERE state IS NOT NULL"
         rows = await self._read(lambda database: database.execute(sql).fetchall())
         return {(topic, callback): state for topic, callback, state in rows}
 
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        """Store how deliveries to a subscription fail (`Store.note_trouble`)."""
         self._troubles.move(topic, callback, state)
 
     async def bridged(self, broker: str) -> dict[str, int]:
-        """Return how far a broker has each topic (`Store.bridged`)."""
         sql = "SELECT topic, position FROM bridged WHERE broker = ?"
         return await self._read(lambda database: dict(database.execute(sql, (broker,)).fetchall()))
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
-        """Keep how far a broker has some topics (`Store.bridge`)."""
         rows = [(position, broker, topic) for topic, position in positions.items()]
         await self._writer.submit(lambda database: database.executemany(BRIDGED, rows))
 
     async def unbridge(self, broker: str, topic: str) -> None:
-        """Forget how far a broker has a topic (`Store.unbridge`)."""
         self._bridged.forget(broker, topic)
         sql = "DELETE FROM bridged WHERE broker = ? AND topic = ?"
         await self._writer.submit(lambda database: database.execute(sql, (broker, topic)))
 
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
-        """Note how far a broker has a topic (`Store.move_bridged`)."""
         self._bridged.move(broker, topic, position)
 
     async def close(self) -> None:

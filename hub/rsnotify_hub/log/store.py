@@ -1,8 +1,8 @@
-"""What the hub keeps, and the interface of what keeps it.
+"""The interface of the store, and the values in it.
 
-The store keeps and does not decide: which fragment gives way to another, and who is
-subscribed, is decided above it. Each method returns once its effect is durable, except
-`move_cursor`, `move_bridged` and `note_trouble`.
+The store makes no decisions: its callers decide which fragment replaces another, and who is
+subscribed. Each method returns once its effect is durable, except `move_cursor`, `move_bridged`
+and `note_trouble`, whose effect becomes durable soon.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rsnotify_hub.log.fragments import Fragment, Interval
 from rsnotify_hub.subscriptions import Subscription
 
 
-class Entry(Struct, frozen=True):
+class LogEntry(Struct, frozen=True):
     """A fragment in a log.
 
     Args:
-        position: Its place. Positions grow, and are never used twice.
+        position: Its position. Positions increase, and are never reused.
         fragment: The fragment.
     """
 
@@ -33,16 +33,16 @@ class LogState(Struct, frozen=True):
     """The state of one topic's log.
 
     Args:
-        topic: Whose log it is.
-        first: The position of the oldest fragment that is kept, or past `position` if none is.
+        topic: The topic.
+        first: The position of the oldest kept fragment, or past `position` if none is kept.
         position: The position of the last fragment, kept or not.
-        begins: The instant that the kept part reaches back to.
-        through: The latest instant that any fragment reached.
-        received: When the last fragment came.
-        kept: How many fragments are kept.
-        size: The bytes of the kept fragments.
-        heartbeat: What the last fragment covers, if it is a heartbeat.
-        whole: Whether it holds the topic's whole content, and no changes.
+        begins: The instant at which the kept part begins.
+        through: The latest `until` of all fragments.
+        received: When the last fragment arrived.
+        kept: The number of kept fragments.
+        size: Their bytes.
+        heartbeat: The interval of the last fragment, if it is a heartbeat.
+        whole: Whether the log has the topic's whole content instead of changes.
     """
 
     topic: str
@@ -57,12 +57,12 @@ class LogState(Struct, frozen=True):
     whole: bool = False
 
 
-class Waiting(Struct, frozen=True):
-    """What somebody has not got yet.
+class Backlog(Struct, frozen=True):
+    """The fragments that a subscriber has not received yet.
 
     Args:
-        fragments: How many kept fragments stand after a position.
-        begins: Where the first of them begins; None when there are none.
+        fragments: The number of kept fragments after its position.
+        begins: The begin of the first of them; None if there are none.
     """
 
     fragments: int
@@ -70,11 +70,11 @@ class Waiting(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """What an append did.
+    """The result of an append.
 
     Args:
-        positions: The position of each fragment; None for one that the log has already.
-        state: The log afterwards.
+        positions: The position of each fragment; None for a fragment that the log already had.
+        state: The state of the log afterwards.
     """
 
     positions: tuple[int | None, ...]
@@ -94,8 +94,8 @@ class Store(Protocol):
         """Return the state of some logs, the newest first.
 
         Args:
-            after: When the log before them got something last, and its topic; None to begin.
-            limit: How many at most.
+            after: The `received` and the topic of the log before them; None to begin.
+            limit: The largest number of logs.
         """
 
     async def append(
@@ -104,89 +104,85 @@ class Store(Protocol):
         """Append fragments to a log, and trim it by age and size.
 
         Args:
-            topic: Whose log.
-            fragments: At least one. A body that the log has already is passed over.
-            replacing: The position of the log's last fragment, when it gives way.
+            topic: The topic.
+            fragments: At least one. A body that the log already has is skipped.
+            replacing: The position of the log's last fragment, if it is replaced.
         """
 
-    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[Entry]:
-        """Read on in a log.
+    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
+        """Read a page of a log.
 
         Args:
-            topic: Whose log.
+            topic: The topic.
             after: The position to start after.
-            since: Leave out what reaches no further than this instant.
+            since: Leave out fragments that end at this instant or before.
 
         Returns:
-            The next entries, as many as make a handy page; none at the log's end.
+            The next entries, up to the size of a page; none at the end of the log.
         """
 
-    async def changes(self, topic: str, *, since: Instant | None) -> list[Entry]:
-        """Read what a log has of the time after an instant.
+    async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
+        """Read a page of the entries of a log after an instant.
 
         Args:
-            topic: Whose log.
-            since: The instant; None for all time.
+            topic: The topic.
+            since: The instant; None for all entries.
 
         Returns:
-            The entries in the order of where they end, as many as make a handy page. Where
-            none of these reaches back to the instant, but another does, that one.
+            The entries in the order of their ends, up to the size of a page. If none of these
+            begins at the instant or before, but others do, those.
         """
 
     async def trim(self, topic: str) -> LogState | None:
-        """Trim a log that nobody appends to, by age. Return None if there is none."""
+        """Trim a log by age and size, and return its state; None if there is none."""
 
-    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Waiting]:
-        """Tell what stands after each of some positions of a log, in their order."""
+    async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
+        """Return the backlog after each of some positions of a log, in their order."""
 
     async def forget(self, topic: str) -> None:
-        """Delete a log. Its positions are not used again."""
+        """Delete a log. Its positions are not reused."""
 
     async def subscriptions(self) -> list[Subscription]:
         """Return every subscription."""
 
     async def save(self, subscription: Subscription) -> None:
-        """Keep a new or renewed subscription."""
+        """Store a new or renewed subscription."""
 
     async def delete(self, topic: str, callback: str) -> None:
-        """Forget a subscription."""
+        """Delete a subscription."""
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        """Note how far a subscription was delivered; durable soon.
+        """Move the cursor of a subscription; durable soon.
 
-        Losing the last moves in a crash only makes the hub deliver once more.
+        If a crash loses the last moves, the hub delivers some fragments twice.
         """
 
     async def troubles(self) -> dict[tuple[str, str], bytes]:
-        """Return the last state noted of each subscription whose deliveries fail.
-
-        Returns:
-            What `note_trouble` was given, by topic and callback.
-        """
+        """Return the last state passed to `note_trouble`, by topic and callback."""
 
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        """Store how deliveries to a subscription fail; None if they do not; durable soon.
+        """Store how deliveries to a subscription fail, None if they do not; durable soon.
 
-        It is deleted with the subscription.
+        The state is deleted with the subscription.
         """
 
     async def bridged(self, broker: str) -> dict[str, int]:
-        """Return how far a broker has each topic, by position; nothing of a new broker."""
+        """Return the cursor of a broker in each log; empty for a new broker."""
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
-        """Keep how far a broker has some topics."""
+        """Store cursors of a broker."""
 
     async def unbridge(self, broker: str, topic: str) -> None:
-        """Forget how far a broker has a topic."""
+        """Delete a cursor of a broker."""
 
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
-        """Note how far a broker has a topic; durable soon, as with `move_cursor`."""
+        """Move a cursor of a broker; durable soon, like `move_cursor`."""
 
     def queued(self) -> int:
-        """Count the writes that wait for the next transaction."""
+        """Return the number of writes that wait for the next transaction."""
 
     async def check(self) -> None:
-        """Write something, to see that the store can."""
+        """Check that the store can write."""
 
     async def close(self) -> None:
-        """Finish what was begun, and let go."""
+        """Finish all writes, and release all resources."""

@@ -1,1 +1,1 @@
-"""The hub at an MQTT broker: everything goes there, and what Sources publish there is taken."""
+"""MQTT: the hub publishes all topics to a broker, and Sources may publish through it."""

@@ -1,10 +1,10 @@
-"""The way out to an MQTT broker: a channel that keeps one connection to it.
+"""The bridge to an MQTT broker: a delivery channel that keeps one connection to it.
 
-Theory of operation. The log is the queue, and the broker has a place in each topic's log, kept in
-the store. While there is a connection, every topic whose log goes on beyond its place is sent
-(`sending`); what the broker acknowledges moves the place. When the connection is lost, all begins
-again from the places. So a broker or a hub that was away gets, or sends, what is missing, some of
-it twice, and nothing is held in memory meanwhile.
+Theory of operation. The log is the queue, and the broker has a cursor in each topic's log, kept in
+the store. While there is a connection, the bridge sends every topic whose log has entries after the
+cursor (`backlog_sender`); an acknowledgement of the broker moves the cursor. After a lost
+connection, sending starts again from the cursors. So after an outage of the broker or the hub the
+broker receives all that it missed, some of it twice, and nothing is held in memory meanwhile.
 """
 
 from __future__ import annotations
@@ -16,92 +16,96 @@ from random import Random
 from typing import Any
 
 from rsnotify.errors import RsnotifyError, StorageError, Unavailable
-from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import inbox, parse_broker
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.topics import inbox_prefix, parse_broker
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.configuration import Configuration, login_of
-from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.store import Entry, Store
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.metrics import Bridged
-from rsnotify_hub.mqtt.asked import Asked
-from rsnotify_hub.mqtt.inbox import Inbox
-from rsnotify_hub.mqtt.places import Places
-from rsnotify_hub.mqtt.sending import Sending
-from rsnotify_hub.selecting.sieve import Sieve
-from rsnotify_hub.selecting.streams import Stream
+from rsnotify_hub.config.configuration import MqttConfig
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.store import LogEntry, Store
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.metrics import BrokerState
+from rsnotify_hub.mqtt.backlog_sender import BacklogSender
+from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
+from rsnotify_hub.mqtt.inbox import MqttInbox
+from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
-#: How long the broker keeps what Sources publish while the hub is away, in seconds.
+#: How long the broker keeps what Sources publish while the hub is down, in seconds.
 SESSION_SECONDS = 7 * 86_400
-_MOST_WAIT = 30.0
-#: How often it is looked for what nobody asks for any more, in seconds.
-_HOUSEKEEPING_SECONDS = 60.0
+_MAX_RETRY_SECONDS = 30.0
+#: How often expired parts of topics are deleted, in seconds.
+_CLEAN_UP_SECONDS = 60.0
 
 
-class Bridge:
-    """Brings everything to a broker, and takes what Sources publish there; a `Channel`.
+class MqttBridge:
+    """The `DeliveryChannel` to a broker, which also accepts what Sources publish there.
 
     Args:
-        url: The broker.
-        configuration: The other settings.
-        store: Keeps how far the broker has each topic.
-        statistics: Where deliveries are counted.
-        sieve: Makes the parts of topics that are asked for.
+        config: The settings of the broker, with its URL.
+        store: Keeps the broker's cursors.
+        statistics: Counts deliveries.
+        filters: Filters fragments for parts of topics.
+        max_selections: How many parts a topic may have.
+        retry_seconds: The wait before the first retry.
     """
 
     def __init__(
         self,
-        url: str,
-        configuration: Configuration,
+        config: MqttConfig,
         store: Store,
         statistics: Statistics,
-        sieve: Sieve,
+        filters: FilterCache,
+        *,
+        max_selections: int,
+        retry_seconds: float,
     ) -> None:
-        self._broker = parse_broker(url)
-        self._configuration = configuration
+        assert config.url is not None
+        self._broker = parse_broker(config.url)
+        self._config = config
         self._statistics = statistics
-        self._places = Places(store, f"{self._broker.url}/{self._broker.name}")
-        self._retry = Retry(configuration.retry_seconds, _MOST_WAIT)
+        self._cursors = BrokerCursors(store, f"{self._broker.url}/{self._broker.topic_or_prefix}")
+        self._max_selections = max_selections
+        self._retry = Retry(retry_seconds, _MAX_RETRY_SECONDS)
         self._random = Random()
-        self._sieve = sieve
-        self._sending: Sending | None = None
+        self._filters = filters
+        self._sender: BacklogSender | None = None
         self._task: asyncio.Task[None] | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
-    def reading(self, topics: Topics) -> Bridged:
-        """Tell how it stands."""
-        streams = (Stream(state.topic) for state in topics.states())
-        behind = sum(self._places.lacks(topics, stream) for stream in streams)
-        return Bridged(self._sending is not None, behind)
+    def state(self, topics: TopicLogs) -> BrokerState:
+        selections = (TopicSelection(state.topic) for state in topics.states())
+        behind = sum(self._cursors.is_behind(topics, selection) for selection in selections)
+        return BrokerState(self._sender is not None, behind)
 
-    async def start(self, topics: Topics, intake: Intake) -> None:
-        """Begin.
+    async def start(self, topics: TopicLogs, intake: FragmentIntake) -> None:
+        """Connect to the broker, in a task.
 
         Args:
-            topics: The logs, whose channel this is.
-            intake: Says what may be published.
+            topics: The logs whose channel this is.
+            intake: Checks what Sources publish.
 
         Raises:
-            StorageError: The places cannot be read.
+            StorageError: The cursors cannot be read.
         """
-        await self._places.load(topics)
-        most = self._configuration.max_selections
-        asked = Asked(self._broker.name, topics, self._places, most)
-        self._task = asyncio.create_task(self._run(topics, asked, intake))
+        await self._cursors.load(topics)
+        requested = RequestedSelections(
+            self._broker.topic_or_prefix, topics, self._cursors, self._max_selections
+        )
+        self._task = asyncio.create_task(self._run(topics, requested, intake))
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
-        """Begin to send what was appended (`Channel.deliver`)."""
-        if self._sending is not None:
-            self._sending.wake(topic)
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
+        if self._sender is not None:
+            self._sender.wake(topic)
 
     def subscribers(self, topic: str) -> int:
-        """Return none: the broker does not tell who listens (`Channel.subscribers`)."""
+        """Return 0: a broker does not report its subscribers (`DeliveryChannel.subscribers`)."""
         return 0
 
     async def close(self) -> None:
@@ -110,116 +114,124 @@ class Bridge:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, topics: Topics, asked: Asked, intake: Intake) -> None:
+    async def _run(
+        self, topics: TopicLogs, requested: RequestedSelections, intake: FragmentIntake
+    ) -> None:
         failures = 0
         while True:
             try:
-                await self._connect(topics, asked, intake)
+                await self._connect(topics, requested, intake)
             except RsnotifyError as error:
-                self._tell(error)
+                self._report(error)
             except Exception:
-                # A fault of ours must not end the way to the broker for good.
-                log.exception("the connection to the MQTT broker failed; it is tried again")
-            failures = 1 if self._sending is not None else failures + 1
-            self._sending = None
+                # A bug must not end the connection to the broker for good.
+                log.exception("the connection to the MQTT broker failed; the hub connects again")
+            failures = 1 if self._sender is not None else failures + 1
+            self._sender = None
             await asyncio.sleep(self._retry.delay(failures, self._random))
 
-    def _tell(self, error: RsnotifyError) -> None:
+    def _report(self, error: RsnotifyError) -> None:
         if isinstance(error, StorageError):
-            text = "what Sources publish over MQTT waits at the broker: %s"
+            text = "the hub cannot store what Sources publish over MQTT; it waits at the broker: %s"
         elif error.remedy is not None:
             text = "the MQTT broker refuses this hub, what is published waits in the log: %s"
         else:
-            text = "the MQTT broker is away, what is published waits in the log: %s"
-        log.log(logging.INFO if text in self._told else logging.WARNING, text, error)
-        self._told.add(text)
+            text = "the MQTT broker is away; fragments wait in the log: %s"
+        log.log(logging.INFO if text in self._warned else logging.WARNING, text, error)
+        self._warned.add(text)
 
-    async def _connect(self, topics: Topics, asked: Asked, intake: Intake) -> None:
-        settings = self._configuration
+    async def _connect(
+        self, topics: TopicLogs, requested: RequestedSelections, intake: FragmentIntake
+    ) -> None:
+        config = self._config
         arrived: asyncio.Queue[MqttMessage] = asyncio.Queue()
         async with connect(
             self._broker,
-            login_of(settings),
-            session=BrokerSession(settings.mqtt_client_id, SESSION_SECONDS)
-            if settings.mqtt_channels
-            else CLEAN,
-            version=settings.mqtt_version,
-            take=arrived.put_nowait,
-            by_hand=True,
+            config.login,
+            session=BrokerSession(config.client_id, SESSION_SECONDS)
+            if config.channels
+            else CLEAN_START,
+            version=config.version,
+            on_message=arrived.put_nowait,
+            manual_ack=True,
         ) as connection:
-            url, spoken = self._broker.url, connection.version
-            log.info("connected to the MQTT broker %s, in MQTT %s", url, spoken)
-            sending = self._sending = Sending(
+            url, version = self._broker.url, connection.version
+            log.info("connected to the MQTT broker %s, in MQTT %s", url, version)
+            sender = self._sender = BacklogSender(
                 connection,
                 self._broker,
                 topics,
-                self._places,
-                asked,
-                self._sieve,
+                self._cursors,
+                requested,
+                self._filters,
                 self._statistics,
                 self._retry,
             )
-            found = Inbox(
-                settings.mqtt_channels,
-                inbox(self._broker.name),
+            messages = MqttInbox(
+                config.channels,
+                inbox_prefix(self._broker.topic_or_prefix),
                 topics,
                 intake,
                 self._statistics,
-                asked,
-                sending.wake,
-                most=settings.max_fragment_bytes,
+                requested,
+                sender.wake,
             )
             try:
-                sending.wake_all()
-                await self._listen(connection, found, asked)
-                self._told.clear()
-                await _first_of(
+                sender.wake_all()
+                await self._subscribe(connection, messages, requested)
+                self._warned.clear()
+                await _run_until_first_ends(
                     connection.lost(),
-                    found.take(arrived, connection.acknowledge),
-                    self._keep_house(sending, asked),
+                    messages.run(arrived, connection.acknowledge),
+                    self._clean_up(sender, requested),
                 )
             finally:
-                await sending.close()
+                await sender.close()
 
-    async def _listen(self, connection: BrokerConnection, inbox: Inbox, asked: Asked) -> None:
-        if inbox.pattern is not None:
-            await connection.subscribe(inbox.pattern)
-            log.info("taking what Sources publish as %s", inbox.pattern)
-        if asked.pattern is not None:
+    async def _subscribe(
+        self, connection: BrokerConnection, messages: MqttInbox, requested: RequestedSelections
+    ) -> None:
+        if messages.pattern is not None:
+            await connection.subscribe(messages.pattern)
+            log.info("accepting what Sources publish as %s", messages.pattern)
+        if requested.pattern is not None:
             try:
-                await connection.subscribe(asked.pattern)
-                log.info("parts of topics can be asked for over MQTT as %s", asked.pattern)
+                await connection.subscribe(requested.pattern)
+                log.info("parts of topics can be requested over MQTT as %s", requested.pattern)
             except Unavailable as error:
-                # Brokers of before know no such name; then everybody gets everything.
-                log.info("no part of a topic can be asked for over MQTT: %s", error)
+                # The ACL of a broker from before this version does not allow the name. Then all
+                # Destinations receive whole topics.
+                log.info("no part of a topic can be requested over MQTT: %s", error)
 
-    async def _keep_house(self, sending: Sending, asked: Asked) -> None:
-        """Make no longer what nobody asks for."""
+    async def _clean_up(self, sender: BacklogSender, requested: RequestedSelections) -> None:
+        """Delete expired parts, again and again."""
         while True:
-            for stream in asked.lapsed():
-                await self._end(stream, sending, asked)
-            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            for selection in requested.expired():
+                await self._end(selection, sender, requested)
+            await asyncio.sleep(_CLEAN_UP_SECONDS)
 
-    async def _end(self, stream: Stream, sending: Sending, asked: Asked) -> None:
-        asked.drop(stream)
+    async def _end(
+        self, selection: TopicSelection, sender: BacklogSender, requested: RequestedSelections
+    ) -> None:
+        requested.remove(selection)
         try:
-            await sending.end(stream)
+            await sender.end(selection)
         except ConnectionRefused as error:
-            log.info("a part of %s cannot be taken away yet: %s", stream.topic, error)
-            asked.put_back(stream)
+            log.info("a part of %s cannot be deleted yet: %s", selection.topic, error)
+            requested.restore(selection)
         except BaseException:
-            # The connection is lost: the next one is to take away what the broker retains.
-            asked.put_back(stream)
+            # The connection is lost: the next one deletes the retained message.
+            requested.restore(selection)
             raise
-        if stream in asked.of(stream.topic):
-            sending.wake(stream.topic)  # it stays, or somebody has asked for it meanwhile
+        if selection in requested.of_topic(selection.topic):
+            sender.wake(selection.topic)  # it stays, or was requested meanwhile
             return
-        await self._places.end(stream)
-        log.info("a part of %s is made no longer for the MQTT broker", stream.topic)
+        await self._cursors.delete(selection)
+        log.info("a part of %s is no longer published over MQTT", selection.topic)
 
 
-async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Run until the first of these ends, and tell how."""
+async def _run_until_first_ends(*works: Coroutine[Any, Any, None]) -> None:
+    """Run coroutines until the first ends, and cancel the others."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -12,13 +12,13 @@ from aiohttp import web
 
 from rsnotify.selection.push_selection import EVERYTHING
 from rsnotify_hub.access.clients import is_loopback
-from rsnotify_hub.access.limits import Limits
-from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.access.limits import RateLimits
+from rsnotify_hub.config.configuration import WebSocketConfig
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.http.connection_limit import ConnectionLimit
+from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.selecting.streams import Stream
-from rsnotify_hub.serving.seats import Seats
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.connection import CLOSE_SECONDS, FrameHandler, WebSocketConnection
@@ -72,13 +72,13 @@ class WebSocketHandler:
 
     def __init__(
         self,
-        intake: Intake,
-        topics: Topics,
+        intake: FragmentIntake,
+        topics: TopicLogs,
         channel: WebSocketChannel,
         groups: SelectionGroups,
-        limits: Limits,
+        limits: RateLimits,
         statistics: Statistics,
-        configuration: Configuration,
+        configuration: WebSocketConfig,
         *,
         public_url: str,
     ) -> None:
@@ -88,9 +88,8 @@ class WebSocketHandler:
         self._groups = groups
         self._limits = limits
         self._statistics = statistics
-        self._configuration = configuration
         self._origins = Origins(public_url, configuration.websocket_origins)
-        self._limit = Seats(
+        self._limit = ConnectionLimit(
             configuration.max_websockets, configuration.websockets_per_client, is_loopback
         )
         self._keep_alive = KeepAlive(configuration.websocket_ping_seconds)
@@ -125,26 +124,26 @@ class WebSocketHandler:
             self._statistics.refused[Code.FORBIDDEN] += 1
             raise web.HTTPForbidden(text="pages of this origin may not open a WebSocket here\n")
         self._limits.connections.check(request.remote)
-        if self._limit.full or self._limit.has_enough(request.remote or ""):
+        if self._limit.is_full or self._limit.is_client_full(request.remote or ""):
             raise Refusal(Code.TOO_MANY, "too many WebSockets are open; try again later")
 
     def _connect(
         self, request: web.Request, transport: asyncio.Transport, release: Callable[[], None]
     ) -> WebSocketConnection:
         address = request.remote or ""
-        self._limit.take(address)
+        self._limit.acquire(address)
 
         def lost(connection: WebSocketConnection) -> None:
             release()
-            self._limit.leave(address)
+            self._limit.release(address)
             self._keep_alive.remove(connection)
 
-        max_bytes = self._configuration.max_fragment_bytes
+        max_bytes = self._intake.max_bytes
         connection = WebSocketConnection(transport, max_bytes=max_bytes, on_lost=lost)
         connection.handler = _FirstFrame(
             partial(self._first_message, connection, request),
             partial(self.refuse, connection, _NO_FIRST_FRAME),
-            self._configuration.request_seconds,
+            self._intake.request_seconds,
         )
         self._keep_alive.add(connection)
         return connection
@@ -172,7 +171,7 @@ class WebSocketHandler:
     def _publish(
         self, connection: WebSocketConnection, request: web.Request, frame: PublishFrame
     ) -> None:
-        permission = self._intake.check_publisher(request, frame.topic)
+        permission = self._intake.gate.check_publisher(request, frame.topic)
         connection.allow_large()
         connection.handler = inbox = WebSocketInbox(connection)
         read, check = self._intake.read, permission.check
@@ -186,7 +185,7 @@ class WebSocketHandler:
         since, select = since_of(frame), select_of(frame)
         address, group = request.remote or "", None
         if select:
-            group = self._groups.enter(Stream(frame.topic, select), self._topics, address)
+            group = self._groups.enter(TopicSelection(frame.topic, select), self._topics, address)
         subscriber = (
             WebSocketSubscriber(connection, frame.topic, self._channel, self._refuse_more)
             if group is None

@@ -15,7 +15,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from rsnotify_hub.serving.guard import take_over
+from rsnotify_hub.http.connection_guard import take_over
 from rsnotify_hub.websocket.connection import WebSocketConnection
 
 #: The headers that aiohttp adds to a refusal itself.

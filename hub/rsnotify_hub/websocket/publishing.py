@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import AcceptedFrame, PublishingFrame, encode, instant
@@ -81,7 +81,7 @@ class WebSocketInbox(FrameHandler):
 async def accept_fragments(
     inbox: WebSocketInbox,
     topic: str,
-    topics: Topics,
+    topics: TopicLogs,
     read: Callable[[bytes], Awaitable[Fragment]],
     check: Callable[[], None],
 ) -> None:
@@ -119,7 +119,7 @@ async def accept_fragments(
 async def _append(
     inbox: WebSocketInbox,
     topic: str,
-    topics: Topics,
+    topics: TopicLogs,
     read: Callable[[bytes], Awaitable[Fragment]],
     check: Callable[[], None],
     acknowledgements: _Acknowledgements,

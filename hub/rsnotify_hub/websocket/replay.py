@@ -8,8 +8,8 @@ from typing import Protocol
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.frames import (
     GapFrame,
@@ -58,8 +58,8 @@ class LogReplay(Protocol):
     def is_behind(self, position: int) -> bool:
         """Return whether live subscribers are still to be sent entries up to a position."""
 
-    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
-        """Read on, up to `end` (`Topics.read`); wait until `end` is beyond `after`.
+    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
+        """Read on, up to `end` (`TopicLogs.read`); wait until `end` is beyond `after`.
 
         Raises:
             StorageError: The store cannot be read.
@@ -69,7 +69,7 @@ class LogReplay(Protocol):
 class FullReplay:
     """A whole log (a `LogReplay`)."""
 
-    def __init__(self, topics: Topics, topic: str) -> None:
+    def __init__(self, topics: TopicLogs, topic: str) -> None:
         self._topics = topics
         self._topic = topic
 
@@ -82,15 +82,15 @@ class FullReplay:
         """Return False: every entry of the log was sent when it was appended."""
         return False
 
-    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
-        """Read on (`Topics.read`)."""
+    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
+        """Read on (`TopicLogs.read`)."""
         return await self._topics.read(self._topic, after=after, since=since)
 
 
 async def replay(
     subscriber: WebSocketSubscriber,
     since: Instant | None,
-    topics: Topics,
+    topics: TopicLogs,
     source: LogReplay,
     select: PushSelection,
     channel: WebSocketChannel,
@@ -131,7 +131,7 @@ async def replay(
 
 
 def _send_subscribed(
-    subscriber: WebSocketSubscriber, since: Instant | None, select: PushSelection, topics: Topics
+    subscriber: WebSocketSubscriber, since: Instant | None, select: PushSelection, topics: TopicLogs
 ) -> None:
     """Send `subscribed`, and `gap` if the log does not reach back to `since`."""
     connection, topic = subscriber.connection, subscriber.topic

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.access.clients import bucket_of, is_loopback
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.selecting.cutting import Cutting
-from rsnotify_hub.selecting.leaving import join
-from rsnotify_hub.selecting.sieve import Sieve
-from rsnotify_hub.selecting.streams import Stream
+from rsnotify_hub.access.clients import client_network, is_loopback
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering.filtered_reader import FilteredReader
+from rsnotify_hub.filtering.fragment_filter import join_empty
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.websocket.connection import WebSocketConnection
 from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
@@ -41,7 +41,11 @@ class SelectionGroup:
     """
 
     def __init__(
-        self, selection: Stream, topics: Topics, filter_cache: Sieve, live: WebSocketChannel
+        self,
+        selection: TopicSelection,
+        topics: TopicLogs,
+        filter_cache: FilterCache,
+        live: WebSocketChannel,
     ) -> None:
         self.selection = selection
         self._clients: Counter[str] = Counter()
@@ -50,7 +54,7 @@ class SelectionGroup:
         self._filter_cache = filter_cache
         self._live = live
         position = topics.position(selection.topic)
-        self._reader = Cutting(selection, topics, filter_cache, position)
+        self._reader = FilteredReader(selection, topics, filter_cache, position)
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
@@ -79,7 +83,7 @@ class SelectionGroup:
         """Return whether the members are still to be sent entries up to a position."""
         return self.end < position
 
-    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
+    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
         """Return the filtered log, up to the position of the group (`LogReplay.read`).
 
         Raises:
@@ -89,7 +93,7 @@ class SelectionGroup:
             await self._moved.wait()
         entries = await self._topics.read(self.selection.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
-        return join(await self._filter_cache.left(self.selection, wanted, old=True))
+        return join_empty(await self._filter_cache.filtered(self.selection, wanted, old=True))
 
     def wake(self) -> None:
         """Send what was appended."""
@@ -133,13 +137,13 @@ class SelectionGroup:
 class SelectionGroups:
     """The groups of every topic (a `Channel`)."""
 
-    def __init__(self, live: WebSocketChannel, filter_cache: Sieve, most: int) -> None:
+    def __init__(self, live: WebSocketChannel, filter_cache: FilterCache, most: int) -> None:
         self._live = live
         self._filter_cache = filter_cache
         self._most = most
-        self._groups: dict[str, dict[Stream, SelectionGroup]] = {}
+        self._groups: dict[str, dict[TopicSelection, SelectionGroup]] = {}
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Begin to send what was appended (`Channel.deliver`)."""
         for group in self._groups.get(topic, {}).values():
             group.wake()
@@ -148,7 +152,9 @@ class SelectionGroups:
         """Return 0: `WebSocketChannel` counts the members (`Channel.subscribers`)."""
         return 0
 
-    def enter(self, selection: Stream, topics: Topics, address: str) -> SelectionGroup | None:
+    def enter(
+        self, selection: TopicSelection, topics: TopicLogs, address: str
+    ) -> SelectionGroup | None:
         """Add a subscriber to the group of a selection.
 
         Args:
@@ -167,18 +173,18 @@ class SelectionGroups:
                 return None
             group = SelectionGroup(selection, topics, self._filter_cache, self._live)
             self._groups.setdefault(selection.topic, {})[selection] = group
-        group.enter(bucket_of(address))
+        group.enter(client_network(address))
         return group
 
     def _may_create(self, groups: Iterable[SelectionGroup], address: str) -> bool:
         owners = [group.owner for group in groups]
         # A loopback address may be that of a proxy for many clients.
-        owned = 0 if is_loopback(address) else owners.count(bucket_of(address))
+        owned = 0 if is_loopback(address) else owners.count(client_network(address))
         return owned < self._most - len(owners)
 
     def leave(self, group: SelectionGroup, address: str) -> None:
         """Remove a subscriber from its group."""
-        group.leave(bucket_of(address))
+        group.leave(client_network(address))
         if group.owner is not None:
             return
         group.close()

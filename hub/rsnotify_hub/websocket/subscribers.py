@@ -16,8 +16,8 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.log.store import Entry
+from rsnotify_hub.config.configuration import WebSocketConfig
+from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import TRY_AGAIN_LATER, document_frames
@@ -193,14 +193,14 @@ def _descriptor(connection: WebSocketConnection) -> int:
 class WebSocketChannel:
     """The live subscribers of every topic (a `Channel`)."""
 
-    def __init__(self, configuration: Configuration, statistics: Statistics) -> None:
+    def __init__(self, configuration: WebSocketConfig, statistics: Statistics) -> None:
         self._max_bytes = configuration.queue_bytes
         self._max_frames = configuration.queue_frames
         self._statistics = statistics
         self._audiences: dict[str, Audience] = {}
         self._open: Counter[str] = Counter()
 
-    def deliver(self, key: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
         """Send to all live subscribers (`Channel.deliver`) of a topic or of a selection from it."""
         audience = self._audiences.get(key)
         if audience is None:

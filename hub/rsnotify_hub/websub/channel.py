@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.log.store import Entry, Store
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.config.configuration import WebSubConfig
+from rsnotify_hub.log.store import LogEntry, Store
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription, is_expired
 from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure, Trouble
@@ -49,7 +49,7 @@ class WebSubChannel:
         store: Store,
         requests: CallbackRequests,
         intent_requests: IntentRequests,
-        configuration: Configuration,
+        configuration: WebSubConfig,
         clock: Callable[[], Instant],
         statistics: Statistics,
         scheduler: DeliveryScheduler | None = None,
@@ -58,7 +58,7 @@ class WebSubChannel:
         self._updates = SubscriptionUpdates(store, self.registry)
         self._intent_requests = intent_requests
         self._clock = clock
-        self._topics: Topics | None = None
+        self._topics: TopicLogs | None = None
         self._scheduler = scheduler or DeliveryScheduler(configuration.callback_seconds)
         self._sender = DeliverySender(
             requests, self._scheduler, self._updates, configuration, clock, statistics
@@ -71,7 +71,7 @@ class WebSubChannel:
 
     def start(
         self,
-        topics: Topics,
+        topics: TopicLogs,
         subscriptions: Iterable[Subscription],
         troubles: Mapping[tuple[str, str], bytes],
     ) -> None:
@@ -115,7 +115,7 @@ class WebSubChannel:
         """Return the number of deliveries that wait for capacity."""
         return self._scheduler.waiting()
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Begin to deliver what was appended (`Channel.deliver`)."""
         for delivery in self.registry.of_topic(topic):
             self._sender.deliver_appended(delivery)

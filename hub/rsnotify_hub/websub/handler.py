@@ -9,10 +9,9 @@ from aiohttp import HttpVersion11, web
 from rsnotify.errors import DocumentError
 from rsnotify.format.links import parse_links
 from rsnotify.format.vocabulary import Rel
-from rsnotify_hub.access.limits import Limits
-from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.access.limits import RateLimits
+from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.forms import Ping, SubscriptionRequest, parse_form
@@ -30,19 +29,17 @@ class WebSubHandler:
 
     def __init__(
         self,
-        intake: Intake,
-        topics: Topics,
+        intake: FragmentIntake,
+        topics: TopicLogs,
         pings: PingHandler,
         verification: IntentVerification,
-        limits: Limits,
-        configuration: Configuration,
+        limits: RateLimits,
     ) -> None:
         self._intake = intake
         self._topics = topics
         self._pings = pings
         self._verification = verification
         self._limits = limits
-        self._configuration = configuration
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer 202 once content is durable, or once a subscription request is accepted for
@@ -66,8 +63,8 @@ class WebSubHandler:
         if len(topics) != 1:
             raise Refusal(Code.BAD_REQUEST, 'it needs one Link with rel="self", the topic')
         topic = check_url(topics[0], 'the Link with rel="self"')
-        permission = self._intake.check_publisher(request, topic)
-        body = await self._body(request, self._configuration.max_fragment_bytes)
+        permission = self._intake.gate.check_publisher(request, topic)
+        body = await self._body(request, self._intake.max_bytes)
         try:
             content = await self._intake.read_content(body, content_type)
             permission.check()  # grants may have changed meanwhile
@@ -84,7 +81,7 @@ class WebSubHandler:
 
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
-            self._intake.check_ping(request, topic)
+            self._intake.gate.check_ping(request, topic)
             if self._pings.is_open(topic):  # a small request that causes a large one
                 self._limits.pings.check(request.remote)
         await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
@@ -96,7 +93,8 @@ class WebSubHandler:
         if refusal is not None:
             raise Refusal(Code.TOO_MANY, refusal)
         unknown = self._topics.state(wanted.topic) is None
-        if wanted.mode == "subscribe" and unknown and not self._intake.is_served(wanted.topic):
+        is_served = self._intake.gate.grants.is_served(wanted.topic)
+        if wanted.mode == "subscribe" and unknown and not is_served:
             self._verification.deny(wanted, client, "this hub does not serve the topic")
         else:
             self._verification.verify(wanted, client)
@@ -105,7 +103,7 @@ class WebSubHandler:
         _check_size(request.content_length or 0, most)
         await send_continue(request)
         try:
-            async with asyncio.timeout(self._configuration.request_seconds):
+            async with asyncio.timeout(self._intake.request_seconds):
                 body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rsnotify_hub.access.clients import bucket_of, is_loopback
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.access.clients import client_network, is_loopback
+from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.registry import SubscriptionRegistry
@@ -19,7 +19,7 @@ def client_of(address: str | None) -> str:
     """Return the client whose quota a request counts for; the empty string for this machine,
     which has none.
     """
-    return "" if address is None or is_loopback(address) else bucket_of(address)
+    return "" if address is None or is_loopback(address) else client_network(address)
 
 
 #: The counters that a pending request has incremented: in all, of its host and of its client, and
@@ -30,7 +30,7 @@ Reservation = tuple[tuple[str, str], ...]
 class SubscriptionQuota:
     """Counts pending requests, and decides whether another one is accepted."""
 
-    def __init__(self, registry: SubscriptionRegistry, configuration: Configuration) -> None:
+    def __init__(self, registry: SubscriptionRegistry, configuration: WebSubConfig) -> None:
         self._registry = registry
         self._in_all = configuration.max_subscriptions
         self._per_host = configuration.subscriptions_per_host

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.config.configuration import WebSubConfig
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.channel import WebSubChannel
@@ -56,9 +56,9 @@ class IntentVerification:
     def __init__(
         self,
         channel: WebSubChannel,
-        topics: Topics,
+        topics: TopicLogs,
         intent_requests: IntentRequests,
-        configuration: Configuration,
+        configuration: WebSubConfig,
         clock: Callable[[], Instant],
     ) -> None:
         self._channel = channel

@@ -1,4 +1,4 @@
-"""The checks. Importing this registers them all."""
+"""The checks; importing this package registers all of them."""
 
 from rsnotify_hub_check.checks import (
     callbacks,
@@ -15,12 +15,12 @@ from rsnotify_hub_check.checks import (
 from rsnotify_hub_check.registry import CHECKS, ConformanceCheck
 
 
-def _place(check: ConformanceCheck) -> list[int]:
+def _section(check: ConformanceCheck) -> list[int]:
     return [int(part) for part in check.section.split(".")]
 
 
-#: Every check, in the order of the REC.
-ALL = tuple(sorted(CHECKS.values(), key=_place))
+#: All checks, in the order of the Recommendation.
+ALL = tuple(sorted(CHECKS.values(), key=_section))
 
 __all__ = [
     "ALL",

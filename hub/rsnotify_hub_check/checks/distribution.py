@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from rsnotify.format.links import parse_links
-from rsnotify_hub_check.bench import HubUnderTest, html
+from rsnotify_hub_check.hub_under_test import HubUnderTest, html
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
@@ -34,12 +34,12 @@ def _long(words: str) -> bytes:
 def _delivers(
     name: str, rule: str, content_type: str, write: Callable[[str], bytes], *rocks: int
 ) -> None:
-    """Register the check that content of one kind arrives as it is at the topic."""
+    """Register the check that content of one type arrives unchanged."""
 
-    async def run(bench: HubUnderTest) -> None:
-        topic, callback = bench.topic(content_type, write), bench.callback()
-        await bench.subscribe(topic, callback)
-        delivery = await bench.delivered(topic, callback)
+    async def run(hub: HubUnderTest) -> None:
+        topic, callback = hub.topic(content_type, write), hub.callback()
+        await hub.subscribe(topic, callback)
+        delivery = await hub.expect_delivery(topic, callback)
         sent = delivery.headers.get("Content-Type")
         expect(sent == content_type, f"the Content-Type is {sent!r}, not {content_type!r}")
 
@@ -70,44 +70,42 @@ _delivers(
 )
 _delivers(
     "xml_arrives_as_it_is",
-    "XML that is no feed arrives with its full content and its Content-Type.",
+    "XML that is not a feed arrives with its full content and its Content-Type.",
     "application/xml",
     _xml,
 )
 _delivers(
     "octets_arrive_as_they_are",
-    "Content that is no text arrives with its full content and its Content-Type.",
+    "Binary content arrives with its full content and its Content-Type.",
     "application/octet-stream",
     _octets,
 )
 
 
 @check("7", RequirementLevel.MUST, 100)
-async def a_delivery_links_to_its_topic_and_hub(bench: HubUnderTest) -> None:
-    """A delivery has Link headers: rel=self to the topic, rel=hub to a hub of it."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback)
-    delivery = await bench.delivered(topic, callback)
+async def a_delivery_links_to_its_topic_and_hub(hub: HubUnderTest) -> None:
+    """A delivery has Link headers: rel=self to the topic, rel=hub to the hub."""
+    topic, callback = await hub.subscribed()
+    delivery = await hub.expect_delivery(topic, callback)
     links = parse_links(delivery.headers.getall("Link", []))
     selves = [target for relation, target in links if relation == "self"]
     hubs = [target for relation, target in links if relation == "hub"]
     expect(selves == [topic.url], f"rel=self leads to {selves}, not to {topic.url}")
-    expect(bench.settings.hub in hubs, f"rel=hub leads to {hubs}, not to {bench.settings.hub}")
+    expect(hub.settings.hub in hubs, f"rel=hub leads to {hubs}, not to {hub.settings.hub}")
 
 
 @check("7", RequirementLevel.SHOULD)
-async def the_links_are_one_header(bench: HubUnderTest) -> None:
-    """The links of a delivery stand in one Link header."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback)
-    delivery = await bench.delivered(topic, callback)
+async def the_links_are_one_header(hub: HubUnderTest) -> None:
+    """The links of a delivery are in one Link header."""
+    topic, callback = await hub.subscribed()
+    delivery = await hub.expect_delivery(topic, callback)
     count = len(delivery.headers.getall("Link", []))
     expect(count == 1, f"there are {count} Link headers")
 
 
 @check("7", RequirementLevel.MUST)
-async def the_whole_of_a_large_topic_is_delivered(bench: HubUnderTest) -> None:
+async def the_whole_of_a_large_topic_is_delivered(hub: HubUnderTest) -> None:
     """A topic of a megabyte arrives whole."""
-    topic, callback = bench.topic("text/plain", _long), bench.callback()
-    await bench.subscribe(topic, callback)
-    await bench.delivered(topic, callback)
+    topic, callback = hub.topic("text/plain", _long), hub.callback()
+    await hub.subscribe(topic, callback)
+    await hub.expect_delivery(topic, callback)

@@ -1,93 +1,87 @@
-"""Renewals: each request overrides the state before it, once it is verified (WebSub §5.1)."""
+"""Renewals: each verified request overrides the previous state (WebSub §5.1)."""
 
 from __future__ import annotations
 
-from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.callback import decline
 from rsnotify_hub_check.checks.signatures import SIGNATURE, is_signed
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
 
 @check("5.1", RequirementLevel.MUST, 103)
-async def a_renewal_is_accepted(bench: HubUnderTest) -> None:
-    """An active subscription can be asked for again, and is verified again."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback)
-    await bench.delivered(topic, callback)
-    again = await bench.subscribe(topic, callback)
+async def a_renewal_is_accepted(hub: HubUnderTest) -> None:
+    """An active subscription can be requested again, and is verified again."""
+    topic, callback = await hub.subscribed()
+    await hub.expect_delivery(topic, callback)
+    again = await hub.subscribe(topic, callback)
     expect(again.appended.get("hub.mode") == "subscribe", "the renewal is not verified as such")
-    await bench.delivered(topic, callback)
+    await hub.expect_delivery(topic, callback)
 
 
 @check("5.1", RequirementLevel.MUST, 103)
-async def a_renewal_is_no_second_subscription(bench: HubUnderTest) -> None:
-    """After a renewal each update is delivered once."""
-    topic, callback = bench.topic(), bench.callback()
+async def a_renewal_is_no_second_subscription(hub: HubUnderTest) -> None:
+    """After a renewal, each update is delivered once."""
+    topic, callback = hub.topic(), hub.callback()
     for _ in range(3):
-        await bench.subscribe(topic, callback)
-    body = (await bench.delivered(topic, callback)).body
-    await bench.nothing(
+        await hub.subscribe(topic, callback)
+    body = (await hub.expect_delivery(topic, callback)).body
+    await hub.expect_nothing(
         lambda: sum(each.body == body for each in callback.deliveries) > 1,
         "the same update is delivered more than once",
     )
 
 
 @check("5.1", RequirementLevel.MUST)
-async def a_renewal_replaces_the_secret(bench: HubUnderTest) -> None:
-    """After a renewal deliveries are signed with its secret."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback, secret="the first secret")
-    await bench.delivered(topic, callback, lambda each: is_signed(each, "the first secret"))
-    await bench.subscribe(topic, callback, secret="the second secret")
-    await bench.delivered(topic, callback, lambda each: is_signed(each, "the second secret"))
+async def a_renewal_replaces_the_secret(hub: HubUnderTest) -> None:
+    """After a renewal, deliveries are signed with its secret."""
+    topic, callback = await hub.subscribed(secret="the first secret")
+    await hub.expect_delivery(topic, callback, lambda each: is_signed(each, "the first secret"))
+    await hub.subscribe(topic, callback, secret="the second secret")
+    await hub.expect_delivery(topic, callback, lambda each: is_signed(each, "the second secret"))
 
 
 @check("5.1", RequirementLevel.MUST)
-async def a_renewal_without_a_secret_ends_signatures(bench: HubUnderTest) -> None:
-    """After a renewal without a secret deliveries have no signature."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback, secret="the first secret")
-    await bench.delivered(topic, callback, lambda each: is_signed(each, "the first secret"))
-    await bench.subscribe(topic, callback)
-    await bench.delivered(topic, callback, lambda each: SIGNATURE not in each.headers)
+async def a_renewal_without_a_secret_ends_signatures(hub: HubUnderTest) -> None:
+    """After a renewal without a secret, deliveries have no signature."""
+    topic, callback = await hub.subscribed(secret="the first secret")
+    await hub.expect_delivery(topic, callback, lambda each: is_signed(each, "the first secret"))
+    await hub.subscribe(topic, callback)
+    await hub.expect_delivery(topic, callback, lambda each: SIGNATURE not in each.headers)
 
 
 @check("5.1", RequirementLevel.MUST)
-async def a_pending_renewal_changes_nothing(bench: HubUnderTest) -> None:
-    """While a renewal is being verified deliveries go on as before."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback, secret="the first secret")
-    await bench.delivered(topic, callback)
-    await bench.quieted(topic, callback)  # else what comes now waits behind it
+async def a_pending_renewal_changes_nothing(hub: HubUnderTest) -> None:
+    """While a renewal is being verified, deliveries continue as before."""
+    topic, callback = await hub.subscribed(secret="the first secret")
+    await hub.expect_delivery(topic, callback)
+    await hub.wait_until_idle(topic, callback)  # a later delivery would wait for it
     callback.open.clear()
     try:
-        await bench.subscribe(topic, callback, secret="the second secret")
-        await bench.delivered(topic, callback, lambda each: is_signed(each, "the first secret"))
+        await hub.subscribe(topic, callback, secret="the second secret")
+        await hub.expect_delivery(topic, callback, lambda each: is_signed(each, "the first secret"))
     finally:
         callback.open.set()
 
 
 @check("5.1", RequirementLevel.MUST)
-async def a_renewal_that_fails_changes_nothing(bench: HubUnderTest) -> None:
-    """Where the verification of a renewal fails the subscription stays as it was."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback, secret="the first secret")
-    await bench.delivered(topic, callback)
+async def a_renewal_that_fails_changes_nothing(hub: HubUnderTest) -> None:
+    """If the verification of a renewal fails, the subscription stays unchanged."""
+    topic, callback = await hub.subscribed(secret="the first secret")
+    await hub.expect_delivery(topic, callback)
     callback.reply = decline
-    await bench.subscribe(topic, callback, secret="the second secret")
-    await bench.witnessed(topic)
-    delivery = await bench.delivered(topic, callback)
-    expect(is_signed(delivery, "the first secret"), "it is not signed with the old secret")
+    await hub.subscribe(topic, callback, secret="the second secret")
+    await hub.publish_to_witness(topic)
+    delivery = await hub.expect_delivery(topic, callback)
+    expect(is_signed(delivery, "the first secret"), "the signature is not that of the old secret")
 
 
 @check("5.1", RequirementLevel.MUST)
-async def an_unsubscription_that_fails_changes_nothing(bench: HubUnderTest) -> None:
-    """Where the verification of an unsubscription fails deliveries go on."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback)
-    await bench.delivered(topic, callback)
+async def an_unsubscription_that_fails_changes_nothing(hub: HubUnderTest) -> None:
+    """If the verification of an unsubscription fails, deliveries continue."""
+    topic, callback = await hub.subscribed()
+    await hub.expect_delivery(topic, callback)
     callback.reply = decline
-    await bench.intend("unsubscribe", topic, callback)
-    await bench.witnessed(topic)
-    await bench.delivered(topic, callback)
+    await hub.request_and_verify("unsubscribe", topic, callback)
+    await hub.publish_to_witness(topic)
+    await hub.expect_delivery(topic, callback)

@@ -1,113 +1,109 @@
-"""What subscribers may send (WebSub §5.1)."""
+"""Requests of subscribers (WebSub §5.1)."""
 
 from __future__ import annotations
 
-from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.callback import ReceivedVerification, SimulatedCallback
-from rsnotify_hub_check.ends import SimulatedTopic
+from rsnotify_hub_check.endpoints import SimulatedTopic
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
-_NOT_ENDED = "it is delivered to after it unsubscribed"
+_NOT_ENDED = "the callback receives a delivery after it unsubscribed"
 
 
 @check("5.1", RequirementLevel.MUST, 100)
-async def a_subscription_is_accepted(bench: HubUnderTest) -> None:
+async def a_subscription_is_accepted(hub: HubUnderTest) -> None:
     """A subscription with hub.mode, hub.topic and hub.callback is accepted and served."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback)
-    await bench.delivered(topic, callback)
+    topic, callback = await hub.subscribed()
+    await hub.expect_delivery(topic, callback)
 
 
 @check("5.1", RequirementLevel.MUST, 101)
-async def a_secret_is_accepted(bench: HubUnderTest) -> None:
+async def a_secret_is_accepted(hub: HubUnderTest) -> None:
     """A subscription with hub.secret is accepted and served."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback, secret="a secret of this check")
-    await bench.delivered(topic, callback)
+    topic, callback = await hub.subscribed(secret="a secret of this check")
+    await hub.expect_delivery(topic, callback)
 
 
 @check("5.1", RequirementLevel.MUST, 102)
-async def unknown_parameters_are_ignored(bench: HubUnderTest) -> None:
+async def unknown_parameters_are_ignored(hub: HubUnderTest) -> None:
     """Parameters that the hub does not understand are ignored."""
-    topic, callback = bench.topic(), bench.callback()
+    topic, callback = hub.topic(), hub.callback()
     form = [
         *_form(topic, callback),
         ("foo", "bar"),
         ("hub.foo", "hub.bar"),
         ("hub.verify", "async"),
     ]
-    response = await bench.post(form, **{"X-Foo": "bar"})
+    response = await hub.post(form, **{"X-Foo": "bar"})
     expect(response.status == 202, f"the hub answers {response}, not 202")
-    await bench.verification(callback)
-    await bench.delivered(topic, callback)
+    await hub.wait_for_verification(callback)
+    await hub.expect_delivery(topic, callback)
 
 
 @check("5.1", RequirementLevel.MUST)
-async def escapes_in_the_form_are_decoded(bench: HubUnderTest) -> None:
+async def escapes_in_the_form_are_decoded(hub: HubUnderTest) -> None:
     """A form in which every byte is percent-encoded means the same."""
-    topic, callback = bench.topic(), bench.callback("name=caf%C3%A9")
+    topic, callback = hub.topic(), hub.callback("name=caf%C3%A9")
     escaped = "&".join(
         f"{_escaped(name)}={_escaped(value)}" for name, value in _form(topic, callback)
     )
-    response = await bench.post(escaped.encode())
+    response = await hub.post(escaped.encode())
     expect(response.status == 202, f"the hub answers {response}, not 202")
-    verification = await bench.verification(callback)
+    verification = await hub.wait_for_verification(callback)
     _expect_the_request(verification, topic, callback)
 
 
 @check("5.1", RequirementLevel.MUST)
-async def the_order_of_parameters_does_not_matter(bench: HubUnderTest) -> None:
+async def the_order_of_parameters_does_not_matter(hub: HubUnderTest) -> None:
     """The parameters may come in any order."""
-    topic, callback = bench.topic(), bench.callback()
-    response = await bench.post(_form(topic, callback)[::-1])
+    topic, callback = hub.topic(), hub.callback()
+    response = await hub.post(_form(topic, callback)[::-1])
     expect(response.status == 202, f"the hub answers {response}, not 202")
-    _expect_the_request(await bench.verification(callback), topic, callback)
+    _expect_the_request(await hub.wait_for_verification(callback), topic, callback)
 
 
 @check("5.1", RequirementLevel.MUST, 104)
-async def unsubscribing_ends_deliveries(bench: HubUnderTest) -> None:
-    """After a verified unsubscription nothing is delivered."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback)
-    await bench.delivered(topic, callback)
-    await bench.intend("unsubscribe", topic, callback)
-    await bench.ended(topic, callback, _NOT_ENDED)
+async def unsubscribing_ends_deliveries(hub: HubUnderTest) -> None:
+    """After a verified unsubscription, nothing is delivered."""
+    topic, callback = await hub.subscribed()
+    await hub.expect_delivery(topic, callback)
+    await hub.request_and_verify("unsubscribe", topic, callback)
+    await hub.expect_ended(topic, callback, _NOT_ENDED)
 
 
 @check("5.1", RequirementLevel.MUST)
-async def a_lease_is_ignored_in_an_unsubscription(bench: HubUnderTest) -> None:
-    """hub.lease_seconds is ignored in an unsubscription, whatever it says."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback)
-    await bench.delivered(topic, callback)
-    await bench.intend("unsubscribe", topic, callback, lease_seconds="0")
-    await bench.ended(topic, callback, _NOT_ENDED)
+async def a_lease_is_ignored_in_an_unsubscription(hub: HubUnderTest) -> None:
+    """hub.lease_seconds is ignored in an unsubscription, whatever its value."""
+    topic, callback = await hub.subscribed()
+    await hub.expect_delivery(topic, callback)
+    await hub.request_and_verify("unsubscribe", topic, callback, lease_seconds="0")
+    await hub.expect_ended(topic, callback, _NOT_ENDED)
 
 
 @check("5.1", RequirementLevel.MUST)
-async def callbacks_of_one_topic_are_told_apart(bench: HubUnderTest) -> None:
-    """Two callbacks, though they differ in their query only, are two subscriptions."""
-    topic, one = bench.topic(), bench.callback("which=1")
-    other = bench.callback("which=2", beside=one)
-    for callback in (one, other):
-        await bench.subscribe(topic, callback)
-    for callback in (one, other):
-        await bench.delivered(topic, callback)
-    await bench.intend("unsubscribe", topic, one)
-    await bench.delivered(topic, other)
+async def callbacks_of_one_topic_are_told_apart(hub: HubUnderTest) -> None:
+    """Two callbacks that differ only in their query are two subscriptions."""
+    topic, first = hub.topic(), hub.callback("which=1")
+    second = hub.callback("which=2", beside=first)
+    for callback in (first, second):
+        await hub.subscribe(topic, callback)
+    for callback in (first, second):
+        await hub.expect_delivery(topic, callback)
+    await hub.request_and_verify("unsubscribe", topic, first)
+    await hub.expect_delivery(topic, second)
 
 
 @check("5.1", RequirementLevel.MUST)
-async def topics_of_one_callback_are_told_apart(bench: HubUnderTest) -> None:
-    """One callback on two topics is two subscriptions."""
-    one, other, callback = bench.topic(), bench.topic(), bench.callback()
-    for topic in (one, other):
-        await bench.subscribe(topic, callback)
-    for topic in (one, other):
-        await bench.delivered(topic, callback)
-    await bench.intend("unsubscribe", one, callback)
-    await bench.delivered(other, callback)
+async def topics_of_one_callback_are_told_apart(hub: HubUnderTest) -> None:
+    """One callback has a subscription for each of two topics."""
+    first, second, callback = hub.topic(), hub.topic(), hub.callback()
+    for topic in (first, second):
+        await hub.subscribe(topic, callback)
+    for topic in (first, second):
+        await hub.expect_delivery(topic, callback)
+    await hub.request_and_verify("unsubscribe", first, callback)
+    await hub.expect_delivery(second, callback)
 
 
 def _form(topic: SimulatedTopic, callback: SimulatedCallback) -> list[tuple[str, str]]:
@@ -123,7 +119,7 @@ def _expect_the_request(
 ) -> None:
     expect(
         verification.target.startswith(callback.target),
-        f"the callback is asked at {verification.target}, not {callback.target}",
+        f"the callback is verified at {verification.target}, not {callback.target}",
     )
-    told = verification.appended.get("hub.topic")
-    expect(told == topic.url, f"hub.topic is {told!r} in the verification, not {topic.url!r}")
+    found = verification.appended.get("hub.topic")
+    expect(found == topic.url, f"hub.topic is {found!r} in the verification, not {topic.url!r}")

@@ -1,58 +1,58 @@
-"""How a hub answers a subscription request (WebSub §5.1.2), and how it denies one (§5.2)."""
+"""Responses to subscription requests (WebSub §5.1.2), and denials (§5.2)."""
 
 from __future__ import annotations
 
-from rsnotify_hub_check.bench import HubResponse, HubUnderTest
 from rsnotify_hub_check.callback import decline
+from rsnotify_hub_check.hub_under_test import HubResponse, HubUnderTest
 from rsnotify_hub_check.outcomes import Inconclusive, RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
 
 @check("5.1.2", RequirementLevel.MUST)
-async def the_answer_does_not_wait_for_the_verification(bench: HubUnderTest) -> None:
-    """The answer is 202 while the callback has not yet answered the verification."""
-    topic, callback = bench.topic(), bench.callback()
+async def the_answer_does_not_wait_for_the_verification(hub: HubUnderTest) -> None:
+    """The hub answers 202 before the callback answers the verification."""
+    topic, callback = hub.topic(), hub.callback()
     callback.open.clear()
     try:
-        response = await bench.ask("subscribe", topic, callback)
+        response = await hub.request("subscribe", topic, callback)
         expect(response.status == 202, f"the hub answers {response}, not 202")
     finally:
         callback.open.set()
 
 
 @check("5.1.2", RequirementLevel.MUST)
-async def the_answer_does_not_depend_on_the_verification(bench: HubUnderTest) -> None:
-    """The answer is 202 also where the verification is going to fail."""
-    refuses, hangs_up = bench.callback(), bench.callback()
+async def the_answer_does_not_depend_on_the_verification(hub: HubUnderTest) -> None:
+    """The hub answers 202 even if the verification is going to fail."""
+    refuses, hangs_up = hub.callback(), hub.callback()
     refuses.reply = decline
     hangs_up.drops = True
     for callback in (refuses, hangs_up):
-        response = await bench.ask("subscribe", bench.topic(), callback)
+        response = await hub.request("subscribe", hub.topic(), callback)
         expect(response.status == 202, f"the hub answers {response}, not 202")
 
 
 @check("5.1.2", RequirementLevel.MUST)
-async def unsubscribing_what_is_unknown_is_accepted(bench: HubUnderTest) -> None:
-    """Also an unsubscription is answered 202, whatever its verification will say."""
-    response = await bench.ask("unsubscribe", bench.topic(), bench.callback())
+async def unsubscribing_what_is_unknown_is_accepted(hub: HubUnderTest) -> None:
+    """The hub answers an unsubscription with 202, whatever the result of its verification."""
+    response = await hub.request("unsubscribe", hub.topic(), hub.callback())
     expect(response.status == 202, f"the hub answers {response}, not 202")
 
 
 def _refuses(name: str, rule: str, change: dict[str, str | None]) -> None:
-    """Register the check that a request which is wrong in one way is refused."""
+    """Register the check that a request with one error is refused."""
 
-    async def run(bench: HubUnderTest) -> None:
-        await _refused(bench, change)
+    async def run(hub: HubUnderTest) -> None:
+        await _refused(hub, change)
 
     run.__name__, run.__doc__ = name, rule
     check("5.1.2", RequirementLevel.MUST)(run)
 
 
-async def _refused(bench: HubUnderTest, change: dict[str, str | None]) -> HubResponse:
-    topic, callback = bench.topic(), bench.callback()
+async def _refused(hub: HubUnderTest, change: dict[str, str | None]) -> HubResponse:
+    topic, callback = hub.topic(), hub.callback()
     right = {"hub.mode": "subscribe", "hub.topic": topic.url, "hub.callback": callback.url}
     fields = {**right, **change}
-    response = await bench.post(
+    response = await hub.post(
         [(name, value) for name, value in fields.items() if value is not None]
     )
     expect(400 <= response.status < 600, f"the hub answers {response}, not 4xx")
@@ -71,27 +71,27 @@ _refuses(
 )
 _refuses(
     "a_callback_that_is_no_url_is_refused",
-    "A hub.callback that is no http(s) URL is an error.",
+    "A hub.callback that is not an http(s) URL is an error.",
     {"hub.callback": "not a URL"},
 )
 
 
 @check("5.1.2", RequirementLevel.SHOULD)
-async def errors_are_described_in_plain_text(bench: HubUnderTest) -> None:
+async def errors_are_described_in_plain_text(hub: HubUnderTest) -> None:
     """An error has a description in plain text."""
-    response = await _refused(bench, {"hub.callback": None})
-    expect(response.content_type == "text/plain", f"the error is {response.content_type}")
+    response = await _refused(hub, {"hub.callback": None})
+    expect(response.content_type == "text/plain", f"the type is {response.content_type}")
     expect(response.text.strip(), "the error has no description")
 
 
 @check("5.2", RequirementLevel.MUST)
-async def a_denial_is_told(bench: HubUnderTest) -> None:
-    """A subscription that is denied is told by hub.mode=denied at the callback."""
-    if bench.settings.unserved is None:
-        raise Inconclusive("no topic is known that this hub denies (--denied-topic)")
-    topic, callback = bench.topic(), bench.callback("foo=bar")
-    topic.url = bench.settings.unserved
-    denial = await bench.subscribe(topic, callback)
+async def a_denial_is_told(hub: HubUnderTest) -> None:
+    """The hub reports a denied subscription to the callback, with hub.mode=denied."""
+    if hub.settings.denied_topic is None:
+        raise Inconclusive("name a topic that this hub denies (--denied-topic)")
+    topic, callback = hub.topic(), hub.callback("foo=bar")
+    topic.url = hub.settings.denied_topic
+    denial = await hub.subscribe(topic, callback)
     mode = denial.appended.get("hub.mode")
     expect(mode == "denied", f"hub.mode is {mode!r}, not 'denied'")
     expect(denial.appended.get("hub.topic") == topic.url, "hub.topic is not the topic")

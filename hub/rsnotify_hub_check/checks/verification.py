@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.callback import CallbackReply, ReceivedVerification
-from rsnotify_hub_check.ends import SimulatedTopic
+from rsnotify_hub_check.endpoints import SimulatedTopic
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
@@ -15,43 +15,42 @@ _MIN_CHALLENGE = 16
 
 
 @check("5.3", RequirementLevel.MUST, 100, 101, 102, 103, 104)
-async def a_subscription_is_verified(bench: HubUnderTest) -> None:
+async def a_subscription_is_verified(hub: HubUnderTest) -> None:
     """The verification of a subscription has mode, topic, challenge and lease."""
-    topic, callback = bench.topic(), bench.callback()
-    appended = (await bench.subscribe(topic, callback)).appended
+    topic, callback = hub.topic(), hub.callback()
+    appended = (await hub.subscribe(topic, callback)).appended
     _expect_parameters(appended, "subscribe", topic)
     lease = appended.get("hub.lease_seconds", "")
     expect(lease.isascii() and lease.isdigit(), f"hub.lease_seconds is {lease!r}, not a number")
 
 
 @check("5.3", RequirementLevel.MUST, 104)
-async def an_unsubscription_is_verified(bench: HubUnderTest) -> None:
+async def an_unsubscription_is_verified(hub: HubUnderTest) -> None:
     """The verification of an unsubscription has mode, topic and challenge."""
-    topic, callback = bench.topic(), bench.callback()
-    await bench.subscribe(topic, callback)
-    await bench.delivered(topic, callback)
-    verification = await bench.intend("unsubscribe", topic, callback)
+    topic, callback = await hub.subscribed()
+    await hub.expect_delivery(topic, callback)
+    verification = await hub.request_and_verify("unsubscribe", topic, callback)
     _expect_parameters(verification.appended, "unsubscribe", topic)
 
 
 @check("8.2", RequirementLevel.SHOULD)
-async def challenges_are_random_and_used_once(bench: HubUnderTest) -> None:
-    """Each verification has its own challenge, too long to be guessed."""
-    topic, callback = bench.topic(), bench.callback()
-    found = [(await bench.subscribe(topic, callback)).challenge for _ in range(4)]
+async def challenges_are_random_and_used_once(hub: HubUnderTest) -> None:
+    """Each verification has its own challenge, which is too long to be guessed."""
+    topic, callback = hub.topic(), hub.callback()
+    found = [(await hub.subscribe(topic, callback)).challenge for _ in range(4)]
     expect(len(set(found)) == len(found), "a challenge is used twice")
     shortest = min(map(len, found))
     expect(shortest >= _MIN_CHALLENGE, f"a challenge has {shortest} characters only")
 
 
 @check("5.3.1", RequirementLevel.MUST)
-async def any_2xx_confirms(bench: HubUnderTest) -> None:
-    """Any 2xx with the challenge confirms, whatever its Content-Type."""
-    topic, callback = bench.topic(), bench.callback()
+async def any_2xx_confirms(hub: HubUnderTest) -> None:
+    """Any status 2xx with the challenge confirms, whatever its Content-Type."""
+    topic, callback = hub.topic(), hub.callback()
     headers = {"Content-Type": "application/octet-stream"}
     callback.reply = lambda verification: CallbackReply(202, verification.challenge, headers)
-    await bench.subscribe(topic, callback)
-    await bench.delivered(topic, callback)
+    await hub.subscribe(topic, callback)
+    await hub.expect_delivery(topic, callback)
 
 
 def _does_not_confirm(
@@ -59,9 +58,9 @@ def _does_not_confirm(
 ) -> None:
     """Register the check that an answer to a verification does not confirm it."""
 
-    async def run(bench: HubUnderTest) -> None:
-        topic, callback = bench.topic(), bench.callback()
-        elsewhere = bench.callback()
+    async def run(hub: HubUnderTest) -> None:
+        topic, callback = hub.topic(), hub.callback()
+        elsewhere = hub.callback()
 
         def answer(verification: ReceivedVerification) -> CallbackReply:
             found = reply(verification)
@@ -71,11 +70,11 @@ def _does_not_confirm(
             return found
 
         callback.reply = answer
-        await bench.subscribe(topic, callback)
-        await bench.witnessed(topic)
-        await bench.nothing(
+        await hub.subscribe(topic, callback)
+        await hub.publish_to_witness(topic)
+        await hub.expect_nothing(
             lambda: bool(callback.deliveries or elsewhere.deliveries),
-            "it is delivered to, though it did not confirm",
+            "the callback receives a delivery, although it did not confirm",
         )
 
     run.__name__, run.__doc__ = name, rule
@@ -94,7 +93,7 @@ _does_not_confirm(
 )
 _does_not_confirm(
     "a_redirect_does_not_confirm",
-    "A redirect means that the verification failed, wherever it leads.",
+    "A redirect means that the verification failed, whatever its target.",
     lambda verification: CallbackReply(302, verification.challenge, {}),
 )
 _does_not_confirm(
@@ -104,12 +103,12 @@ _does_not_confirm(
 )
 _does_not_confirm(
     "another_challenge_does_not_confirm",
-    "A 2xx with another body than the challenge does not confirm.",
+    "A 2xx with a body other than the challenge does not confirm.",
     lambda verification: CallbackReply(200, verification.challenge[::-1] + "x"),
 )
 _does_not_confirm(
     "a_challenge_among_other_text_does_not_confirm",
-    "A 2xx whose body merely holds the challenge, among all of the query, does not confirm.",
+    "A 2xx with a body that only contains the challenge, within the query, does not confirm.",
     lambda verification: CallbackReply(200, f"{verification.target} {verification.challenge} ok"),
 )
 

@@ -18,7 +18,7 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.plural import counted
-from rsnotify_publisher.dumps.supply import Bitstream, chunks, opened
+from rsnotify_publisher.dumps.bitstreams import Bitstream, chunks, opened
 from rsnotify_publisher.hashes import Digests
 
 _log = logging.getLogger("rsnotify.publisher")

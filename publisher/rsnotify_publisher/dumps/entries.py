@@ -1,4 +1,4 @@
-"""How resources and changes are added to a package and to its manifest."""
+"""Adds resources and changes to a package and to its manifest."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify_publisher.dumps.bitstreams import Bitstream, BitstreamSupplier, agrees
 from rsnotify_publisher.dumps.package import PackageFile
-from rsnotify_publisher.dumps.supply import Bitstream, Supply, agrees
 
 
-class Entries(Protocol):
-    """One kind of dump.
+class DumpEntries(Protocol):
+    """The entries of one kind of dump.
 
     Args:
-        folder: In which folder of a package bitstreams stand.
-        stamp: The time that all members show.
+        folder: The folder of a package for bitstreams.
+        stamp: The modification time of all members.
     """
 
     folder: str
@@ -32,7 +32,7 @@ class Entries(Protocol):
         """Copy a bitstream, and add the entry to the manifest."""
 
     def manifest(self, *, is_last: bool) -> Document:
-        """Say how the manifest begins of the package that is complete now."""
+        """Return the manifest, without entries, of the package that is complete now."""
 
 
 class ResourceEntries:
@@ -40,7 +40,7 @@ class ResourceEntries:
 
     Args:
         at: The instant of the snapshot.
-        now: Tells when a package was completed.
+        now: Returns when a package was completed.
         links: Those of every manifest.
     """
 
@@ -55,21 +55,21 @@ class ResourceEntries:
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
         """Copy a bitstream, and add the entry to the manifest.
 
-        Every entry must have a bitstream (core §11.2). A resource that has none any more is left
-        out: it was deleted after `at`, as the Change List says.
+        Every entry must have a bitstream (core §11.2). A resource without one is left out: it was
+        deleted after `at`, and the Change List has that change.
         """
         if bitstream is None:
             self.missing += 1
             return
         stored = package.store(entry, bitstream)
-        # When it became what it is now is not known if it is no longer what it was.
+        # If the content changed since it was recorded, its modification time is unknown.
         lastmod = None if stored.as_recorded is False else entry.lastmod
-        # A patch leads from a version that whoever reads a dump does not have (core §14.4).
+        # A patch applies to a version that the reader of a dump does not have (core §14.4).
         links = tuple(link for link in entry.links if link.rel != Rel.PATCH)
         package.note(replace(stored.describe(entry), lastmod=lastmod, links=links))
 
     def manifest(self, *, is_last: bool) -> Document:
-        """Say how the manifest begins of the package that is complete now."""
+        """Return the manifest, without entries, of the package that is complete now."""
         return Document(
             Capability.RESOURCE_DUMP_MANIFEST,
             at=self.stamp,
@@ -89,14 +89,14 @@ class ChangeEntries:
     Args:
         from_: Where the interval of all packages begins.
         until: Where it ends.
-        supply: Where patches come from.
+        supply: Opens the patches.
         links: Those of every manifest.
     """
 
     folder = "changes"
 
     def __init__(
-        self, from_: Instant, until: Instant, supply: Supply, links: tuple[Link, ...]
+        self, from_: Instant, until: Instant, supply: BitstreamSupplier, links: tuple[Link, ...]
     ) -> None:
         self.stamp = until
         self._from = self._last = from_
@@ -122,7 +122,7 @@ class ChangeEntries:
         package.note(replace(entry, path=None, links=links))
 
     def manifest(self, *, is_last: bool) -> Document:
-        """Say how the manifest begins of the package that is complete now."""
+        """Return the manifest, without entries, of the package that is complete now."""
         from_, until = self._from, self._until if is_last else self._last
         self._from = until
         return Document(
@@ -130,14 +130,14 @@ class ChangeEntries:
         )
 
     def _with_patches(self, package: PackageFile, entry: Resource) -> tuple[Link, ...]:
-        """Add patches to the package, as core §14.4 demands, or leave them out."""
+        """Add patches to the package as core §14.4 requires, or leave them out."""
         links: list[Link] = []
         for link in entry.links:
             links += self._patch(package, link) if link.rel == Rel.PATCH else [link]
         return tuple(links)
 
     def _patch(self, package: PackageFile, link: Link) -> list[Link]:
-        if link.href.startswith("data:"):  # there is nothing to ask for
+        if link.href.startswith("data:"):  # a Source has no content for it
             return []
         patch = Resource(link.href, hash=link.hash, length=link.length, type=link.type)
         with self._supply.opened(patch) as bitstream:

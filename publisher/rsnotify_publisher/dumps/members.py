@@ -1,4 +1,4 @@
-"""How bitstreams stand in a package: under which path, and whether compressed."""
+"""The members of a package: their paths, and whether they are compressed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from rsnotify.format.media_types import extension
 from rsnotify.format.model import Resource
 
-# What some file system cannot hold, or could take for the way to a parent.
+# Characters that some file systems do not allow, or that could name a parent folder.
 _UNSAFE = re.compile(r"(?:[^A-Za-z0-9._-]|\.{2,})+")
 _LONGEST = 100
 
@@ -23,9 +23,9 @@ _COMPRESSED = re.compile(
 
 
 def member_path(number: int, resource: Resource) -> str:
-    """Return where a bitstream stands below its folder in the package.
+    """Return the path of a bitstream below its folder in the package.
 
-    The number alone tells members apart; the last part of the URI is for people.
+    The number alone distinguishes members; the last part of the URI is for people.
     """
     last = re.split(r"[?#]", resource.uri, maxsplit=1)[0].rpartition("/")[2]
     name = _UNSAFE.sub("_", unquote(last))[-_LONGEST:].rstrip(".")

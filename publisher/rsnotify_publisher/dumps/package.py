@@ -1,4 +1,4 @@
-"""One package while it is written: a ZIP whose manifest comes last (core §11.2, §13.2)."""
+"""Writes one package: a ZIP whose last member is the manifest (core §11.2, §13.2)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
+from rsnotify_publisher.dumps.bitstreams import CHUNK, Bitstream, chunks
 from rsnotify_publisher.dumps.members import is_compressed, member_path
-from rsnotify_publisher.dumps.supply import CHUNK, Bitstream, chunks
 from rsnotify_publisher.hashes import Digests
 
 _MANIFEST = "manifest.xml"
@@ -21,14 +21,14 @@ _UNIX = 3
 _PLAIN_FILE = 0o100644 << 16
 
 
-class Stored(Struct, frozen=True):
+class StoredBitstream(Struct, frozen=True):
     """A bitstream that was copied into the package.
 
     Args:
-        path: With a leading slash, as a manifest says it.
+        path: With a leading slash, as in a manifest.
         hash: Of the bytes that were copied.
-        length: How many they were.
-        as_recorded: Whether they are what the entry said; None if it said nothing of use.
+        length: Number of these bytes.
+        as_recorded: Whether they have the hash of the entry; None if it has none of use.
     """
 
     path: str
@@ -37,7 +37,7 @@ class Stored(Struct, frozen=True):
     as_recorded: bool | None
 
     def describe(self, resource: Resource) -> Resource:
-        """Return an entry with where its bitstream stands, and what it is."""
+        """Return an entry with the path, hash and length of its bitstream."""
         return replace(resource, path=self.path, hash=self.hash, length=self.length)
 
 
@@ -46,10 +46,10 @@ class PackageFile:
 
     Args:
         zip: The ZIP, open to be written.
-        manifest: Where the entries wait until it is complete.
-        folder: In which folder of it bitstreams stand.
-        stamp: The time that all members show, so that equal contents give equal bytes.
-        check: Called before every chunk; raises to break off.
+        manifest: Buffers the entries until the package is complete.
+        folder: The folder of the ZIP for bitstreams.
+        stamp: The modification time of all members, so that equal contents give equal bytes.
+        check: Called before every chunk; raises an exception to stop.
         profile: How the manifest is written.
     """
 
@@ -72,13 +72,13 @@ class PackageFile:
         #: Entries in the manifest, bytes of the manifest, bytes of content.
         self.count = self.manifest_size = self.content_size = 0
 
-    def store(self, resource: Resource, bitstream: Bitstream) -> Stored:
+    def store(self, resource: Resource, bitstream: Bitstream) -> StoredBitstream:
         """Copy a bitstream into the ZIP.
 
-        What it holds may change meanwhile, so the hash is of the bytes that were copied.
+        The content may change meanwhile, so the hash is of the bytes that were copied.
 
         Raises:
-            OSError: It cannot be read, or the ZIP not be written.
+            OSError: The bitstream cannot be read, or the ZIP cannot be written.
         """
         self._members += 1
         path = f"{self._folder}/{member_path(self._members, resource)}"
@@ -90,7 +90,7 @@ class PackageFile:
                 digests.update(chunk)
                 length += member.write(chunk)
         self.content_size += length
-        return Stored("/" + path, digests.text, length, digests.agree)
+        return StoredBitstream("/" + path, digests.text, length, digests.agree)
 
     def note(self, resource: Resource) -> None:
         """Put an entry into the manifest."""
@@ -118,7 +118,7 @@ class PackageFile:
         yield closing(head)
 
     def _info(self, path: str, resource: Resource, size: int) -> ZipInfo:
-        # A ZIP knows years from 1980 to 2107.
+        # A ZIP can store years from 1980 to 2107.
         year = min(max(self._stamp.year, 1980), 2107)
         info = ZipInfo(path, (year, *self._stamp.timetuple()[1:6]))
         info.compress_type = ZIP_STORED if is_compressed(resource) else ZIP_DEFLATED

@@ -1,4 +1,4 @@
-"""The packages of one dump, one after the other: where each ends, and what is left of them."""
+"""Writes the packages of one dump, one after the other."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from msgspec import Struct
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import MAX_BYTES, Rel
 from rsnotify.format.writer import Profile
-from rsnotify_publisher.dumps.entries import Entries
+from rsnotify_publisher.dumps.bitstreams import BitstreamSupplier, EntryBitstream
+from rsnotify_publisher.dumps.entries import DumpEntries
 from rsnotify_publisher.dumps.package import PackageFile
-from rsnotify_publisher.dumps.supply import Offer, Supply
 from rsnotify_publisher.files import atomic, write_atomically
 
-# Room for one more entry, whose length is known only once its content has been copied.
+# Leaves space for one more entry, whose length is known only after its content was copied.
 _MANIFEST_BYTES = MAX_BYTES * 9 // 10
 _IN_MEMORY = 1_000_000
 
 
-class Package(Struct, frozen=True):
+class WrittenPackage(Struct, frozen=True):
     """A package that was written.
 
     Args:
-        entry: How it stands in the dump document (core §11.1, §13.1).
+        entry: Its entry in the dump document (core §11.1, §13.1).
         files: The ZIP and the copy of its manifest, relative to the base URL.
         count: Entries in the manifest.
     """
@@ -38,11 +38,11 @@ class Package(Struct, frozen=True):
     count: int
 
 
-class Packages:
+class PackageSeries:
     """Writes packages into a folder.
 
     Args:
-        folder: Where the files go.
+        folder: The folder of the files.
         base_url: Its URI, which ends in a slash.
         max_resources: Entries in one package.
         max_content: Bytes of content in one package, unless a single bitstream is larger.
@@ -65,17 +65,21 @@ class Packages:
         self._profile = profile
 
     def write(
-        self, stem: str, entries: Entries, resources: Iterable[Resource], supply: Supply
-    ) -> list[Package]:
-        """Write all, at least one; if anything is raised, none is left behind.
+        self,
+        stem: str,
+        entries: DumpEntries,
+        resources: Iterable[Resource],
+        supply: BitstreamSupplier,
+    ) -> list[WrittenPackage]:
+        """Write all packages, at least one; after any error, no file is left behind.
 
         Args:
-            stem: How the names of all files begin.
-            entries: Says how resources are put into a package.
-            resources: What goes in, streamed.
-            supply: Where the bitstreams come from.
+            stem: Beginning of the names of all files.
+            entries: Adds resources to a package.
+            resources: The resources or changes, streamed.
+            supply: Opens the bitstreams.
         """
-        written: list[Package] = []
+        written: list[WrittenPackage] = []
         with closing(supply.of(resources)) as offers, self._all_or_none() as names:
             pending = next(offers, None)
             while pending is not None or not written:
@@ -89,12 +93,12 @@ class Packages:
     def _write_one(
         self,
         files: tuple[str, str],
-        entries: Entries,
-        pending: Offer | None,
-        offers: Iterator[Offer],
+        entries: DumpEntries,
+        pending: EntryBitstream | None,
+        offers: Iterator[EntryBitstream],
         check: Callable[[], None],
-    ) -> tuple[Package, Offer | None]:
-        """Write one package and the copy of its manifest, and return what no longer fitted."""
+    ) -> tuple[WrittenPackage, EntryBitstream | None]:
+        """Write one package and the copy of its manifest; return the entry that did not fit."""
         path, copy = (self._folder / name for name in files)
         with (
             atomic(path) as file,
@@ -110,11 +114,11 @@ class Packages:
             head = entries.manifest(is_last=pending is None)
             package.finish(head)
             write_atomically(copy, package.manifest(head))
-        return Package(self._entry(files, head), files, package.count), pending
+        return WrittenPackage(self._entry(files, head), files, package.count), pending
 
     @contextmanager
     def _all_or_none(self) -> Iterator[list[str]]:
-        """Remove the files that were begun, if an exception passes through."""
+        """Delete the files that were begun, if an exception is raised."""
         names: list[str] = []
         try:
             yield names
@@ -123,7 +127,7 @@ class Packages:
                 (self._folder / name).unlink(missing_ok=True)
             raise
 
-    def _fits(self, package: PackageFile, offer: Offer) -> bool:
+    def _fits(self, package: PackageFile, offer: EntryBitstream) -> bool:
         size = offer[1].size if offer[1] else 0
         return package.count == 0 or (
             package.count < self._max_resources
@@ -132,7 +136,7 @@ class Packages:
         )
 
     def _entry(self, files: tuple[str, str], head: Document) -> Resource:
-        """Say how a package stands in the dump document."""
+        """Return the entry of a package in the dump document."""
         path, copy = self._folder / files[0], self._base_url + files[1]
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

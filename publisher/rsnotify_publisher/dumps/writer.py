@@ -1,4 +1,4 @@
-"""Writing dumps: entries and contents in, packages and the documents on them out."""
+"""Writes dumps: packages, and the documents that list them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import MAX_ENTRIES, Capability, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.plural import counted
-from rsnotify_publisher.dumps.dumpdocument import DumpDocument
+from rsnotify_publisher.dumps.bitstreams import BitstreamSupplier, EntryContent
+from rsnotify_publisher.dumps.dump_document import DumpDocument
 from rsnotify_publisher.dumps.entries import ChangeEntries, ResourceEntries
-from rsnotify_publisher.dumps.packages import Package, Packages
-from rsnotify_publisher.dumps.supply import EntryContent, Supply
+from rsnotify_publisher.dumps.packages import PackageSeries, WrittenPackage
 
 log = logging.getLogger("rsnotify.publisher")
 
@@ -23,7 +23,7 @@ class DumpWriter:
     """Writes the dumps of one Source.
 
     Args:
-        folder: Where the files go; one with the name N has the URI `base_url` + N.
+        folder: The folder of the files; the file with the name N has the URI `base_url` + N.
         base_url: Ends in a slash.
         capability_list: The URI that documents and manifests point `up` to.
         max_resources: Entries in one package.
@@ -44,7 +44,7 @@ class DumpWriter:
         profile: Profile = Profile.V1_1,
     ) -> None:
         self._links = (Link(Rel.UP, capability_list),)
-        self._packages = Packages(
+        self._packages = PackageSeries(
             folder,
             base_url,
             max_resources=max_resources,
@@ -62,26 +62,25 @@ class DumpWriter:
         *,
         now: Callable[[], Instant],
         check: Callable[[], None] = lambda: None,
-    ) -> list[Package]:
-        """Write the packages of a Resource Dump; at least one, if without resources.
+    ) -> list[WrittenPackage]:
+        """Write the packages of a Resource Dump; at least one, even without resources.
 
-        Hash and length are those of the bytes in the package, whatever the entry said. If the
-        content has changed since `at`, the entry loses its `lastmod`, which is not known.
+        Hash and length are those of the bytes in the package, not those of the entry. If the
+        content has changed since `at`, the entry has no `lastmod`, which is unknown.
 
         Args:
-            stem: How the names of all files begin.
-            at: The instant of the snapshot that the resources are from. All packages show it,
-                since which resources there are is as of then.
+            stem: Beginning of the names of all files.
+            at: The instant of the snapshot; all packages have it, since the set is as of then.
             resources: The set, streamed.
-            content: Returns the current content of each; a resource without any is left out.
-            now: Tells when a package was completed.
-            check: Called often; raises to break off.
+            content: Returns the current content of each; a resource without content is left out.
+            now: Returns when a package was completed.
+            check: Called often; raises an exception to stop.
 
         Raises:
-            OSError: A file cannot be read or written. Whatever is raised, by the arguments
-                too, no file is left behind.
+            OSError: A file cannot be read or written. After any error, also one that an argument
+                raises, no file is left behind.
         """
-        supply = Supply(content, check)
+        supply = BitstreamSupplier(content, check)
         entries = ResourceEntries(at, now, self._links)
         written = self._packages.write(stem, entries, resources, supply)
         if entries.missing:
@@ -97,25 +96,25 @@ class DumpWriter:
         content: EntryContent,
         *,
         check: Callable[[], None] = lambda: None,
-    ) -> list[Package]:
-        """Write the packages of a closed interval of changes; at least one, if empty.
+    ) -> list[WrittenPackage]:
+        """Write the packages of a closed interval of changes; at least one, even if it is empty.
 
         The manifests have an entry for every change, with a bitstream wherever `content` returns
         one with the hash of the change; see `ChangeEntries`.
 
         Args:
-            stem: How the names of all files begin.
+            stem: Beginning of the names of all files.
             from_: Where the interval begins, exclusive.
             until: Where it ends, inclusive.
             changes: Its changes in order, each with its datetime.
-            content: Returns the content that a change gave its resource.
-            check: Called often; raises to break off.
+            content: Returns the content of a resource after a change.
+            check: Called often; raises an exception to stop.
 
         Raises:
-            OSError: A file cannot be read or written. Whatever is raised, by the arguments
-                too, no file is left behind.
+            OSError: A file cannot be read or written. After any error, also one that an argument
+                raises, no file is left behind.
         """
-        supply = Supply(content, check)
+        supply = BitstreamSupplier(content, check)
         entries = ChangeEntries(from_, until, supply, self._links)
         written = self._packages.write(stem, entries, changes, supply)
         if entries.missing:
@@ -139,9 +138,9 @@ class DumpWriter:
         Args:
             name: Of the document, relative to the base URL.
             at: As for `resource_packages`.
-            completed: When the last package was.
-            packages: The entries on the packages.
-            links: What it links to beside the Capability List, such as its archive.
+            completed: When the last package was completed.
+            packages: The entries of the packages.
+            links: Further links, such as to the archive.
 
         Returns:
             The names of the parts, if there is an index.
@@ -167,8 +166,8 @@ class DumpWriter:
         Args:
             name: Of the document, relative to the base URL.
             from_: Where the first package begins.
-            until: Where the last ends, if none will be added any more.
-            packages: The entries on the packages, oldest first.
+            until: Where the last ends; None if packages may still be added.
+            packages: The entries of the packages, oldest first.
             links: As for `write_resource_dump`.
 
         Returns:

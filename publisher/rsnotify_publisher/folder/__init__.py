@@ -1,1 +1,1 @@
-"""A folder of files as a Source: the rooms of the command `rsnotify source`."""
+"""A folder of files as a Source, for the command `rsnotify source`."""

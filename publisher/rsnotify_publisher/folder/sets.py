@@ -1,4 +1,4 @@
-"""From settings to sets: a folder as a Source, or several folders as the sets of one."""
+"""Makes Sources of settings: a folder as a Source, or several folders as the sets of one."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.plural import counted
-from rsnotify_publisher.configuration import Configuration
+from rsnotify_publisher.config import SourceConfiguration
 from rsnotify_publisher.description import SourceDescription
-from rsnotify_publisher.folder.names import Names
-from rsnotify_publisher.folder.scan import Scanner
-from rsnotify_publisher.folder.serve import Folder
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.scanner import FolderScanner
+from rsnotify_publisher.folder.server import PublishedFolder
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.source import normalize_base_url
+from rsnotify_publisher.source_context import normalize_base_url
 
-#: Where the state of several sets is kept, if the settings do not say.
+#: Default folder for the state of several sets.
 _STATE = Path("rsnotify-source")
 
 
 def one_folder(
-    root: Path, base_url: str, settings: Configuration
-) -> tuple[Publisher, list[Folder]]:
-    """Make a Source of one folder.
+    root: Path, base_url: str, settings: SourceConfiguration
+) -> tuple[Publisher, list[PublishedFolder]]:
+    """Return a Source of one folder.
 
     Args:
         root: The folder.
         base_url: Its URL.
-        settings: All else.
+        settings: All other settings.
 
     Raises:
         ConfigurationError: The folder, the base URL or another setting is unusable.
     """
-    names = Names(root, normalize_base_url(base_url))
+    names = FileNames(root, normalize_base_url(base_url))
     beside = names.root.with_name(names.root.name + ".rsnotify")
     state = Path(settings.data) if settings.data else beside / "source"
     folder = _folder(names, state, settings, settings.options_of(), settings.described_by)
@@ -50,9 +50,9 @@ def one_folder(
 
 
 def several_folders(
-    base_url: str, settings: Configuration
-) -> tuple[SourceDescription, list[Folder]]:
-    """Make a Source of several folders, each of which is a set of resources.
+    base_url: str, settings: SourceConfiguration
+) -> tuple[SourceDescription, list[PublishedFolder]]:
+    """Return a Source of several folders; each is a set of resources.
 
     Raises:
         ConfigurationError: A folder, a URL or another setting is unusable, or two sets overlap.
@@ -60,12 +60,12 @@ def several_folders(
     if not settings.sets:
         raise ConfigurationError("the configuration of the Source has no [[set]]; add one")
     folders = []
-    for one in settings.sets:
-        place = one.base_url or f"{normalize_base_url(base_url)}{one.name}/"
-        names = Names(Path(one.folder), normalize_base_url(place))
-        state = Path(settings.data or _STATE) / one.name
-        options = settings.options_of(one)
-        folders.append(_folder(names, state, settings, options, one.described_by))
+    for each in settings.sets:
+        url = each.base_url or f"{normalize_base_url(base_url)}{each.name}/"
+        names = FileNames(Path(each.folder), normalize_base_url(url))
+        state = Path(settings.data or _STATE) / each.name
+        options = settings.options_of(each)
+        folders.append(_folder(names, state, settings, options, each.described_by))
     publishers = [folder.publisher for folder in folders]
     source = SourceDescription(base_url, publishers, described_by=settings.described_by)
     check_folders(folders)
@@ -73,12 +73,12 @@ def several_folders(
 
 
 def _folder(
-    names: Names,
+    names: FileNames,
     state: Path,
-    settings: Configuration,
+    settings: SourceConfiguration,
     options: Options,
     described_by: str | None,
-) -> Folder:
+) -> PublishedFolder:
     publisher = Publisher(
         state.resolve(),
         names.base_url,
@@ -87,23 +87,23 @@ def _folder(
         described_by=described_by,
         options=replace(options, change_memory=True),
     )
-    return Folder(names, publisher)
+    return PublishedFolder(names, publisher)
 
 
-def _file(names: Names, uri: str) -> Path | None:
+def _file(names: FileNames, uri: str) -> Path | None:
     path = names.path(uri)
     return path if path is not None and names.is_published(path) else None
 
 
 @contextmanager
-def claim(folders: Sequence[Folder]) -> Iterator[None]:
-    """Keep every other `rsnotify source` from publishing these folders with the same state.
+def claim(folders: Sequence[PublishedFolder]) -> Iterator[None]:
+    """Lock the state of these folders against every other `rsnotify source`.
 
-    Each would compare the folder with the journal and record what it finds, so that every change
+    Both would compare the folder with the journal and record what they find, so that every change
     would be published twice.
 
     Raises:
-        ConfigurationError: Another one does.
+        ConfigurationError: Another process has the lock.
     """
     with ExitStack() as claims:
         for folder in folders:
@@ -118,11 +118,11 @@ def claim(folders: Sequence[Folder]) -> Iterator[None]:
         yield
 
 
-def check_folders(folders: Sequence[Folder]) -> None:
-    """Refuse folders that cannot be published, and states that cannot be kept.
+def check_folders(folders: Sequence[PublishedFolder]) -> None:
+    """Check that folders can be published, and their states kept.
 
     Raises:
-        ConfigurationError: The message says which.
+        ConfigurationError: The message says which cannot.
     """
     for folder in folders:
         folder.names.check()
@@ -140,8 +140,8 @@ def check_folders(folders: Sequence[Folder]) -> None:
         folder.publisher.source.check_folders()
 
 
-def _by_root(folders: Sequence[Folder]) -> dict[Path, Folder]:
-    found: dict[Path, Folder] = {}
+def _by_root(folders: Sequence[PublishedFolder]) -> dict[Path, PublishedFolder]:
+    found: dict[Path, PublishedFolder] = {}
     for folder in folders:
         other = found.setdefault(folder.names.root, folder)
         if other is not folder:
@@ -149,31 +149,31 @@ def _by_root(folders: Sequence[Folder]) -> dict[Path, Folder]:
     return found
 
 
-def _around(path: Path, folders: Mapping[Path, Folder]) -> list[Folder]:
-    """Return the folders in which a path is; of many it is found as soon as of few."""
-    return [folders[one] for one in (path, *path.parents) if one in folders]
+def _around(path: Path, folders: Mapping[Path, PublishedFolder]) -> list[PublishedFolder]:
+    """Return the folders that contain a path, in a time that does not depend on their number."""
+    return [folders[parent] for parent in (path, *path.parents) if parent in folders]
 
 
-def _both(one: Folder, other: Folder) -> ConfigurationError:
+def _both(first: PublishedFolder, second: PublishedFolder) -> ConfigurationError:
     return ConfigurationError(
-        f"the sets at {one.names.base_url} and {other.names.base_url} would both publish "
-        f"{other.names.root}; give each a folder that is not within another's"
+        f"the sets at {first.names.base_url} and {second.names.base_url} would both publish "
+        f"{second.names.root}; give each a folder that is not within another's"
     )
 
 
-def load(folder: Folder, on_file: Callable[[], None], *, is_alone: bool) -> None:
-    """Take what a folder holds at the first start as the baseline.
+def load(folder: PublishedFolder, on_file: Callable[[], None], *, is_alone: bool) -> None:
+    """Load the files of a folder as the baseline, at the first start.
 
     Args:
         folder: The folder.
-        on_file: Called for each file; may raise to break off.
-        is_alone: Whether it is the only one, so that a terminal has room to show how far it is.
+        on_file: Called for each file; may raise to stop.
+        is_alone: Whether it is the only folder, so that a terminal can show the progress.
     """
     names, publisher = folder.names, folder.publisher
     if not publisher.is_empty():
         return
     with publisher.source.open_journal() as journal, _progress(is_alone) as progress:
-        scanner = Scanner(names, journal)
+        scanner = FolderScanner(names, journal)
         total = None if progress.disable else sum(1 for _ in scanner.files(names.root))
         task = progress.add_task("scanning", total=total)
 

@@ -1,4 +1,4 @@
-"""How a Source is doing: what it has recorded, and how far each hub is."""
+"""The status of a Source: the number of recorded changes, and the cursor of each hub."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rsnotify.format.digest import SetSum
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.publisher import Publisher
 
-#: More changes than these are not counted for a hub that lacks them.
+#: Largest number of changes that are counted for a hub that lacks them.
 MOST_COUNTED = 10_000
-#: A hub that works accepts a heartbeat after each of its intervals, and this many seconds later.
+#: A hub that works accepts each heartbeat within this many seconds.
 _LATE = 5.0
 
 
 class HubStatus(Struct, frozen=True):
-    """How far a hub is.
+    """The status of a hub.
 
     Args:
         uri: The hub.
-        waiting: Changes that it lacks, `MOST_COUNTED` at most.
+        waiting: Number of changes that it lacks, `MOST_COUNTED` at most.
         through: It has everything up to this instant.
-        reached: Whether it accepts what it is sent; None while that is not known yet.
+        reached: Whether it accepts what it is sent; None if not known yet.
         reached_before: Whether it has accepted anything since the start.
     """
 
@@ -36,11 +36,11 @@ class HubStatus(Struct, frozen=True):
 
 
 class SourceStatus(Struct, frozen=True):
-    """How a Source is doing.
+    """The status of a Source.
 
     Args:
-        resources: How many it publishes.
-        changes: Changes recorded since the start.
+        resources: Number of published resources.
+        changes: Number of changes recorded since the start.
         hubs: Each hub, all sets of resources together.
     """
 
@@ -50,7 +50,7 @@ class SourceStatus(Struct, frozen=True):
 
 
 class _Set:
-    """One set of resources, by its journal."""
+    """Reads the status of one set of resources from its journal."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._source = publisher.source
@@ -104,28 +104,27 @@ class StatusReader:
             StorageError: A journal cannot be read.
         """
         hubs: dict[str, HubStatus] = {}
-        for one in self._sets:
-            for hub in one.read():
+        for each in self._sets:
+            for hub in each.read():
                 before = hubs.get(hub.uri)
                 hubs[hub.uri] = hub if before is None else _worse(before, hub)
-        resources = sum(one.resources for one in self._sets)
-        changes = sum(one.changes for one in self._sets)
+        resources = sum(each.resources for each in self._sets)
+        changes = sum(each.changes for each in self._sets)
         return SourceStatus(resources, changes, tuple(hubs.values()))
 
     def close(self) -> None:
-        """Close the journals."""
-        for one in self._sets:
-            one.close()
+        for each in self._sets:
+            each.close()
 
 
-def _worse(one: HubStatus, other: HubStatus) -> HubStatus:
+def _worse(first: HubStatus, second: HubStatus) -> HubStatus:
     """Return the status of a hub that two sets push to."""
-    states = (one.reached, other.reached)
+    states = (first.reached, second.reached)
     reached = False if False in states else None if None in states else True
     return HubStatus(
-        one.uri,
-        min(one.waiting + other.waiting, MOST_COUNTED),
-        min(one.through, other.through),
+        first.uri,
+        min(first.waiting + second.waiting, MOST_COUNTED),
+        min(first.through, second.through),
         reached,
-        one.reached_before and other.reached_before,
+        first.reached_before and second.reached_before,
     )

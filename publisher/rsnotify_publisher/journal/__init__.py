@@ -1,8 +1,8 @@
-"""The journal: durable, ordered, shared by processes; and what writes it in groups."""
+"""The journal of a Source: durable, ordered, shared by processes, written by group commit."""
 
-from rsnotify_publisher.journal.catalogue import Volume
+from rsnotify_publisher.journal.finished_documents import FinishedDocument
 from rsnotify_publisher.journal.journal import Journal
 from rsnotify_publisher.journal.recorder import Recorder
-from rsnotify_publisher.journal.storage import State, system_clock
+from rsnotify_publisher.journal.storage import JournalState, system_clock
 
-__all__ = ["Journal", "Recorder", "State", "Volume", "system_clock"]
+__all__ = ["FinishedDocument", "Journal", "JournalState", "Recorder", "system_clock"]

@@ -1,11 +1,11 @@
-"""The journal: what happened at the Source, in order, durable before anyone is told.
+"""The journal: the changes of the Source in order, durable before they are published.
 
 One SQLite file in WAL mode with `synchronous=FULL`, used by any number of processes. Every
-datetime is given inside a write transaction, of which SQLite admits one at a time, so they
+datetime is assigned inside a write transaction, of which SQLite allows one at a time, so datetimes
 increase strictly across threads, processes and jumps of the clock. Instants are counts of
 microseconds since 1970 here.
 
-Terms: a change is *closed* once it stands in a closed Change List, and *pruned* once it is
+Terms: a change is *closed* once it is in a closed Change List, and *pruned* once it is
 closed and every hub has it, or its list was dropped from the archive. `pruned` is where the
 journal begins; the open Change List begins where the last closed one ends.
 """
@@ -22,21 +22,21 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.changes import Record
-from rsnotify_publisher.journal.catalogue import Volume
-from rsnotify_publisher.journal.currentset import CurrentSet, Entered, decode, encode
-from rsnotify_publisher.journal.notices import Notices
-from rsnotify_publisher.journal.storage import State
+from rsnotify_publisher.journal.current_set import CurrentSet, RecordedState, decode, encode
+from rsnotify_publisher.journal.finished_documents import FinishedDocument
+from rsnotify_publisher.journal.notice_log import NoticeLog
+from rsnotify_publisher.journal.storage import JournalState
 
 
-class Journal(Notices, CurrentSet):
-    """What may be asked of the journal, and entered.
+class Journal(NoticeLog, CurrentSet):
+    """Reads and writes the journal.
 
-    A method that says "within a transaction" belongs inside `transaction()`, where what
-    several of them write becomes durable together.
+    A method that says "within a transaction" belongs inside `transaction()`, where the writes of
+    several methods become durable together.
     """
 
     def record(self, records: Iterable[Record]) -> list[Resource]:
-        """Enter changes, and bring the current set of resources along; within a transaction.
+        """Enter changes, and apply them to the current set; within a transaction.
 
         Returns:
             The changes in their order, each with its datetime.
@@ -44,25 +44,24 @@ class Journal(Notices, CurrentSet):
         state = self.state()
         at = state.reached
         now = self._clock()
-        entered = []
+        states = []
         recorded = []
-        for item in records:
+        for record in records:
             at = max(now, at + 1)
-            entered.append(Entered(at, item))
-            recorded.append(replace(item.resource, datetime=from_microseconds(at)))
+            states.append(RecordedState(at, record))
+            recorded.append(replace(record.resource, datetime=from_microseconds(at)))
         if recorded:
-            rows = [(one.at, encode(one.record.resource)) for one in entered]
+            rows = [(each.at, encode(each.record.resource)) for each in states]
             self._db.executemany("INSERT INTO changes VALUES (?, ?)", rows)
-            # Where the set is not tracked, the Source itself knows it.
-            total = None if state.sum is None else self.bring_along(entered, state.sum)
+            # If the set is not tracked, the Source returns it.
+            total = None if state.sum is None else self.apply(states, state.sum)
             self._db.execute("UPDATE state SET last_change = ?, sum = ?", (at, total))
         return recorded
 
     def load(self, records: Iterable[Record]) -> int:
-        """Take an existing set of resources as the baseline; within a transaction.
+        """Enter an existing set of resources as the baseline; within a transaction.
 
-        What was read from the journal before is no ground for what follows, so the journal
-        begins anew, at this instant.
+        The journal then begins at this instant: no reader can go on from an earlier state.
 
         Returns:
             The number of resources.
@@ -75,17 +74,16 @@ class Journal(Notices, CurrentSet):
                 f"{self._path}: a baseline is loaded into an empty journal only; record changes"
             )
         at = max(self._clock(), self.state().reached + 1)
-        entered = (Entered(at, item) for item in records)
-        total = self.bring_along(entered, str(SetSum()))
+        total = self.apply((RecordedState(at, record) for record in records), str(SetSum()))
         query = "UPDATE state SET last_change = ?1, promised = ?1, pruned = ?1, closed = ?1"
         self._db.execute(f"{query}, sum = ?2", (at, total))
         return SetSum.parse(total).count
 
     def track(self, wanted: bool) -> None:
-        """Keep the current set of resources, or leave it to the Source; within a transaction.
+        """Keep the current set in the journal, or leave it to the Source; within a transaction.
 
         Raises:
-            ConfigurationError: The set was left to the Source before, and cannot be known.
+            ConfigurationError: The set was left to the Source before, so it is unknown.
         """
         if wanted and not self.state().tracked:
             raise ConfigurationError(
@@ -97,14 +95,14 @@ class Journal(Notices, CurrentSet):
             self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:
-        """Whether nothing was ever loaded or recorded."""
+        """Return whether nothing was ever loaded or recorded."""
         query = (
             "SELECT last_change = pruned AND NOT EXISTS (SELECT 1 FROM resources)"
             " AND NOT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist') FROM state"
         )
         return bool(self._db.execute(query).fetchone()[0])
 
-    def promise(self) -> State:
+    def promise(self) -> JournalState:
         """Promise that no later change gets a datetime up to now; within a transaction."""
         self._db.execute("UPDATE state SET promised = max(promised, ?)", (self._clock(),))
         return self.state()
@@ -115,7 +113,7 @@ class Journal(Notices, CurrentSet):
         return version
 
     def changes(self, after: int, limit: int = -1) -> list[Resource]:
-        """Read the changes later than `after`, oldest first, at most `limit` if not negative."""
+        """Return the changes later than `after`, oldest first, at most `limit` if not negative."""
         rows = self._db.execute(
             "SELECT at, entry FROM changes WHERE at > ? ORDER BY at LIMIT ?", (after, limit)
         )
@@ -130,19 +128,19 @@ class Journal(Notices, CurrentSet):
     def last_change_at(self, instant: int) -> int:
         """Return the datetime of the last change at or before an instant.
 
-        The journal's beginning stands for all that is no longer in it.
+        If that change was pruned, this is the beginning of the journal.
         """
         query = "SELECT at FROM changes WHERE at <= ? ORDER BY at DESC LIMIT 1"
         row = self._db.execute(query, (instant,)).fetchone()
         return self.state().pruned if row is None else int(row[0])
 
-    def close_list(self, volume: Volume) -> None:
-        """Note a closed Change List, which begins where the last one ends; in a transaction."""
-        self.put(volume)
-        self._db.execute("UPDATE state SET closed = ?", (volume.end,))
+    def close_list(self, document: FinishedDocument) -> None:
+        """Enter a closed Change List, which begins where the last one ends; in a transaction."""
+        self.put(document)
+        self._db.execute("UPDATE state SET closed = ?", (document.end,))
 
     def add_hub(self, hub: str) -> None:
-        """Let a hub that is new begin with the next change; within a transaction."""
+        """Add a hub; if it is new, its first change is the next one; within a transaction."""
         query = "INSERT OR IGNORE INTO cursors SELECT ?, last_change FROM state"
         self._db.execute(query, (hub,))
 
@@ -153,17 +151,17 @@ class Journal(Notices, CurrentSet):
         return through
 
     def move_cursor(self, hub: str, through: int) -> None:
-        """Note that a hub has everything through an instant; within a transaction."""
+        """Save through which instant a hub has everything; within a transaction."""
         self._db.execute("UPDATE cursors SET through = ? WHERE hub = ?", (through, hub))
 
     def prunable(self, hubs: Iterable[str], *, limit: int = 10_000) -> int | None:
-        """Return through which change the journal may be pruned now, if it may.
+        """Return through which change the journal may be pruned now; None if there is none.
 
-        What a hub lacks is kept for it as long as it stands in a Change List of the archive.
+        Changes that a hub lacks are kept as long as a Change List of the archive has them.
 
         Args:
-            hubs: Those that are still fed.
-            limit: How many changes at most, so that no other writer waits long.
+            hubs: The hubs that are still fed.
+            limit: Largest number of changes, so that no other writer waits long.
         """
         closed = self.state().closed
         query = "SELECT coalesce(min(begins), ?) FROM volumes WHERE kind = ?"
@@ -174,6 +172,6 @@ class Journal(Notices, CurrentSet):
         return at
 
     def prune(self, through: int) -> None:
-        """Forget the changes through one that `prunable` named; within a transaction."""
+        """Delete the changes through one that `prunable` returned; within a transaction."""
         self._db.execute("DELETE FROM changes WHERE at <= ?", (through,))
         self._db.execute("UPDATE state SET pruned = ?", (through,))

@@ -1,8 +1,8 @@
-"""Group commit: what many threads enter at the same time becomes durable in one fsync.
+"""Group commit: changes that many threads submit at the same time share one fsync.
 
-One thread of the process owns the only connection that writes. It takes whatever has
-gathered while the last transaction was being made durable, and makes one transaction of it.
-Where there are many journals, a few threads do so for all of them, one group after the other.
+One thread of the process owns the only connection that writes. It makes one transaction of
+everything that was submitted during the last commit. If there are many journals, a few threads do
+so for all of them, one group after the other.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ class Recorder:
     """The writing thread of one process.
 
     Args:
-        open_journal: Makes the connection, in the thread.
+        open_journal: Returns the connection; called in the thread.
         on_commit: Called in the thread after every transaction.
-        turns: Does one thing after another, in any thread; used instead of a thread of its own.
-        memory: How much the connection may use, in MiB.
+        executor: Runs one task after another, in any thread; used instead of an own thread.
+        memory: Cache of the connection in MiB.
     """
 
     def __init__(
         self,
         open_journal: Callable[[], Journal],
         on_commit: Callable[[], None],
-        turns: Executor | None = None,
+        executor: Executor | None = None,
         *,
         memory: float = USUAL_MEMORY,
     ) -> None:
         self._open_journal = open_journal
         self._on_commit = on_commit
-        self._turns = turns
+        self._executor = executor
         self._memory = memory
-        self._has_turn = False
+        self._is_scheduled = False
         self._journal: Journal
         self._queue: queue.SimpleQueue[_Entry[Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -70,13 +70,13 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="rsnotify-recorder", daemon=True)
 
     def start(self) -> None:
-        """Begin to write.
+        """Start the thread.
 
         Raises:
             RsnotifyError: The journal cannot be opened.
         """
-        if self._turns is not None:
-            self._journal = self._turns.submit(self._open).result()
+        if self._executor is not None:
+            self._journal = self._executor.submit(self._open).result()
             return
         self._thread.start()
         self._opened.result()
@@ -86,7 +86,7 @@ class Recorder:
 
         Args:
             operation: Reads and writes the journal. It may be run twice, when its
-                transaction failed because of another one in the group.
+                transaction failed because of another operation.
 
         Returns:
             A future that gets the operation's result once that is durable, or its error.
@@ -99,26 +99,26 @@ class Recorder:
             if self._closed:
                 raise StorageError("the Publisher is closed; nothing more can be recorded")
             self._queue.put(_Entry(operation, future))
-            self._ask_for_turn()
+            self._schedule_commit()
         return future
 
-    def _ask_for_turn(self) -> None:
-        """Have a group committed soon, if that is not to happen anyway; within the lock."""
-        if self._turns is not None and not self._has_turn:
-            self._has_turn = True
-            self._turns.submit(self._turn)
+    def _schedule_commit(self) -> None:
+        """Schedule the commit of a group, unless one is scheduled; within the lock."""
+        if self._executor is not None and not self._is_scheduled:
+            self._is_scheduled = True
+            self._executor.submit(self._commit_next)
 
-    def _turn(self) -> None:
-        """Commit what has gathered; the next group waits until others had their turn."""
-        with self._lock:  # whatever comes from now on asks for another
-            self._has_turn = False
+    def _commit_next(self) -> None:
+        """Commit one group; the next waits until other journals have committed theirs."""
+        with self._lock:  # changes from now on schedule another commit
+            self._is_scheduled = False
         if not self._queue.empty():
             self._commit(self._journal, self._gather()[0])
             with self._lock:
                 if not self._queue.empty():
-                    self._ask_for_turn()
+                    self._schedule_commit()
 
-    def _end_turns(self) -> None:
+    def _commit_rest(self) -> None:
         while not self._queue.empty():
             self._commit(self._journal, self._gather()[0])
         self._journal.close()
@@ -129,23 +129,23 @@ class Recorder:
         return journal
 
     def close(self) -> None:
-        """Write what was submitted, then end."""
+        """Commit what was submitted, then end."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            if self._turns is None:
+            if self._executor is None:
                 self._queue.put(None)
-        if self._turns is None:
+        if self._executor is None:
             self._thread.join()
         else:
-            self._turns.submit(self._end_turns).result()
-            self._turns.shutdown()
+            self._executor.submit(self._commit_rest).result()
+            self._executor.shutdown()
 
     def _run(self) -> None:
         try:
             journal = self._open()
-        except Exception as error:  # start() raises it where it can be seen
+        except Exception as error:  # start() raises it
             self._opened.set_exception(error)
             return
         self._opened.set_result(None)
@@ -157,7 +157,7 @@ class Recorder:
                     self._commit(journal, group)
 
     def _gather(self) -> tuple[list[_Entry[Any]], bool]:
-        """Wait for an entry, then take all there are; False once the last has come."""
+        """Wait for an entry, and return all there are; with False after the last entry."""
         group: list[_Entry[Any]] = []
         entry = self._queue.get()
         while entry is not None:
@@ -174,7 +174,7 @@ class Recorder:
         try:
             with journal.transaction():
                 results = [entry.operation(journal) for entry in group]
-        except Exception as error:  # whatever it is belongs to a caller; the thread goes on
+        except Exception as error:  # any error belongs to a caller; the thread goes on
             self._commit_alone(journal, group, error)
             return
         self._on_commit()
@@ -182,7 +182,7 @@ class Recorder:
             entry.settle(result)
 
     def _commit_alone(self, journal: Journal, group: list[_Entry[Any]], error: Exception) -> None:
-        """Give the failure of a group to the one that caused it."""
+        """Commit each entry of a failed group by itself, so that only the cause fails."""
         if len(group) == 1:
             _log.debug("a transaction was rolled back: %s", error)
             group[0].fail(error)

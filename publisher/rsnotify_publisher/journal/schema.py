@@ -11,15 +11,15 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
 
 VERSION = 5
-#: Bytes. Changes of a large set lie far from each other, so that each takes a page with it, to
-#: the WAL and home; a page holds some ten resources.
+#: Bytes. Changes of a large set lie far from each other, so that each writes a page of its own,
+#: twice; a page holds some ten resources.
 PAGE_SIZE = 2048
 _VOLUMES = """
-CREATE TABLE volumes (             -- finished documents, see `Volume`
+CREATE TABLE volumes (             -- see `FinishedDocument`
     kind TEXT NOT NULL,
     begins INTEGER NOT NULL,
     ends INTEGER NOT NULL,
-    archived INTEGER NOT NULL,     -- whether it stands in the archive of its kind
+    archived INTEGER NOT NULL,     -- whether it is in the archive of its kind
     entries INTEGER NOT NULL,
     size INTEGER NOT NULL,
     files TEXT NOT NULL,           -- a JSON array of names
@@ -28,7 +28,7 @@ CREATE TABLE volumes (             -- finished documents, see `Volume`
 CREATE TABLE discarded (file TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
 """
 _NOTICES = """
-CREATE TABLE notices (             -- what is told of documents: the first row is where they begin
+CREATE TABLE notices (             -- notices of documents: the first row is where they begin
     at INTEGER PRIMARY KEY,
     entry BLOB NOT NULL
 );
@@ -37,12 +37,12 @@ CREATE TABLE versions (document TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT
 """
 TABLES = f"""
 CREATE TABLE state (
-    base_url TEXT NOT NULL,        -- below which the documents stand
+    base_url TEXT NOT NULL,        -- the URL below which documents are served
     last_change INTEGER NOT NULL,  -- datetime of the last change; at first, of the baseline
     promised INTEGER NOT NULL,     -- no later change gets a datetime at or before this
     pruned INTEGER NOT NULL,       -- datetime of the last change no longer in `changes`
     closed INTEGER NOT NULL,       -- where the open Change List begins
-    tracked INTEGER NOT NULL,      -- whether `resources` is kept; else the Source gives the set
+    tracked INTEGER NOT NULL,      -- whether `resources` is kept; else the Source returns the set
     sum TEXT                       -- over `resources`, see `SetSum`; NULL if not tracked
 );
 CREATE TABLE changes (at INTEGER PRIMARY KEY, entry BLOB NOT NULL);
@@ -59,10 +59,10 @@ CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
 
 
 def migrate(database: sqlite3.Connection, version: int) -> None:
-    """Bring a journal of an earlier version to this one; inside a transaction.
+    """Migrate a journal of an earlier version; inside a transaction.
 
-    Version 4 held the URI of a resource in its entry, too. It is passed over when it is read, and
-    left out by the next change of the resource. Pages stay as large as they are.
+    Version 4 held the URI of a resource in its entry, too. It is ignored when it is read, and
+    left out by the next change of the resource. The page size is not changed.
     """
     if version < 2:
         _add_volumes(database)
@@ -74,7 +74,7 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
 
 
 def begin_notices(database: sqlite3.Connection) -> None:
-    """Let notices begin where the journal stands; inside a transaction."""
+    """Begin the notices where the journal ends; inside a transaction."""
     database.execute("INSERT INTO notices SELECT max(last_change, promised), '' FROM state")
 
 

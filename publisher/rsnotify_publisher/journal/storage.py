@@ -1,4 +1,4 @@
-"""The file under the journal: its tables, its transactions, its errors."""
+"""The database of the journal: connections, transactions, errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rsnotify.format.digest import SetDigest, SetSum
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_publisher.journal import schema
 
-#: MiB of a journal that its writer keeps at hand.
+#: MiB of cache for the connection that writes.
 USUAL_MEMORY = 64.0
 
 
@@ -26,8 +26,8 @@ def system_clock() -> int:
     return time.time_ns() // 1000
 
 
-class State(Struct, frozen=True):
-    """Where the journal stands; see the columns of its table."""
+class JournalState(Struct, frozen=True):
+    """Where the journal ends; see the columns of its table."""
 
     last_change: int
     promised: int
@@ -38,7 +38,7 @@ class State(Struct, frozen=True):
 
     @property
     def digest(self) -> SetDigest | None:
-        """What can be said of the set as of the last change, if something can."""
+        """Count and digest of the set as of the last change, if the set is tracked."""
         return None if self.sum is None else SetSum.parse(self.sum).digest()
 
     @property
@@ -47,13 +47,13 @@ class State(Struct, frozen=True):
         return max(self.last_change, self.promised)
 
 
-class Storage:
+class JournalConnection:
     """One connection to the file, for one thread at a time.
 
     Args:
-        path: The file; it and its folder are made if they are not there.
-        base_url: The base URL of the Source, which the journal remembers and insists on.
-        clock: Tells the time in microseconds since 1970.
+        path: The file; it and its folder are created if they are missing.
+        base_url: The base URL of the Source, which must be that of the journal.
+        clock: Returns the time in microseconds since 1970.
 
     Raises:
         StorageError: The file cannot be used.
@@ -68,7 +68,7 @@ class Storage:
         check_role(path)
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # What does its work in turns may be in another thread each time.
+            # A recorder of several journals may use another thread for each transaction.
             self._db = sqlite3.connect(
                 path, isolation_level=None, timeout=30, check_same_thread=False
             )
@@ -117,15 +117,15 @@ class Storage:
         self._db.execute("COMMIT")
 
     def expect_writes(self, memory: float = USUAL_MEMORY) -> None:
-        """Prepare for many transactions; otherwise a large set makes each change dearer.
+        """Prepare for many transactions; otherwise a large set makes each change slower.
 
-        What a change touches lies scattered over the file, so it pays to keep 64 MB of it at
-        hand. It is brought home from the WAL after 32 MB instead of 2; where the file is large,
-        after up to 128 MB, since of what is written home most time goes into the many places.
-        Until the WAL has that size for the first time, a flush has its new length to write, too.
+        The pages of a change are scattered over the file, so a cache of 64 MB pays off. The WAL is
+        checkpointed after 32 MB instead of 2; if the file is large, after up to 128 MB, since a
+        checkpoint spends most of its time on seeking. Until the WAL has that size for the first
+        time, each flush also writes its new length.
 
         Args:
-            memory: How much is kept at hand, in MiB; less than usual where there are many sets.
+            memory: The cache in MiB; smaller if there are many sets.
         """
         self._db.execute(f"PRAGMA cache_size={-round(memory * 1024)}")
         size, pages = (
@@ -136,7 +136,6 @@ class Storage:
         self._db.execute(f"PRAGMA wal_autocheckpoint={round(after)}")
 
     def close(self) -> None:
-        """End the connection."""
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -147,7 +146,7 @@ class Storage:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write: all of it durable at the end, or nothing if an exception passes through."""
+        """Commit all writes at the end, or none if an exception is raised."""
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -159,8 +158,8 @@ class Storage:
                 raise
 
     @contextmanager
-    def snapshot(self) -> Iterator[State]:
-        """Read: everything inside sees the journal as it was at the start."""
+    def snapshot(self) -> Iterator[JournalState]:
+        """Read the journal as it was at the start of the context."""
         with self._translated():
             self._db.execute("BEGIN")
             try:
@@ -175,7 +174,6 @@ class Storage:
         except (sqlite3.Error, OSError) as error:
             raise StorageError(f"{self._path}: {error}") from error
 
-    def state(self) -> State:
-        """Tell where the journal stands."""
+    def state(self) -> JournalState:
         query = "SELECT last_change, promised, pruned, closed, tracked, sum FROM state"
-        return State(*self._db.execute(query).fetchone())
+        return JournalState(*self._db.execute(query).fetchone())

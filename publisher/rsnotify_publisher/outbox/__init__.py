@@ -1,15 +1,15 @@
 """A transactional outbox: a change is recorded in the transaction that makes it.
 
-`Outbox` writes a line for each change into a table of the Source's own database, in the Source's
-own transaction: both become durable, or neither does. A `Forwarder` takes the lines out of it, by
-way of a queue, and records them in a `Publisher`.
+`Outbox` writes a row for each change into a table of the Source's own database, in the Source's
+own transaction: both become durable, or neither does. A `Forwarder` reads the rows through an
+`OutboxQueue`, records them in a `Publisher`, and deletes them.
 
-Nothing remembers how far one has read. What is forwarded is deleted, and what is committed later
-is found then, whatever its number: so a transaction that takes long is never passed over.
+There is no cursor. A row is found once it is committed, whatever its number, so that the changes
+of a long transaction are never skipped.
 """
 
 from rsnotify_publisher.outbox.forwarder import Forwarder
 from rsnotify_publisher.outbox.outbox import Outbox
-from rsnotify_publisher.outbox.queue import Queue, Waiting
+from rsnotify_publisher.outbox.queue import OutboxLine, OutboxQueue
 
-__all__ = ["Forwarder", "Outbox", "Queue", "Waiting"]
+__all__ = ["Forwarder", "Outbox", "OutboxLine", "OutboxQueue"]

@@ -15,9 +15,9 @@ from rsnotify.errors import ConfigurationError, RsnotifyError, StorageError
 from rsnotify.format.model import Resource
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.changes import check_change
-from rsnotify_publisher.outbox.queue import Queue, Waiting
+from rsnotify_publisher.outbox.queue import OutboxLine, OutboxQueue
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.running import Running
+from rsnotify_publisher.startable import Startable
 
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
@@ -27,13 +27,13 @@ BATCH = 1_000
 _PATIENCE = 60.0
 
 
-class Forwarder(Running):
+class Forwarder(Startable):
     """Records the changes of an outbox, from `start` until `close`.
 
-    Several processes may run one for the same outbox and the same state folder. One forwards at
-    a time, and another takes over when it ends, however it ends. If a process dies after it has
-    recorded changes and before it has deleted them, they are recorded once more, which changes
-    nothing for Destinations.
+    Several processes may run a forwarder for the same outbox and the same state folder. One
+    forwards at a time, and another takes over when it ends, however it ends. If a process dies
+    after it has recorded changes and before it has deleted them, they are recorded once more,
+    which changes nothing for Destinations.
 
     A batch is read, recorded and deleted under `outbox.lock` in the state folder. The locks of the
     database are not enough: they end with the session, which the server may close while the
@@ -51,11 +51,11 @@ class Forwarder(Running):
         poll: Seconds between two reads of the outbox while the database sends no notification.
     """
 
-    def __init__(self, publisher: Publisher, queue: Queue, *, poll: float = 1.0) -> None:
+    def __init__(self, publisher: Publisher, queue: OutboxQueue, *, poll: float = 1.0) -> None:
         self._publisher = publisher
         self._queue = queue
         self._poll = poll
-        # Not in the thread that makes it, but in that of `start`.
+        # It is made in one thread and used in that of `start`.
         self._lock = FileLock(publisher.source.folder / "outbox.lock", thread_local=False)
         self._waiting_since: float | None = None
         self._stopping = threading.Event()
@@ -81,7 +81,7 @@ class Forwarder(Running):
     def forward(self) -> int:
         """Forward what is in the outbox now, and return the number of changes.
 
-        For a program that calls this now and then, instead of `start`. It returns 0 if another
+        For a program that calls this at intervals, instead of `start`. It returns 0 if another
         process is forwarding.
 
         Raises:
@@ -104,7 +104,7 @@ class Forwarder(Running):
                 if self._forward_batch() < BATCH:
                     self._queue.wait(self._poll)
                 failures = 0
-            except Exception as error:  # whatever it is, changes go on being made
+            except Exception as error:  # after any error, more changes will come
                 level = logging.INFO if failures else logging.ERROR
                 unexpected = not isinstance(error, RsnotifyError)
                 _log.log(level, "changes wait in the outbox: %s", error, exc_info=unexpected)
@@ -125,7 +125,7 @@ class Forwarder(Running):
             raise StorageError(f"{self._lock.lock_file}: {error.strerror}") from error
         self._waiting_since = None
         try:
-            return self._queue.forward(BATCH, self._take)
+            return self._queue.forward(BATCH, self._record)
         finally:
             self._lock.release()
 
@@ -140,16 +140,16 @@ class Forwarder(Running):
                 *(self._lock.lock_file, _PATIENCE),
             )
 
-    def _take(self, waiting: Sequence[Waiting]) -> Mapping[int, str]:
+    def _record(self, lines: Sequence[OutboxLine]) -> Mapping[int, str]:
         """Record changes durably; return the reason for each that cannot be recorded."""
         changes: list[Resource] = []
         refused: dict[int, str] = {}
-        for one in waiting:
+        for line in lines:
             try:
-                changes.append(check_change(self._decode(one.entry)))
+                changes.append(check_change(self._decode(line.entry)))
             except (DecodeError, ConfigurationError) as error:
-                refused[one.number] = str(error)
-                _log.error("line %d of the outbox cannot be published: %r", one.number, str(error))
+                refused[line.number] = str(error)
+                _log.error("line %d of the outbox cannot be published: %r", line.number, str(error))
         if changes:
             self._publisher.record(changes)
         return refused

@@ -1,4 +1,4 @@
-"""The queue in PostgreSQL: woken by NOTIFY, so that a change waits for nothing.
+"""The queue of an outbox in PostgreSQL, woken by NOTIFY.
 
 It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
 """
@@ -15,7 +15,7 @@ import psycopg
 
 from rsnotify.errors import StorageError
 from rsnotify_publisher.outbox.outbox import LOCK, Outbox
-from rsnotify_publisher.outbox.queue import Take, Waiting
+from rsnotify_publisher.outbox.queue import OutboxLine, RecordLines
 
 _WAITING = "SELECT id, entry FROM {table} WHERE refused IS NULL ORDER BY id LIMIT %s"
 _REFUSE = "UPDATE {table} SET refused = %s WHERE id = %s"
@@ -23,12 +23,12 @@ _DELETE = "DELETE FROM {table} WHERE id = ANY(%s)"
 
 
 class PostgreSQLQueue:
-    """Takes what was recorded by an `Outbox`, or by any other that writes into its table.
+    """Reads what an `Outbox`, or any other program, writes into the table.
 
     Args:
-        conninfo: How to connect, as libpq has it: a URL, or `host=… dbname=…`. What it leaves
-            out comes from the environment (PGHOST, PGPASSWORD, …).
-        outbox: Tells the table; it is made where it is missing.
+        conninfo: How libpq connects: a URL, or `host=… dbname=…`. Missing parameters come from
+            the environment (PGHOST, PGPASSWORD, …).
+        outbox: With the name of the table, which is created if it is missing.
     """
 
     def __init__(self, conninfo: str = "", outbox: Outbox | None = None) -> None:
@@ -39,8 +39,8 @@ class PostgreSQLQueue:
         self._ends: tuple[socket.socket, socket.socket] | None = None
         self._interrupted = threading.Event()
 
-    def forward(self, limit: int, take: Take) -> int:
-        """Hand over what was committed, then delete it, as `Queue.forward`."""
+    def forward(self, limit: int, record: RecordLines) -> int:
+        """Record what was committed, then delete it; see `OutboxQueue.forward`."""
         with self._translated():
             connection = self._connected()
             with connection.transaction():
@@ -48,20 +48,20 @@ class PostgreSQLQueue:
                     return 0
                 found = connection.execute(self._sql(_WAITING), (limit,)).fetchall()
                 if found:
-                    self._hand_over(connection, [Waiting(*row) for row in found], take)
+                    self._record(connection, [OutboxLine(*row) for row in found], record)
             return len(found)
 
-    def _hand_over(
-        self, connection: psycopg.Connection, waiting: list[Waiting], take: Take
+    def _record(
+        self, connection: psycopg.Connection, lines: list[OutboxLine], record: RecordLines
     ) -> None:
-        refused = take(waiting)
+        refused = record(lines)
         for number, reason in refused.items():
             connection.execute(self._sql(_REFUSE), (reason, number))
-        done = [one.number for one in waiting if one.number not in refused]
+        done = [line.number for line in lines if line.number not in refused]
         connection.execute(self._sql(_DELETE), (done,))
 
     def wait(self, seconds: float) -> None:
-        """Wait for a NOTIFY, as `Queue.wait`."""
+        """Wait for a NOTIFY; see `OutboxQueue.wait`."""
         with self._translated():
             self._connected()
             assert self._listener is not None
@@ -77,14 +77,14 @@ class PostgreSQLQueue:
         """Let `wait` return from now on, until `close`."""
         self._interrupted.set()
         if self._ends is not None:
-            with suppress(OSError):  # it was closed this moment
+            with suppress(OSError):  # the socket was closed this moment
                 self._ends[1].send(b".")
 
     def close(self) -> None:
         """Disconnect."""
-        for one in (self._connection, self._listener, *(self._ends or ())):
-            if one is not None:
-                one.close()
+        for resource in (self._connection, self._listener, *(self._ends or ())):
+            if resource is not None:
+                resource.close()
         self._connection = self._listener = self._ends = None
         self._interrupted.clear()
 
@@ -93,16 +93,16 @@ class PostgreSQLQueue:
             self._ends = self._ends or socket.socketpair()
             connection = psycopg.connect(self._conninfo, autocommit=True)
             self._connection = connection
-            self._make(connection)
-            # Before the table is read for the first time, so that nothing falls in between.
+            self._create_table(connection)
+            # Before the table is first read, so that no change is missed in between.
             self._listener = psycopg.connect(self._conninfo, autocommit=True)
             self._listener.execute(self._sql("LISTEN {table}"))
         return self._connection
 
-    def _make(self, connection: psycopg.Connection) -> None:
-        """Make the table, but touch none that is there: that would wait for all transactions."""
+    def _create_table(self, connection: psycopg.Connection) -> None:
+        """Create the table if it is missing: DDL on a table waits for all transactions."""
         with connection.transaction():
-            # Two that make it at once would fail.
+            # Two processes that create it at once would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('rsnotify', 0))")
             found = connection.execute("SELECT to_regclass(%s)", (self._outbox.table,)).fetchone()
             if found == (None,):

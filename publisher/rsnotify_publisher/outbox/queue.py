@@ -1,4 +1,4 @@
-"""What a forwarder asks of the database in which an outbox stands."""
+"""The interface between a forwarder and the database of an outbox."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 
-class Waiting(Struct, frozen=True):
+class OutboxLine(Struct, frozen=True):
     """A line of the outbox.
 
     Args:
@@ -20,40 +20,40 @@ class Waiting(Struct, frozen=True):
     entry: str
 
 
-#: Is given lines, makes the changes in them durable, and returns why some cannot be, by number.
-Take = Callable[[Sequence[Waiting]], Mapping[int, str]]
+#: Records the changes in some lines durably; returns the reasons for those refused, by number.
+RecordLines = Callable[[Sequence[OutboxLine]], Mapping[int, str]]
 
 
-class Queue(Protocol):
-    """Gives what waits in an outbox; used by one thread, but for `interrupt`."""
+class OutboxQueue(Protocol):
+    """Reads an outbox; used by one thread, except for `interrupt`."""
 
-    def forward(self, limit: int, take: Take) -> int:
-        """Hand over what was committed, then delete it, as one transaction.
+    def forward(self, limit: int, record: RecordLines) -> int:
+        """Record what was committed, then delete it, in one transaction.
 
-        Only one at a time does so, or changes of one resource could change places. If `take`
-        raises, or the process dies, everything stays where it is.
+        Only one process at a time may do so, or changes of one resource could change places. If
+        `record` raises, or the process dies, nothing is deleted.
 
         Args:
-            limit: How many lines at most.
-            take: What they are handed to. What it cannot use is kept, with the reason, and
-                is not handed over again.
+            limit: Largest number of lines.
+            record: Records the lines. Refused lines are kept, with the reason, and are not
+                passed to it again.
 
         Returns:
-            How many there were; 0 if another process is at it.
+            The number of lines; 0 if another process is forwarding.
 
         Raises:
             StorageError: The database cannot be read or written.
         """
 
     def wait(self, seconds: float) -> None:
-        """Wait until there may be something new, or until interrupted, but not longer.
+        """Wait until there may be new lines, until interrupted, or until the time is over.
 
         Raises:
-            StorageError: The database is away.
+            StorageError: The database is not available.
         """
 
     def interrupt(self) -> None:
-        """Let `wait` return from now on, until `close`; called in any thread."""
+        """Let `wait` return from now on, until `close`; may be called in any thread."""
 
     def close(self) -> None:
-        """Disconnect; what is called next connects again."""
+        """Disconnect; the next call connects again."""

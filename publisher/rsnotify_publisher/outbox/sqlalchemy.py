@@ -1,4 +1,4 @@
-"""The outbox for SQLAlchemy: a table of the Source's own metadata, in any database it reaches.
+"""The outbox for SQLAlchemy: a table in the Source's own metadata, in any database.
 
 It needs SQLAlchemy 2: `pip install "rsnotify[sqlalchemy]"`. Tested with PostgreSQL and SQLite.
 """
@@ -31,15 +31,15 @@ from sqlalchemy.orm import Session
 
 from rsnotify.errors import StorageError
 from rsnotify_publisher.outbox.outbox import LOCK, WAKE_FUNCTION, WAKE_TRIGGER
-from rsnotify_publisher.outbox.queue import Take, Waiting
-from rsnotify_publisher.outbox.recording import TABLE, Recording, check_table, in_no_transaction
+from rsnotify_publisher.outbox.queue import OutboxLine, RecordLines
+from rsnotify_publisher.outbox.recorder import TABLE, OutboxRecorder, check_table, in_no_transaction
 
 
-class SQLAlchemyOutbox(Recording[Session | Connection, AsyncSession | AsyncConnection]):
-    """Writes by a `Session` or `Connection`, or their twins in asyncio.
+class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | AsyncConnection]):
+    """Writes by a `Session` or `Connection`, or their counterparts for asyncio.
 
     Args:
-        metadata: Gets the table, so that `create_all` and migrations know it.
+        metadata: The table is added to it, so that `create_all` and migrations know it.
         table: Its name.
 
     Raises:
@@ -47,7 +47,7 @@ class SQLAlchemyOutbox(Recording[Session | Connection, AsyncSession | AsyncConne
     """
 
     def __init__(self, metadata: MetaData, table: str = TABLE) -> None:
-        # SQLite numbers rows by itself only where the type is INTEGER.
+        # SQLite numbers rows only if the type is INTEGER.
         number = BigInteger().with_variant(Integer(), "sqlite")
         self.table = Table(
             check_table(table),
@@ -63,7 +63,7 @@ class SQLAlchemyOutbox(Recording[Session | Connection, AsyncSession | AsyncConne
 
     def _write(self, connection: Session | Connection, entries: list[str]) -> None:
         if isinstance(connection, Session):
-            connection.flush()  # the data is written first, see `Recording`
+            connection.flush()  # the data is written first, see `OutboxRecorder`
             connection = connection.connection()
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             raise in_no_transaction()
@@ -75,15 +75,14 @@ class SQLAlchemyOutbox(Recording[Session | Connection, AsyncSession | AsyncConne
 
 
 class SQLAlchemyQueue:
-    """Takes what was recorded by a `SQLAlchemyOutbox`.
+    """Reads what a `SQLAlchemyOutbox` has recorded, by polling.
 
-    It looks every so often. Where the database is PostgreSQL and psycopg is at hand,
-    `PostgreSQLQueue` is told at once, and does as well.
+    With PostgreSQL and psycopg, `PostgreSQLQueue` can be used instead, which is notified at once.
 
     Args:
         engine: Connects to the database.
-        outbox: Tells the table; it is made where it is missing.
-        poll: Seconds between two looks.
+        outbox: With the table, which is created if it is missing.
+        poll: Seconds between two polls.
     """
 
     def __init__(self, engine: Engine, outbox: SQLAlchemyOutbox, *, poll: float = 0.1) -> None:
@@ -91,27 +90,27 @@ class SQLAlchemyQueue:
         self._table = outbox.table
         self._poll = poll
         self._interrupted = threading.Event()
-        self._made = False
+        self._created = False
 
-    def forward(self, limit: int, take: Take) -> int:
-        """Hand over what was committed, then delete it, as `Queue.forward`."""
+    def forward(self, limit: int, record: RecordLines) -> int:
+        """Record what was committed, then delete it; see `OutboxQueue.forward`."""
         try:
-            if not self._made:
+            if not self._created:
                 self._table.create(self._engine, checkfirst=True)
-                self._made = True
+                self._created = True
             with self._engine.begin() as connection:
-                return self._forward(connection, limit, take) if self._lock(connection) else 0
+                return self._forward(connection, limit, record) if self._lock(connection) else 0
         except SQLAlchemyError as error:
-            cause = getattr(error, "orig", None) or error  # which shows no statement and no data
+            cause = getattr(error, "orig", None) or error  # without the statement and its data
             raise StorageError(f"the outbox {self._table.name}: {str(cause).strip()}") from error
 
     def _lock(self, connection: Connection) -> bool:
         if connection.dialect.name != "postgresql":
-            return True  # the rows themselves are locked, or the whole file
+            return True  # other databases lock the rows, or the whole file
         lock = text(LOCK.format(table=self._table.name))
         return bool(connection.execute(lock).scalar_one())
 
-    def _forward(self, connection: Connection, limit: int, take: Take) -> int:
+    def _forward(self, connection: Connection, limit: int, record: RecordLines) -> int:
         table = self._table
         query = (
             select(table.c.id, table.c.entry)
@@ -120,17 +119,17 @@ class SQLAlchemyQueue:
             .limit(limit)
             .with_for_update()
         )
-        found = [Waiting(row[0], row[1]) for row in connection.execute(query)]
-        refused = take(found) if found else {}
+        found = [OutboxLine(row[0], row[1]) for row in connection.execute(query)]
+        refused = record(found) if found else {}
         for number, reason in refused.items():
             connection.execute(update(table).where(table.c.id == number).values(refused=reason))
-        done = [{"number": one.number} for one in found if one.number not in refused]
+        done = [{"number": line.number} for line in found if line.number not in refused]
         if done:
             connection.execute(delete(table).where(table.c.id == bindparam("number")), done)
         return len(found)
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is time to look again."""
+        """Wait until the next poll."""
         self._interrupted.wait(min(seconds, self._poll))
 
     def interrupt(self) -> None:
@@ -138,5 +137,5 @@ class SQLAlchemyQueue:
         self._interrupted.set()
 
     def close(self) -> None:
-        """Leave the engine as it is: it is the caller's, and replaces broken connections."""
+        """Reset `interrupt`; the engine belongs to the caller, and replaces broken connections."""
         self._interrupted.clear()

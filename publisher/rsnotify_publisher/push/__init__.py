@@ -1,1 +1,1 @@
-"""From the journal to the hubs: what each is sent next, and how."""
+"""Pushes changes from the journal to the hubs."""

@@ -1,4 +1,4 @@
-"""Fragments: changes in, Change Notifications out, each small enough to travel."""
+"""Writes changes as fragments: Change Notifications of a limited size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rsnotify.format.writer import Profile, closing, entry, opening
 from rsnotify_publisher.hashes import Digests
 
 
-class Fragment(Struct, frozen=True):
-    """What is sent: all changes after `from_`, through `until`.
+class OutgoingFragment(Struct, frozen=True):
+    """A fragment with all changes after `from_`, through `until`.
 
     Args:
         body: The document.
-        is_heartbeat: Whether there are none.
+        is_heartbeat: Whether it has no changes.
     """
 
     from_: Instant
@@ -32,11 +32,11 @@ class Fragment(Struct, frozen=True):
     is_heartbeat: bool = False
 
 
-class Fragments(Protocol):
-    """What a transport needs of a feed."""
+class FragmentSource(Protocol):
+    """The part of a feed that a transport uses."""
 
-    def fragments(self, through: Instant | None = None) -> AsyncGenerator[Fragment, None]:
-        """Yield what the hub lacks, then what is new, without end."""
+    def fragments(self, through: Instant | None = None) -> AsyncGenerator[OutgoingFragment, None]:
+        """Yield what the hub lacks, then new changes as they come, without end."""
 
     def accepted(self, until: Instant) -> None:
         """Note that the hub has everything through `until`."""
@@ -56,7 +56,7 @@ class FragmentWriter:
         max_entries: Changes in one fragment.
         max_bytes: Bytes in one fragment, unless a single change is larger.
         profile: How changes are written.
-        capability: What the fragments are.
+        capability: Of the fragments.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class FragmentWriter:
         changes: Sequence[Resource],
         contents: Mapping[str, bytes],
         digest: SetDigest | None = None,
-    ) -> Iterator[Fragment]:
+    ) -> Iterator[OutgoingFragment]:
         """Write consecutive fragments.
 
         Args:
             from_: The datetime of the last change before these.
             changes: Changes in order, each with its datetime.
-            contents: What the resources hold now, by URI, for those that may travel inline.
-            digest: What can be said of the set as of the last change, if that is to be told.
+            contents: The current contents, by URI, of resources that may be sent inline.
+            digest: Of the set as of the last change, if it is to be sent.
         """
         last = {change.uri: number for number, change in enumerate(changes)}
         entries: list[bytes] = []
@@ -107,8 +107,8 @@ class FragmentWriter:
 
     def heartbeat(
         self, from_: Instant, until: Instant, digest: SetDigest | None = None
-    ) -> Fragment:
-        """Write that nothing happened since `from_`, through `until`."""
+    ) -> OutgoingFragment:
+        """Write a fragment without changes."""
         return self._fragment(from_, until, [], digest)
 
     def _fits(self, entries: int, size: int) -> bool:
@@ -120,7 +120,7 @@ class FragmentWriter:
         until: Instant,
         entries: list[bytes],
         digest: SetDigest | None = None,
-    ) -> Fragment:
+    ) -> OutgoingFragment:
         head = Document(
             self._capability,
             from_=from_,
@@ -129,11 +129,11 @@ class FragmentWriter:
             attributes=digest.attributes if digest is not None else (),
         )
         body = b"".join([opening(head), *entries, closing(head)])
-        return Fragment(from_, until, body, is_heartbeat=not entries)
+        return OutgoingFragment(from_, until, body, is_heartbeat=not entries)
 
 
 def may_be_inline(change: Resource) -> bool:
-    """Whether it is worth asking for the content: small, and known by a hash."""
+    """Return whether the content may be sent inline: it is small, and has a hash."""
     return (
         change.change != "deleted"
         and change.hash is not None
@@ -142,9 +142,9 @@ def may_be_inline(change: Resource) -> bool:
 
 
 def with_content(change: Resource, content: bytes | None) -> Resource:
-    """Return the change with its content inline, if that is what the change speaks of.
+    """Return the change with its content inline, if the content has the hash of the change.
 
-    The content may have changed again since; then its hash differs, and it is left out.
+    The content may have changed again since; then it is left out.
     """
     if content is None or len(content) > INLINE_LIMIT or not _matches(change.hash, content):
         return change

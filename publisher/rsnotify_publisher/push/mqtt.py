@@ -1,7 +1,7 @@
-"""Fragments to an MQTT broker, with a hub behind it or none (docs/mqtt.md).
+"""Publishes fragments at an MQTT broker, with or without a hub behind it (docs/mqtt.md).
 
-A broker does not say how far it has come, so the Source's own note counts: what the broker has
-acknowledged, in the order in which it was sent.
+A broker does not report its cursor, so the Source's own counts: what the broker has acknowledged,
+in the order in which it was sent.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from contextlib import aclosing
 
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
-from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
-from rsnotify_publisher.push.fragments import Fragment, Fragments
-from rsnotify_publisher.push.hubs import Hub
+from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.push.fragments import FragmentSource, OutgoingFragment
 
 _log = logging.getLogger("rsnotify.publisher")
 
 _XML = "application/xml"
-_Sent = asyncio.Queue[tuple[Fragment, asyncio.Future[None]]]
+_Sent = asyncio.Queue[tuple[OutgoingFragment, asyncio.Future[None]]]
 
 
-async def feed_by_mqtt(hub: Hub, topic: str, feed: Fragments) -> None:
+async def feed_by_mqtt(hub: Hub, topic: str, feed: FragmentSource) -> None:
     """Feed a broker until that fails.
 
     Args:
         hub: The broker.
         topic: The URI of the channel.
-        feed: What to send.
+        feed: The fragments to send.
 
     Raises:
         Unavailable: Always, in the end.
@@ -46,7 +46,7 @@ async def feed_by_mqtt(hub: Hub, topic: str, feed: Fragments) -> None:
 
 
 async def _send(
-    connection: BrokerConnection, name: str, channel: str, feed: Fragments, sent: _Sent
+    connection: BrokerConnection, name: str, channel: str, feed: FragmentSource, sent: _Sent
 ) -> None:
     async with aclosing(feed.fragments()) as fragments:
         async for fragment in fragments:
@@ -60,7 +60,7 @@ async def _send(
             sent.put_nowait((fragment, taken))
 
 
-async def _confirm(sent: _Sent, feed: Fragments) -> None:
+async def _confirm(sent: _Sent, feed: FragmentSource) -> None:
     while True:
         fragment, taken = await sent.get()
         try:
@@ -68,6 +68,6 @@ async def _confirm(sent: _Sent, feed: Fragments) -> None:
         except ConnectionRefused as error:
             if not error.too_large:
                 raise
-            # No later try can do better; Destinations see the gap and read the Change List.
+            # A retry cannot succeed; Destinations detect the gap and read the Change List.
             _log.warning("a fragment was left out: %s", error)
         feed.accepted(fragment.until)

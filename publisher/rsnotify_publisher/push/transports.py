@@ -1,4 +1,4 @@
-"""The ways to a hub: HTTP (`posting`), a WebSocket with many fragments in flight, MQTT.
+"""The transports to a hub: HTTP (`http_post`), a WebSocket with many fragments in flight, MQTT.
 
 Each function feeds a hub until something fails, and then raises `HubFailure`.
 """
@@ -16,30 +16,30 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify.runtime.mqtt.names import is_broker
+from rsnotify.runtime.mqtt.topics import is_broker_url
 from rsnotify_publisher.groups import first_cause
-from rsnotify_publisher.push.fragments import Fragment, Fragments
-from rsnotify_publisher.push.hubs import Hub, HubFailure
+from rsnotify_publisher.hubs import Hub, HubFailure
+from rsnotify_publisher.push.fragments import FragmentSource, OutgoingFragment
+from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, feed_by_post, remedy
 from rsnotify_publisher.push.mqtt import feed_by_mqtt
-from rsnotify_publisher.push.posting import ANSWER_WITHIN, feed_by_post, remedy
 
 _IN_FLIGHT = 256
 _NETWORK = (OSError, aiohttp.ClientError, WebSocketException)
 
 
-async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
-    """Feed a hub, in the way that its URI says, until that fails.
+async def feed_hub(hub: Hub, topic: str, feed: FragmentSource) -> None:
+    """Feed a hub, by the transport of its URI, until that fails.
 
     Args:
         hub: The hub.
         topic: The URI of the channel.
-        feed: What to send.
+        feed: The fragments to send.
 
     Raises:
         HubFailure: Always, in the end; of a broker, Unavailable.
     """
     feed_by = feed_by_post if hub.uri.startswith("http") else _feed_by_websocket
-    if is_broker(hub.uri):
+    if is_broker_url(hub.uri):
         feed_by = feed_by_mqtt
     try:
         await feed_by(hub, topic, feed)
@@ -58,7 +58,7 @@ async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
         raise cause from None
 
 
-async def _feed_by_websocket(hub: Hub, topic: str, feed: Fragments) -> None:
+async def _feed_by_websocket(hub: Hub, topic: str, feed: FragmentSource) -> None:
     # Compression would cost more time than it saves on a small fragment.
     websocket = await connect(
         hub.uri,
@@ -71,15 +71,15 @@ async def _feed_by_websocket(hub: Hub, topic: str, feed: Fragments) -> None:
         window = _Window(feed)
         through = await _begin(hub, websocket, topic)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_hear(hub, topic, websocket, window))
+            tasks.create_task(_receive(hub, topic, websocket, window))
             tasks.create_task(_send(websocket, feed, window, through))
     finally:
         await websocket.close()
 
 
 async def _begin(hub: Hub, websocket: ClientConnection, topic: str) -> Instant | None:
-    """Say what is going to be published, and hear what the hub has of it."""
-    async with asyncio.timeout(ANSWER_WITHIN):
+    """Announce the channel, and return through which instant the hub has it."""
+    async with asyncio.timeout(RESPONSE_TIMEOUT):
         await websocket.send(msgspec.json.encode({"type": "publish", "topic": topic}).decode())
         answer = _read_control(hub, topic, await websocket.recv())
     if answer.get("type") != "publishing":
@@ -88,7 +88,7 @@ async def _begin(hub: Hub, websocket: ClientConnection, topic: str) -> Instant |
 
 
 async def _send(
-    websocket: ClientConnection, feed: Fragments, window: _Window, through: Instant | None
+    websocket: ClientConnection, feed: FragmentSource, window: _Window, through: Instant | None
 ) -> None:
     async with aclosing(feed.fragments(through)) as fragments:
         async for fragment in fragments:
@@ -96,7 +96,7 @@ async def _send(
             await websocket.send(fragment.body.decode())
 
 
-async def _hear(hub: Hub, topic: str, websocket: ClientConnection, window: _Window) -> None:
+async def _receive(hub: Hub, topic: str, websocket: ClientConnection, window: _Window) -> None:
     async for message in websocket:
         answer = _read_control(hub, topic, message)
         if answer.get("type") == "accepted":
@@ -107,21 +107,21 @@ async def _hear(hub: Hub, topic: str, websocket: ClientConnection, window: _Wind
 
 
 class _Window:
-    """The fragments on their way, at most `_IN_FLIGHT`; `accepted` is cumulative."""
+    """The fragments in flight, at most `_IN_FLIGHT`; `accepted` is cumulative."""
 
-    def __init__(self, feed: Fragments) -> None:
+    def __init__(self, feed: FragmentSource) -> None:
         self._feed = feed
-        self._room = asyncio.Semaphore(_IN_FLIGHT)
+        self._free = asyncio.Semaphore(_IN_FLIGHT)
         self._waiting: deque[Instant] = deque()
 
-    async def enter(self, fragment: Fragment) -> None:
-        await self._room.acquire()
+    async def enter(self, fragment: OutgoingFragment) -> None:
+        await self._free.acquire()
         self._waiting.append(fragment.until)
 
     def accepted(self, until: Instant) -> None:
         while self._waiting and self._waiting[0] <= until:
             self._feed.accepted(self._waiting.popleft())
-            self._room.release()
+            self._free.release()
 
 
 def _read_control(hub: Hub, topic: str, message: str | bytes) -> dict[str, Any]:
@@ -130,9 +130,9 @@ def _read_control(hub: Hub, topic: str, message: str | bytes) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         raise HubFailure(hub.uri, f"it sent no control frame: {error}") from None
     if answer.get("type") == "error":
-        mend = remedy(hub, topic, 403) if answer.get("code") == "forbidden" else None
-        said = f"it said {answer.get('code')}: {answer.get('message')}"
-        raise HubFailure(hub.uri, said, remedy=mend)
+        action = remedy(hub, topic, 403) if answer.get("code") == "forbidden" else None
+        reason = f"it answered {answer.get('code')}: {answer.get('message')}"
+        raise HubFailure(hub.uri, reason, remedy=action)
     return answer
 
 

@@ -1,4 +1,4 @@
-"""The documents over HTTP."""
+"""Serves the documents over HTTP."""
 
 from rsnotify_publisher.web.application import LIVE, application, path_of, robots, routes
 

@@ -1,7 +1,7 @@
-"""The documents over HTTP, as an aiohttp application or as routes for one.
+"""Serves the documents over HTTP, as an aiohttp application or as routes for one.
 
-Files are served as they are, but the open Change List and the channel come fresh from the
-journal: an answer shows every change that was durable when the request arrived.
+Files are served as they are, but the open Change List and the channel are made from the journal:
+a response has every change that was durable when the request arrived.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Rel
 from rsnotify.format.writer import write_document
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import robots_lines
-from rsnotify_publisher.documents import (
+from rsnotify_publisher.documents.open_change_list import OpenChangeList
+from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import (
     CHANGE_LIST,
     CHANGE_MEMORY,
     CHANNEL,
@@ -33,13 +36,15 @@ from rsnotify_publisher.documents import (
     OPEN_PART,
     PARTS,
 )
-from rsnotify_publisher.library.openlist import OpenList
-from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.source import Source
-from rsnotify_publisher.web.answers import Held, answer, hold_chunks, hold_file
-from rsnotify_publisher.web.memory import USUAL_LIMIT, ChangeMemory, Forgotten
+from rsnotify_publisher.web.change_memory import USUAL_LIMIT, ChangesForgotten, SourceChangeMemory
+from rsnotify_publisher.web.responses import (
+    Representation,
+    file_representation,
+    memory_representation,
+    respond,
+)
 
-#: What may change has to be asked for again; an answer of 304 costs little.
+#: Clients revalidate what may change; a 304 costs little.
 LIVE: dict[str, str] = {hdrs.CACHE_CONTROL: "no-cache"}
 _CLOSED: dict[str, str] = {hdrs.CACHE_CONTROL: "public, max-age=31536000, immutable"}
 _XML: dict[str, str] = {hdrs.CONTENT_TYPE: "application/xml"}
@@ -49,7 +54,7 @@ _NAMED_FOR_INSTANTS = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
 
 
 def application(source: Publisher | SourceDescription) -> web.Application:
-    """Make an application that serves the documents, to run or to mount at the base URL.
+    """Return an application that serves the documents, to run or to mount at the base URL.
 
     It starts the Publisher, or those of all sets, with itself, and closes them.
     """
@@ -67,7 +72,7 @@ def application(source: Publisher | SourceDescription) -> web.Application:
 
 
 def routes(source: Publisher | SourceDescription, prefix: str = "/") -> list[web.RouteDef]:
-    """Make the routes of the documents, for an application of one's own.
+    """Return the routes of the documents, for an existing application.
 
     Args:
         source: Started by the caller.
@@ -87,18 +92,18 @@ def routes(source: Publisher | SourceDescription, prefix: str = "/") -> list[web
 
 
 def robots(source: Publisher | SourceDescription) -> Handler:
-    """Make the handler of a robots.txt that leads to every Resource List (core §6.3.4)."""
+    """Return the handler of a robots.txt that lists every Resource List (core §6.3.4)."""
     sets = [source] if isinstance(source, Publisher) else source.sets
     return _constant(robots_lines(sets).encode(), {hdrs.CONTENT_TYPE: "text/plain"})
 
 
 def path_of(source: Publisher | SourceDescription) -> str:
-    """Return the path of a base URL."""
+    """Return the path of the base URL of a Source."""
     base_url = source.source.base_url if isinstance(source, Publisher) else source.base_url
     return urlsplit(base_url).path
 
 
-def _routes_of_set(source: Source, prefix: str) -> dict[str, Handler]:
+def _routes_of_set(source: SourceContext, prefix: str) -> dict[str, Handler]:
     folder = source.documents_folder
     names = source.documents.files
     table = {prefix + name: _offered(folder / name, _XML | LIVE) for name in names}
@@ -117,20 +122,22 @@ def _routes_of_set(source: Source, prefix: str) -> dict[str, Handler]:
 
 
 def _offered(path: Path, headers: dict[str, str]) -> Handler:
-    """Serve a document that, if it is not there, was not written yet."""
+    """Serve a document; while it is not written yet, answer 503."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            return await answer(request, lambda: hold_file(path), headers, compressible=True)
+            return await respond(
+                request, lambda: file_representation(path), headers, compressible=True
+            )
         except web.HTTPNotFound:
-            # A client that begins beside its Source would give up if it were told 404.
+            # A client that starts at the same time as the Source would give up on a 404.
             raise web.HTTPServiceUnavailable(headers={hdrs.RETRY_AFTER: "1"}) from None
 
     return handle
 
 
 def _links(topic: str, hubs: tuple[str, ...]) -> dict[str, str]:
-    """Make the header by which a subscriber finds hub and topic (WebSub §4)."""
+    """Return the header by which a subscriber discovers hub and topic (WebSub §4)."""
     links = [(Rel.SELF, topic), *((Rel.HUB, hub) for hub in hubs)]
     return {hdrs.LINK: format_links(links)}
 
@@ -139,11 +146,11 @@ def _part(folder: Path) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         path = folder / PARTS / request.match_info["part"]
         lasting = _CLOSED if _NAMED_FOR_INSTANTS.search(path.name) else LIVE
-        # A `.xml.gz` is the XML document, compressed already: so every client can read it,
-        # those that cannot inflate among them, and a browser shows it.
-        return await answer(
+        # A `.xml.gz` is served as the XML document with a content coding, so that every client
+        # can read it, also one that cannot inflate, and a browser shows it.
+        return await respond(
             request,
-            lambda: hold_file(path, is_gzip=path.suffix == ".gz"),
+            lambda: file_representation(path, is_gzip=path.suffix == ".gz"),
             (_ZIP if path.suffix == ".zip" else _XML) | lasting,
             compressible=path.suffix == ".xml",
         )
@@ -155,8 +162,8 @@ def _constant(body: bytes, type_: dict[str, str] = _XML) -> Handler:
     made = time.time()
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        held = hold_chunks(_tag(body), made, [body])
-        return await answer(request, lambda: held, type_ | LIVE, compressible=True)
+        representation = memory_representation(_tag(body), made, [body])
+        return await respond(request, lambda: representation, type_ | LIVE, compressible=True)
 
     return handle
 
@@ -166,58 +173,60 @@ def _tag(body: bytes) -> str:
 
 
 class _FreshList:
-    """The open Change List, read on at every request."""
+    """The open Change List, updated from the journal at every request."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceContext) -> None:
         documents = source.documents
         self._channel_headers = _links(documents.topic, documents.hubs)
         self._open_journal = source.open_journal
-        self._list = OpenList(documents)
+        self._list = OpenChangeList(documents)
         self._lock = threading.Lock()
 
     async def change_list(self, request: web.Request) -> web.StreamResponse:
-        hold = self._hold(self._list.chunks)
-        return await answer(request, hold, _XML | LIVE, compressible=True)
+        load = self._loader(self._list.chunks)
+        return await respond(request, load, _XML | LIVE, compressible=True)
 
     async def open_part(self, request: web.Request) -> web.StreamResponse:
-        hold = self._hold(self._list.open_chunks)
-        return await answer(request, hold, _XML | LIVE, compressible=True)
+        load = self._loader(self._list.open_chunks)
+        return await respond(request, load, _XML | LIVE, compressible=True)
 
     async def channel(self, request: web.Request) -> web.StreamResponse:
         headers = _XML | LIVE | self._channel_headers
-        return await answer(request, self._hold(self._list.open_chunks), headers, compressible=True)
+        return await respond(
+            request, self._loader(self._list.open_chunks), headers, compressible=True
+        )
 
-    def _hold(self, chunks: Callable[[], list[bytes]]) -> Callable[[], Held]:
-        def hold() -> Held:
+    def _loader(self, chunks: Callable[[], list[bytes]]) -> Callable[[], Representation]:
+        def load() -> Representation:
             with self._lock:
                 with self._open_journal() as journal:
                     self._list.refresh(journal)
-                return hold_chunks(self._list.version, self._list.through / 1e6, chunks())
+                return memory_representation(self._list.version, self._list.through / 1e6, chunks())
 
-        return hold
+        return load
 
 
-def _change_memory(source: Source) -> Handler:
-    memory = ChangeMemory(source)
+def _change_memory(source: SourceContext) -> Handler:
+    memory = SourceChangeMemory(source)
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        since, limit = _question(request)
+        since, limit = _parse_query(request)
 
-        def hold() -> Held:
+        def load() -> Representation:
             page = memory.page(since, limit)
             body = source.documents.write(page)
-            return hold_chunks(_tag(body), _modified(page), [body])
+            return memory_representation(_tag(body), _modified(page), [body])
 
         try:
-            return await answer(request, hold, _XML | LIVE, compressible=True)
-        except Forgotten as error:
+            return await respond(request, load, _XML | LIVE, compressible=True)
+        except ChangesForgotten as error:
             raise web.HTTPGone(text=f"{error}\n") from None
 
     return handle
 
 
-def _question(request: web.Request) -> tuple[int | None, int]:
-    """Read since when a client asks, and for how many changes."""
+def _parse_query(request: web.Request) -> tuple[int | None, int]:
+    """Return the instant and the number of changes of a query."""
     since, limit = request.query.get("since"), request.query.get("limit", str(USUAL_LIMIT))
     if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
         raise web.HTTPBadRequest(text=f"limit: {limit!r} is not a whole number above 0\n")

@@ -1,7 +1,4 @@
-"""Deciding how a request is answered: conditions (RFC 9110 §13) and byte ranges (§14).
-
-Nothing is read or sent here: the representation's version comes in, the decision goes out.
-"""
+"""Decides how to respond to conditional requests (RFC 9110 §13) and ranges (§14), without I/O."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*", re.ASCII | re
 _GZIP = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([\d.]+)\s*)?", re.IGNORECASE)
 
 
-class Version(Struct, frozen=True):
-    """What conditions are about.
+class RepresentationVersion(Struct, frozen=True):
+    """The version of a representation, to which conditions refer.
 
     Args:
         tag: A strong entity tag, without quotes: other bytes have another one.
@@ -31,16 +28,16 @@ class Version(Struct, frozen=True):
     length: int | None
 
     def last_modified(self, now: float) -> int:
-        """Return the Last-Modified that is told now, in whole seconds.
+        """Return the Last-Modified to send, in whole seconds.
 
-        What was modified within this second may be modified again within it. It is told to
-        be a second older, so that no one who asks by date takes the first for the second.
+        A representation that was modified within this second may be modified again within it. It
+        gets a date one second older, so that clients can distinguish the two by date.
         """
         return min(int(self.modified), int(now) - 1)
 
 
-class Decision(Struct, frozen=True):
-    """How to answer.
+class ConditionalResponse(Struct, frozen=True):
+    """How to respond.
 
     Args:
         status: 200, 206, 304, 412 or 416.
@@ -53,21 +50,23 @@ class Decision(Struct, frozen=True):
     stop: int | None = None
 
 
-def decide(request: web.BaseRequest, version: Version, now: float) -> Decision:
-    """Decide how a GET or HEAD is answered, in the order of RFC 9110 §13.2.2."""
+def decide(
+    request: web.BaseRequest, version: RepresentationVersion, now: float
+) -> ConditionalResponse:
+    """Return how to respond to a GET or HEAD, by the order of RFC 9110 §13.2.2."""
     modified = int(version.modified)
     if (match := request.if_match) is not None:
         if not _matches(match, version.tag, weak=False):
-            return Decision(412)
+            return ConditionalResponse(412)
     elif (unmodified := request.if_unmodified_since) and modified > unmodified.timestamp():
-        return Decision(412)
+        return ConditionalResponse(412)
     if (none_match := request.if_none_match) is not None:
         if _matches(none_match, version.tag, weak=True):
-            return Decision(304)
+            return ConditionalResponse(304)
     elif (since := request.if_modified_since) and modified <= since.timestamp():
-        return Decision(304)
+        return ConditionalResponse(304)
     if version.length is None or not _range_applies(request.headers, version, now):
-        return Decision(200)
+        return ConditionalResponse(200)
     return _range(request.headers.get(hdrs.RANGE, ""), version.length)
 
 
@@ -77,8 +76,8 @@ def _matches(tags: tuple[ETag, ...], tag: str, *, weak: bool) -> bool:
     )
 
 
-def _range_applies(headers: Mapping[str, str], version: Version, now: float) -> bool:
-    """Whether the client's part is one of this version (RFC 9110 §13.1.5)."""
+def _range_applies(headers: Mapping[str, str], version: RepresentationVersion, now: float) -> bool:
+    """Return whether the range is one of this version (RFC 9110 §13.1.5)."""
     condition = headers.get(hdrs.IF_RANGE, "").strip()
     if not condition:
         return True
@@ -91,23 +90,23 @@ def _range_applies(headers: Mapping[str, str], version: Version, now: float) -> 
     return date == datetime.fromtimestamp(version.last_modified(now), UTC)
 
 
-def _range(header: str, length: int) -> Decision:
-    """Read a range. Several at once, and what makes no sense, are answered with everything."""
+def _range(header: str, length: int) -> ConditionalResponse:
+    """Parse a range. Several ranges, and invalid ones, get the whole representation."""
     match = _RANGE.fullmatch(header)
     first, last = match.groups() if match else ("", "")
     if first and last and int(last) < int(first):
-        return Decision(200)
+        return ConditionalResponse(200)
     if first:
         start, stop = int(first), min(int(last) + 1, length) if last else length
     elif last:
         start, stop = max(length - int(last), 0), length
     else:
-        return Decision(200)
-    return Decision(206, start, stop) if start < stop else Decision(416)
+        return ConditionalResponse(200)
+    return ConditionalResponse(206, start, stop) if start < stop else ConditionalResponse(416)
 
 
 def accepts_gzip(headers: Mapping[str, str]) -> bool:
-    """Whether a client says that it reads gzip (RFC 9110 §12.5.3)."""
+    """Return whether a client accepts gzip (RFC 9110 §12.5.3)."""
     weights = {}
     for part in headers.get(hdrs.ACCEPT_ENCODING, "").split(","):
         if match := _GZIP.fullmatch(part):

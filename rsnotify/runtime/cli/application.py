@@ -1,9 +1,9 @@
-"""The command `rsnotify`: the subcommands that the installed packages offer.
+"""The command `rsnotify`, with the subcommands of the installed packages.
 
 A package offers a subcommand as an entry point of the group `rsnotify.commands`: a typer
-function, named as the subcommand, or a typer application where it has subcommands of its own.
-Its module may import at its top only what the help needs: the help, and the completion of a
-shell, load the modules of all subcommands.
+function with the name of the subcommand, or a typer application with subcommands of its own.
+The help, and the completion in a shell, load the modules of all subcommands. So such a module may
+import at its top only what the help needs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.runtime.cli.commands import Command, CommandGroup
+from rsnotify.runtime.cli.commands import CommandGroup, Subcommand
 from rsnotify.runtime.cli.running import complain, printable
-from rsnotify.runtime.cli.variables import Variables
 
 _HELP = """Push-extended ResourceSync: keep copies of web resources in step.
 
@@ -31,7 +30,7 @@ _SETTINGS = {"help_option_names": ["--help", "-h"]}
 
 
 def application() -> typer.Typer:
-    """Return the command line. It loads a subcommand when that is used."""
+    """Return the command line, which loads each subcommand at its first use."""
     app = typer.Typer(
         name="rsnotify",
         cls=_Subcommands,
@@ -46,13 +45,7 @@ def application() -> typer.Typer:
     return app
 
 
-class _Command(Variables, Command):
-    """A subcommand."""
-
-
 class _Subcommands(CommandGroup):
-    """The subcommands, each loaded at its first use."""
-
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._points = {point.name: point for point in entry_points(group="rsnotify.commands")}
@@ -80,7 +73,7 @@ def _load(point: EntryPoint) -> Any:
     if isinstance(loaded, typer.Typer):
         app.add_typer(loaded, name=point.name, context_settings=settings)
     else:
-        app.command(point.name, cls=_Command, context_settings=settings)(loaded)
+        app.command(point.name, cls=Subcommand, context_settings=settings)(loaded)
     return typer.main.get_group(app).commands[point.name]
 
 
@@ -94,7 +87,7 @@ def _common(
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", envvar="RSNOTIFY_VERBOSE", help="Log what is done, and why."
+            "--verbose", "-v", envvar="RSNOTIFY_VERBOSE", help="Log each step, with its reason."
         ),
     ] = False,
     version: Annotated[
@@ -103,14 +96,14 @@ def _common(
     ] = False,
 ) -> None:
     handler = _Stderr()
-    handler.setFormatter(_Line("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     for noisy in ("apscheduler", "aiohttp.access", "watchfiles", "websockets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to what standard error is now: a live display takes its place while it is shown."""
+    """Writes to the current `sys.stderr`, which a live display replaces while it is shown."""
 
     @property
     def stream(self) -> TextIO:
@@ -120,8 +113,8 @@ class _Stderr(logging.StreamHandler[TextIO]):
     def stream(self, _: TextIO) -> None: ...
 
 
-class _Line(logging.Formatter):
-    """Writes a record on one line, as strangers wrote much of it, with an RFC 3339 datetime."""
+class _OneLine(logging.Formatter):
+    """Formats a record, which may quote untrusted text, as one line with an RFC 3339 datetime."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         when = datetime.fromtimestamp(record.created).astimezone()
@@ -132,7 +125,7 @@ class _Line(logging.Formatter):
 
 
 def main() -> None:
-    """Run the command line. An error of ours gets one sentence and exit code 2."""
+    """Run the command line. An `RsnotifyError` ends it with one sentence and exit code 2."""
     try:
         application()()
     except RsnotifyError as error:

@@ -1,4 +1,10 @@
-"""How commands show their help and report wrong arguments: `Command` and `CommandGroup` for typer."""
+"""The classes of commands for typer: their help, environment variables, and wrong arguments.
+
+Each option of a subcommand is an environment variable too: RSNOTIFY_SOURCE_PORT is `--port` of
+`rsnotify source`. The name of the command is part of that of the variable, so that one environment
+can hold settings of several commands. Names without it are accepted for one release. An option
+that typer may not name itself (`allow_from_autoenv`) has the same variable in every command.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,13 @@ import os
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from rsnotify.errors import ConfigurationError, WrongOption
+from rsnotify.runtime.config.former_variables import is_former, warn_of_former
 
 _EXAMPLES = "\n\nExamples:\n"
+_PREFIX = "RSNOTIFY_"
 
 
 class _Layout:
@@ -49,7 +57,7 @@ class _Layout:
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and blame a wrong value on the environment variable that it came from."""
+        """Parse; an error names the environment variable that a wrong value came from."""
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]
         except typer.BadParameter as error:
@@ -61,7 +69,7 @@ class _Layout:
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and blame a wrong value likewise if only the command notices it."""
+        """Run the command; its errors name the environment variable of a wrong value, too."""
         try:
             return super().invoke(ctx)  # type: ignore[misc]
         except WrongOption as error:
@@ -78,8 +86,35 @@ class Command(_Layout, TyperCommand):
     """A command whose help has examples and groups of options."""
 
 
+class Subcommand(Command):
+    """A command whose options are environment variables too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and warn of former names of variables that were used."""
+        former: dict[str, tuple[str, str]] = {}
+        for option in self.params:
+            if (
+                isinstance(option, TyperOption)
+                and option.name is not None
+                and option.expose_value
+                and option.allow_from_autoenv
+            ):
+                name = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
+                new = f"{_PREFIX}{ctx.info_name.upper()}_{name}"
+                old = option.envvar or f"{_PREFIX}{option.name.upper()}"
+                option.envvar = new
+                if isinstance(old, str) and is_former(os.environ, old, new):
+                    option.envvar = [new, old]
+                    former[option.name] = old, new
+        rest = super().parse_args(ctx, args)
+        for parameter, names in former.items():
+            if from_environment(ctx, parameter):
+                warn_of_former(*names)
+        return rest
+
+
 class CommandGroup(_Layout, TyperGroup):
-    """A group of commands, likewise."""
+    """A group of commands, with the same kind of help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, then the commands."""

@@ -1,4 +1,4 @@
-"""Live displays in a terminal, which leave their place to log lines."""
+"""Live displays in a terminal, with log lines above them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rich.live import Live
 
 
 def live(first: RenderableType) -> Live:
-    """Return a display that what is logged goes above, if it goes to the terminal too.
+    """Return a live display; log lines appear above it if they go to the terminal too.
 
     Args:
-        first: What it shows at first.
+        first: The first content.
     """
     return Live(first, refresh_per_second=4, redirect_stderr=sys.stderr.isatty())

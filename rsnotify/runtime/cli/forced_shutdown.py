@@ -1,4 +1,4 @@
-"""Ending a process that cannot end in its own order, since code that is not ours never returns."""
+"""Ending a process that cannot shut down gracefully, because foreign code does not return."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-#: Seconds that a program has to end in its own order, once it was asked to.
+#: Seconds that a program has for a graceful shutdown.
 PATIENCE = 30.0
-_ERRORS = 2
+_STDERR = 2
 
 
 class ForcedShutdown:
-    """Ends the process when it is asked to a second time, or has not ended within a while.
+    """Ends the process at a second signal, or when a graceful shutdown takes too long.
 
-    It ends as by a crash, so what was not committed is as if it had not begun.
+    This is like a crash: uncommitted work is lost, and nothing else.
 
     Args:
-        explain: Says, in a sentence, what keeps it from ending; called in any thread.
-        patience: Seconds.
+        explain: Returns a sentence with the reason for the delay; called in any thread.
+        patience: Seconds for a graceful shutdown.
     """
 
     def __init__(self, explain: Callable[[], str], patience: float = PATIENCE) -> None:
@@ -33,33 +33,33 @@ class ForcedShutdown:
 
     @contextmanager
     def after(self, signals: Sequence[signal.Signals]) -> Iterator[None]:
-        """Look out for signals within the context; in the main thread.
+        """Return a context that handles signals; for the main thread.
 
-        To be entered after the event loop has its own handlers, which go on being told: these
-        here are called even while code that blocks holds up the loop.
+        Enter it after the event loop has installed its own handlers, which it calls too. Unlike
+        those, its handlers also run while blocking code holds up the loop.
         """
-        self._others = {number: signal.signal(number, self._asked) for number in signals}
+        self._others = {number: signal.signal(number, self._on_signal) for number in signals}
         try:
             yield
         finally:
-            # The loop, which has ended by now, would have put these back.
+            # The default handlers, which the loop restores when it ends.
             for number in signals:
                 usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
                 signal.signal(number, usual)
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._timer is not None:
-            self._leave()
-        self._timer = threading.Timer(self._patience, self._leave)
+            self._exit()
+        self._timer = threading.Timer(self._patience, self._exit)
         self._timer.daemon = True
         self._timer.start()
         other = self._others[number]
         if callable(other):
             other(number, frame)
 
-    def _leave(self) -> None:
-        # By the descriptor: whatever was interrupted may hold the stream.
-        os.write(_ERRORS, f"rsnotify: {self._explain()}\n".encode())
+    def _exit(self) -> None:
+        # To the descriptor, since the interrupted code may hold the lock of the stream.
+        os.write(_STDERR, f"rsnotify: {self._explain()}\n".encode())
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Taking a port before anything else is done, so that a wrong one is told of at once."""
+"""Opening the port of a command first, so that a wrong one is reported at once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rsnotify.runtime.listening import cannot_listen
 
 
 def listen(host: str, port: int, options: str = "another --host or --port") -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening socket.
 
     Args:
         host: The address.
-        port: The port; 0 takes a free one.
-        options: What the user has to choose if it cannot be had.
+        port: The port; 0 for a free one.
+        options: What the user should choose if the port is not available.
 
     Raises:
-        ConfigurationError: It cannot be had.
+        ConfigurationError: The port is not available.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -28,6 +28,6 @@ def listen(host: str, port: int, options: str = "another --host or --port") -> s
 
 
 def address(host: str, listening: socket.socket) -> str:
-    """Return the URL at which a socket is reached."""
+    """Return the URL of a listening socket."""
     authority = f"[{host}]" if ":" in host else host
     return f"http://{authority}:{listening.getsockname()[1]}/"

@@ -21,14 +21,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(
-    main: Callable[[asyncio.Event], Coroutine[None, None, T]], leaving: ForcedShutdown | None = None
+    main: Callable[[asyncio.Event], Coroutine[None, None, T]], forced: ForcedShutdown | None = None
 ) -> T:
-    """Run a coroutine until it returns, on uvloop where that is installed.
+    """Run a coroutine until it returns, on uvloop if that is installed.
 
     Args:
-        main: Gets an event that is set once when the user (SIGINT) or the system (SIGTERM)
-            asks to stop; it then ends in its own order.
-        leaving: Ends the process where that does not come about.
+        main: Called with an event that is set at SIGINT or SIGTERM; it then shuts down gracefully.
+        forced: Ends the process if the graceful shutdown takes too long.
     """
     import asyncio  # takes an eighth of the time of `rsnotify --help`, which does not need it
 
@@ -37,20 +36,20 @@ def run(
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, stop.set)
-        if leaving is not None:
-            beside.enter_context(leaving.after(_SIGNALS))
+        if forced is not None:
+            contexts.enter_context(forced.after(_SIGNALS))
         return await main(stop)
 
-    # Closing the loop waits for threads as well, so that comes before `leaving` ends.
-    with ExitStack() as beside, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    # Closing the loop waits for threads as well, so it comes before the end of `forced`.
+    with ExitStack() as contexts, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(supervised())
 
 
 def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:
-    """Run a coroutine as `run` does, and cancel it when asked to stop.
+    """Run a coroutine as `run` does, and cancel it at SIGINT or SIGTERM.
 
     Returns:
-        What it returned; None if it was stopped before.
+        The result of the coroutine; None if it was cancelled.
     """
     import asyncio
 
@@ -70,19 +69,19 @@ def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:
 
 
 def printable(text: str) -> str:
-    """Leave no control character to the terminal, where the text is a stranger's."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+    """Replace control characters, which untrusted text could send to the terminal."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def complain(what: Exception | str, code: int) -> typer.Exit:
-    """Tell the user what went wrong: in one sentence, though it may name several things below.
+    """Print what went wrong as one sentence, which may be followed by lines with details.
 
     Args:
         what: The error, or the sentence.
         code: The exit code.
 
     Returns:
-        What is to be raised then.
+        The exception to raise.
     """
     lines = map(printable, str(what).split("\n"))
     typer.echo("rsnotify: " + "\n".join(lines), err=True)

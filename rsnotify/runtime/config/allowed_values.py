@@ -1,4 +1,4 @@
-"""What a setting may be, in words, from its type."""
+"""Descriptions of the allowed values of a setting, from its type."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 from msgspec import inspect
 
-from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.line_numbers import SettingPath
 
 _TABLES = inspect.StructType | inspect.DictType
 _ARRAYS = inspect.ListType | inspect.VarTupleType
-#: What is not said of an array of these alone: "texts", and not "an array of a text".
+#: The plural for items of an array.
 _MANY = {"a text": "texts", "a number": "numbers", "a table": "tables"}
 
 
-def allowed(kind: Any, path: Path) -> str | None:
-    """Say what may stand somewhere.
+def describe_allowed(kind: Any, path: SettingPath) -> str | None:
+    """Describe the allowed values of a setting.
 
     Args:
         kind: The type of all settings.
-        path: The way from there to one.
+        path: The path to the setting.
 
     Returns:
-        A noun with its article, such as "a number from 1 to 10"; None if it cannot be said.
+        A noun with its article, such as "a number from 1 to 10"; None for a type without words.
     """
     found: inspect.Type | None = inspect.type_info(kind)
     for step in path:
@@ -32,24 +32,24 @@ def allowed(kind: Any, path: Path) -> str | None:
 
 
 def _within(kind: inspect.Type | None, step: str | int) -> inspect.Type | None:
-    for one in _choices(kind):
-        one = one.type if isinstance(one, inspect.Metadata) else one
-        if isinstance(one, inspect.StructType):
-            return next((each.type for each in one.fields if each.encode_name == step), None)
-        if isinstance(one, _ARRAYS):
-            return one.item_type
+    for choice in _choices(kind):
+        choice = choice.type if isinstance(choice, inspect.Metadata) else choice
+        if isinstance(choice, inspect.StructType):
+            return next((each.type for each in choice.fields if each.encode_name == step), None)
+        if isinstance(choice, _ARRAYS):
+            return choice.item_type
     return None
 
 
 def _choices(kind: inspect.Type | None) -> Iterable[inspect.Type]:
-    """Give the types that a value may have; none is no value in a file of settings."""
+    """Return the types that a value may have, without None, which no file can contain."""
     if isinstance(kind, inspect.UnionType):
-        return [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+        return [each for each in kind.types if not isinstance(each, inspect.NoneType)]
     return [] if kind is None else [kind]
 
 
 def _named(kind: inspect.Type) -> str | None:
-    names = [_name(one) for one in _choices(kind)]
+    names = [_name(choice) for choice in _choices(kind)]
     known = [name for name in names if name is not None]
     return " or ".join(known) if known and len(known) == len(names) else None
 
@@ -67,7 +67,7 @@ def _name(kind: inspect.Type) -> str | None:
         case inspect.StrType():
             return _text(kind)
         case inspect.EnumType():
-            return _one_of(str(one.value) for one in kind.cls)
+            return _one_of(str(member.value) for member in kind.cls)
         case inspect.LiteralType():
             return _one_of(map(_shown, kind.values))
     if isinstance(kind, _ARRAYS):
@@ -81,7 +81,7 @@ def _one_of(values: Iterable[str]) -> str:
 
 
 def _shown(value: str | int | None) -> str:
-    # What looks like a number is none without its quotes.
+    # A text that looks like a number needs its quotes.
     return f'"{value}"' if isinstance(value, str) and value.isdigit() else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Files of settings: reading them, and seeing that they have changed."""
+"""Configuration files: reading them, and noticing that they have changed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 
 from rsnotify.errors import ConfigurationError
 
-#: How often it is looked whether a file has changed, in seconds.
-_LOOK_SECONDS = 0.5
+#: How often the files are checked, in seconds.
+_CHECK_SECONDS = 0.5
 
 _State = tuple[tuple[int, int, int] | None, ...]
 
@@ -32,11 +32,11 @@ def read_text(path: str | Path) -> str:
 
 
 def decode_settings(path: str | Path, text: str) -> dict[str, Any]:
-    """Decode what a file of settings says.
+    """Decode a configuration file.
 
     Args:
-        path: The file, for its name: what ends in .json is JSON, all else TOML.
-        text: What is in it.
+        path: The file, for its name: one that ends in .json is JSON, any other TOML.
+        text: Its content.
 
     Raises:
         ConfigurationError: It is neither.
@@ -46,14 +46,15 @@ def decode_settings(path: str | Path, text: str) -> dict[str, Any]:
         return decode(text, type=dict[str, Any])
     except RecursionError:
         raise ConfigurationError(f"cannot read {path}: it is nested too deeply") from None
-    except ValueError as error:  # a `DecodeError` is one, and what is said of too long a number
+    except ValueError as error:  # also raised for a number with too many digits
         raise ConfigurationError(f"cannot read {path}: {error}") from None
 
 
 class FileWatch:
-    """Sees that files have changed.
+    """Notices that files have changed, by polling.
 
-    Looking is surer than being told: files are mounted into containers, and replaced by links.
+    Notifications of the system are less reliable: files are mounted into containers, and replaced
+    by links.
 
     Args:
         files: The files.
@@ -61,23 +62,23 @@ class FileWatch:
 
     def __init__(self, files: Sequence[str]) -> None:
         self.files = files
-        # Not known: a file may have changed since it was read.
+        # Unknown at first: a file may have changed since it was read.
         self._read: _State | None = None
 
     async def changed(self) -> None:
-        """Wait until a file is another than when this returned the last time, if it did."""
+        """Wait until a file differs from its state when this returned last."""
         before: _State | None = None
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
             now = _state(self.files)
-            # A file that is still being written may say something that was never meant.
+            # A file that is still being written may be incomplete.
             if now != self._read and now == before:
                 self._read = now
                 return
             before = now
 
-    def look_at(self, files: Sequence[str]) -> None:
-        """Look at other files from now on, if they are others."""
+    def watch(self, files: Sequence[str]) -> None:
+        """Watch these files from now on."""
         if files != self.files:
             self.files, self._read = files, None
 

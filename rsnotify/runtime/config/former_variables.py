@@ -1,4 +1,4 @@
-"""Variables of the environment that were renamed: the name of the command is part of theirs now."""
+"""Former names of environment variables, without the name of the command."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _log = logging.getLogger("rsnotify")
 
 
 def is_former(environ: Mapping[str, str], old: str, new: str) -> bool:
-    """Whether a variable is set by its former name, and not to the same by the present one."""
+    """Return whether a variable is set by its former name, and not equally by the present one."""
     return bool(environ.get(old)) and environ.get(old) != environ.get(new)
 
 
 def warn_of_former(old: str, new: str) -> None:
-    """Warn that a variable has a name that several commands read."""
+    """Warn of a variable with a former name, which several commands read."""
     if os.environ.get(new):
         text = "the variable %s is not used, since %s is set; remove it, or name its command in it"
     else:

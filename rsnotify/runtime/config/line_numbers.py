@@ -1,30 +1,30 @@
-"""In which line of a TOML or JSON file a setting stands."""
+"""The lines of settings in a TOML or JSON file."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
-#: The way to a setting: names of tables and keys, and positions in arrays.
-Path = Sequence[str | int]
+#: The path to a setting: names of tables and keys, and positions in arrays.
+SettingPath = Sequence[str | int]
 
 _ARRAY_TABLE = re.compile(r"\s*\[\[\s*([\w-]+)\s*\]\]")
 _TABLE = re.compile(r"\s*\[\s*([\w-]+(?:\s*\.\s*[\w-]+)*)\s*\]\s*(#|$)")
 _KEY = re.compile(r"""\s*+[{,]?\s*+["']?([\w-]++)["']?\s*+[=:]""")
 
 
-def line_of(text: str, path: Path) -> int | None:
+def line_of(text: str, path: SettingPath) -> int | None:
     """Return the number of the line where a setting begins.
 
-    What stands within an inline table has the line of the innermost key that begins a line.
+    A setting in an inline table has the line of the innermost key that begins a line.
 
     Args:
-        text: The file.
-        path: The way to the setting.
+        text: The content of the file.
+        path: The path to the setting.
     """
     lines = _lines(text)
-    ways = (tuple(path[:length]) for length in range(len(path), 0, -1))
-    return next((lines[way] for way in ways if way in lines), None)
+    prefixes = (tuple(path[:length]) for length in range(len(path), 0, -1))
+    return next((lines[prefix] for prefix in prefixes if prefix in lines), None)
 
 
 def _lines(text: str) -> dict[tuple[str | int, ...], int]:
@@ -49,6 +49,6 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
 
 
 def _table(names: Sequence[str], counts: Mapping[str, int]) -> tuple[str | int, ...]:
-    """Return the way to a table; one in an array of tables belongs to the last of them."""
+    """Return the path to a table; one in an array of tables belongs to the last of them."""
     first, *rest = names
     return (first, counts[first] - 1, *rest) if first in counts else tuple(names)

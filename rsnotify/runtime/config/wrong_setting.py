@@ -1,4 +1,4 @@
-"""A wrong setting, and what the decoder says of one in our own words."""
+"""A wrong setting, and the decoder's errors translated into our words."""
 
 from __future__ import annotations
 
@@ -8,40 +8,44 @@ from difflib import get_close_matches
 from msgspec import Struct
 from msgspec.structs import fields
 
-from rsnotify.runtime.config.allowed_values import allowed
-from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.config.allowed_values import describe_allowed
+from rsnotify.runtime.config.line_numbers import SettingPath
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
-class WrongSetting(Exception):
-    """A setting is wrong.
+class WrongSetting(ConfigurationError):
+    """A setting is wrong. Its reader turns it into a message with the file and the line.
 
     Args:
-        path: The way to it.
+        path: The path to the setting.
         reason: What is wrong, and what to do.
     """
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: SettingPath, reason: str) -> None:
         self.path = path
         self.reason = reason
         super().__init__(path, reason)
 
     @property
     def name(self) -> str:
-        """What the setting is called."""
+        """The name of the setting, or of the table or array that it is in."""
         return next((step for step in reversed(self.path) if isinstance(step, str)), "")
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
 
-def understand(message: str, kind: type[Struct], table: Path = ()) -> WrongSetting:
-    """Understand what msgspec says, such as "Expected `int` - at `$.publishers[0].topics`".
+
+def wrong_setting_from(message: str, kind: type[Struct], table: SettingPath = ()) -> WrongSetting:
+    """Translate an error of msgspec, such as "Expected `int` - at `$.publishers[0].topics`".
 
     Args:
-        message: What it says.
-        kind: The settings that there are in the table that was read.
-        table: The way to that table.
+        message: The text of the error.
+        kind: The type of the table that was decoded.
+        table: The path to that table.
     """
     reason, _, where = message.partition(" - at `$")
     path = [name or int(number) for name, number in _STEP.findall(where)]
@@ -49,15 +53,15 @@ def understand(message: str, kind: type[Struct], table: Path = ()) -> WrongSetti
         return _unknown(match.group(1), path, kind, table)
     if match := _MISSING.search(reason):
         return WrongSetting((*table, *path, match.group(1)), "it is missing")
-    wanted = allowed(kind, path)
-    # What was found is not repeated: it may be a secret.
-    reason = reason if wanted is None else f"it has to be {wanted}"
+    allowed = describe_allowed(kind, path)
+    # The message does not repeat the value, which may be a secret.
+    reason = reason if allowed is None else f"it has to be {allowed}"
     return WrongSetting((*table, *path) or ("",), reason)
 
 
-def _unknown(name: str, path: Path, kind: type[Struct], table: Path) -> WrongSetting:
+def _unknown(name: str, path: SettingPath, kind: type[Struct], table: SettingPath) -> WrongSetting:
     reason = "there is no such setting"
     if not path:
         near = get_close_matches(name, [field.encode_name for field in fields(kind)], 1)
-        reason += "".join(f"; did you mean {one}?" for one in near)
+        reason += "".join(f"; did you mean {match}?" for match in near)
     return WrongSetting((*table, *path, name), reason)

@@ -1,5 +1,4 @@
-"""MQTT, for whoever publishes or hears fragments through a broker (docs/mqtt.md).
+"""MQTT for publishers and subscribers of fragments (docs/mqtt.md).
 
-`names` and `framing` are rules without I/O. The rest works on the event loop, which nothing else
-of this package does but for the command line; so nothing else of this package imports it.
+`topics` and `framing` are rules without I/O; the other modules run on the event loop.
 """

@@ -1,8 +1,8 @@
-"""What paho takes for its socket: bytes in memory, which the event loop carries.
+"""Byte streams that paho-mqtt uses as its socket, on the event loop.
 
-paho-mqtt wants a non-blocking socket. It gets a `ByteStream`, which has the few methods that paho calls;
-name lookups, TLS and the handshakes of WebSockets are then asyncio's, without a thread, and can
-be cancelled. Two classes carry the bytes: `TcpByteStream` over TCP, `WebSocketByteStream` over frames.
+paho-mqtt needs a non-blocking socket. It gets a `ByteStream` with the few methods that paho
+calls. So asyncio does name lookups, TLS and the handshakes of WebSockets, without a thread, and
+they can be cancelled. `TcpByteStream` runs over TCP, `WebSocketByteStream` over a WebSocket.
 """
 
 from __future__ import annotations
@@ -12,39 +12,41 @@ import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
-from rsnotify.runtime.mqtt.framing import Framing, PacketTooLong
-from rsnotify.runtime.mqtt.names import Broker
+from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
+from rsnotify.runtime.mqtt.topics import Broker
 
-#: Connects a socket to a host and port, if these may be dialled.
+#: Connects a socket to a host and port, if the address is allowed.
 Dial = Callable[[str, int], Awaitable[socket.socket]]
 
-#: How much may wait to be sent before paho has to wait.
+#: Bytes that may be buffered before paho has to wait.
 _HIGH_WATER = 256 * 1024
 
 
 class ByteStream(ABC):
-    """A socket to paho.
+    """A non-blocking socket, as far as paho uses one.
 
     Args:
-        most: The longest packet that is taken.
+        max_packet: The longest packet that is accepted, in bytes.
 
     Attributes:
         on_data: Called when there is something to read, or the end.
-        on_room: Called when there is room again to write.
-        error: What ended it, if anything did.
+        on_writable: Called when the stream is no longer full.
+        error: The error that ended the stream, if one did.
+        full: Whether paho has to wait before it writes more.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_packet: int) -> None:
         self.on_data: Callable[[], None] = lambda: None
-        self.on_room: Callable[[], None] = lambda: None
+        self.on_writable: Callable[[], None] = lambda: None
         self.error: Exception | None = None
         self.full = False
-        self._framing = Framing(most)
+        self._lengths = PacketLengths(max_packet)
         self._buffer = bytearray()
         self._ended = False
 
@@ -54,11 +56,11 @@ class ByteStream(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Send what was written, then end; called by paho, and maybe twice."""
+        """Send what was written, then close; paho calls this, maybe twice."""
 
     @abstractmethod
-    async def closed(self, seconds: float) -> None:
-        """Wait until it has ended, and end it without regard when that takes too long."""
+    async def wait_closed(self, seconds: float) -> None:
+        """Close, and abort the connection if that takes longer than so many seconds."""
 
     @property
     def readable(self) -> bool:
@@ -66,9 +68,9 @@ class ByteStream(ABC):
         return bool(self._buffer) or self._ended
 
     def feed(self, data: bytes) -> None:
-        """Take what arrived."""
+        """Buffer what arrived."""
         try:
-            self._framing.feed(data)
+            self._lengths.feed(data)
         except PacketTooLong as error:
             self.end(error)
             self.close()
@@ -77,14 +79,14 @@ class ByteStream(ABC):
         self.on_data()
 
     def end(self, error: Exception | None) -> None:
-        """Hear that nothing arrives any more."""
+        """Record the end of the stream; nothing more will arrive."""
         if not self._ended:
             self._ended = True
             self.error = error
             self.on_data()
 
     def recv(self, size: int) -> bytes:
-        """Return what arrived, at most so many bytes; nothing at the end (as a socket)."""
+        """Return at most so many bytes of what arrived, and none at the end (as a socket)."""
         if not self._buffer and not self._ended:
             raise BlockingIOError
         data = bytes(self._buffer[:size])
@@ -92,7 +94,7 @@ class ByteStream(ABC):
         return data
 
     def send(self, data: bytes | bytearray) -> int:
-        """Take all of what is to be sent, or nothing (as a socket)."""
+        """Accept all of the data, or none of it (as a socket)."""
         if self._ended:
             raise ConnectionError("the connection has ended")
         if self.full:
@@ -101,7 +103,7 @@ class ByteStream(ABC):
         return len(data)
 
     def setblocking(self, blocking: bool) -> None:
-        """Hear that it should not block, as it never does (as a socket)."""
+        """Do nothing: it never blocks (as a socket)."""
         assert not blocking
 
     def fileno(self) -> int:
@@ -110,71 +112,68 @@ class ByteStream(ABC):
 
 
 class TcpByteStream(ByteStream, asyncio.Protocol):
-    """Carries the bytes over TCP, or TLS."""
+    """A byte stream over TCP or TLS."""
 
     _transport: asyncio.Transport
 
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
-        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, max_packet: int) -> None:
+        super().__init__(max_packet)
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # As an `asyncio.Protocol`
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport (`asyncio.Protocol`)."""
-        self._transport = transport  # type: ignore[assignment]  # uvloop's are none by class
+        self._transport = transport  # type: ignore[assignment]  # uvloop's has another base class
         self._transport.set_write_buffer_limits(_HIGH_WATER)
 
     def data_received(self, data: bytes) -> None:
-        """Take what arrived (`asyncio.Protocol`)."""
         self.feed(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Hear of the end (`asyncio.Protocol`)."""
-        if not self._gone.done():
-            self._gone.set_result(None)
+        if not self._lost.done():
+            self._lost.set_result(None)
         self.end(error)
 
     def pause_writing(self) -> None:
-        """Hear that much waits to be sent (`asyncio.Protocol`)."""
         self.full = True
 
     def resume_writing(self) -> None:
-        """Hear that most was sent (`asyncio.Protocol`)."""
         self.full = False
-        self.on_room()
+        self.on_writable()
+
+    # As a `ByteStream`
 
     def write(self, data: bytes) -> None:
-        """Begin to send (`ByteStream`)."""
         self._transport.write(data)
 
     def close(self) -> None:
-        """End it (`ByteStream`)."""
         self._transport.close()
 
-    async def closed(self, seconds: float) -> None:
-        """Wait for its end (`ByteStream`)."""
+    async def wait_closed(self, seconds: float) -> None:
         self._transport.close()
-        await asyncio.wait([self._gone], timeout=seconds)
+        await asyncio.wait([self._lost], timeout=seconds)
         self._transport.abort()
-        await self._gone
+        await self._lost
 
 
 class WebSocketByteStream(ByteStream):
-    """Carries the bytes in binary frames (MQTT 5 §6).
+    """A byte stream in the binary frames of a WebSocket (MQTT 5 §6).
 
     Args:
-        most: The longest packet that is taken.
+        max_packet: The longest packet that is accepted, in bytes.
         connection: The WebSocket.
     """
 
-    def __init__(self, most: int, connection: ClientConnection) -> None:
-        super().__init__(most)
+    def __init__(self, max_packet: int, connection: ClientConnection) -> None:
+        super().__init__(max_packet)
         self._connection = connection
-        self._waiting = bytearray()
-        self._news = asyncio.Event()
+        self._unsent = bytearray()
+        self._wake = asyncio.Event()
         self._closing = False
-        self._tasks = [asyncio.create_task(self._hear()), asyncio.create_task(self._say())]
+        self._receiver = asyncio.create_task(self._receive())
+        self._sender = asyncio.create_task(self._send())
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         try:
             async for frame in self._connection:
                 self.feed(frame.encode() if isinstance(frame, str) else frame)
@@ -183,11 +182,11 @@ class WebSocketByteStream(ByteStream):
         else:
             self.end(None)
 
-    async def _say(self) -> None:
-        while not self._closing or self._waiting:
-            await self._news.wait()
-            self._news.clear()
-            data, self._waiting = bytes(self._waiting), bytearray()
+    async def _send(self) -> None:
+        while not self._closing or self._unsent:
+            await self._wake.wait()
+            self._wake.clear()
+            data, self._unsent = bytes(self._unsent), bytearray()
             try:
                 if data:
                     await self._connection.send(data)
@@ -196,78 +195,73 @@ class WebSocketByteStream(ByteStream):
                 return
             if self.full:
                 self.full = False
-                self.on_room()
+                self.on_writable()
 
     def write(self, data: bytes) -> None:
-        """Begin to send (`ByteStream`)."""
-        self._waiting += data
-        self.full = len(self._waiting) > _HIGH_WATER
-        self._news.set()
+        self._unsent += data
+        self.full = len(self._unsent) > _HIGH_WATER
+        self._wake.set()
 
     def close(self) -> None:
-        """End it (`ByteStream`)."""
         self._closing = True
-        self._news.set()
+        self._wake.set()
 
-    async def closed(self, seconds: float) -> None:
-        """Wait for its end (`ByteStream`)."""
+    async def wait_closed(self, seconds: float) -> None:
         self.close()
-        hearing, saying = self._tasks
-        await asyncio.wait([saying], timeout=seconds)
+        await asyncio.wait([self._sender], timeout=seconds)
         try:
             async with asyncio.timeout(seconds):
                 await self._connection.close()
         except TimeoutError:
             self._connection.transport.abort()
-        for task in (hearing, saying):
+        for task in (self._receiver, self._sender):
             task.cancel()
-        await asyncio.gather(hearing, saying, return_exceptions=True)
+        await asyncio.gather(self._receiver, self._sender, return_exceptions=True)
 
 
 async def open_byte_stream(
-    broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, most: int
+    broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, max_packet: int
 ) -> ByteStream:
     """Connect to a broker.
 
     Args:
-        broker: Which.
-        tls: What TLS needs; None where there is none.
-        dial: Makes the connection of TCP; None connects to any address.
-        most: The longest packet that is taken.
+        broker: The broker.
+        tls: The TLS context; None for a connection without TLS.
+        dial: Makes the TCP connection; None connects to any address.
+        max_packet: The longest packet that is accepted, in bytes.
 
     Raises:
-        OSError: There is no connection to be had.
-        WebSocketException: It speaks no WebSocket.
+        OSError: The connection failed.
+        WebSocketException: The handshake of the WebSocket failed.
     """
     sock = await dial(broker.host, broker.port) if dial is not None else None
     try:
         if broker.path is not None:
-            return await _open_websocket(broker, tls, sock, most)
-        return await _open_stream(broker, tls, sock, most)
+            return await _open_websocket(broker, tls, sock, max_packet)
+        return await _open_tcp(broker, tls, sock, max_packet)
     except BaseException:
         if sock is not None:
             sock.close()
         raise
 
 
-async def _open_stream(
-    broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, most: int
+async def _open_tcp(
+    broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, max_packet: int
 ) -> ByteStream:
     loop = asyncio.get_running_loop()
     name = broker.host if tls is not None else None
+    make = partial(TcpByteStream, max_packet)
     if sock is not None:
-        _, wire = await loop.create_connection(
-            lambda: TcpByteStream(most), sock=sock, ssl=tls, server_hostname=name
-        )
+        _, stream = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=name)
     else:
-        _, wire = await loop.create_connection(
-            lambda: TcpByteStream(most), broker.host, broker.port, ssl=tls, server_hostname=name
+        _, stream = await loop.create_connection(
+            make, broker.host, broker.port, ssl=tls, server_hostname=name
         )
-    return wire
+    return stream
 
 
 async def _open_websocket(
-    broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, most: int
+    broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, max_packet: int
 ) -> ByteStream:
     scheme = "ws" if tls is None else "wss"
     authority = broker.url.partition("://")[2]
@@ -276,14 +270,14 @@ async def _open_websocket(
         sock=sock,
         ssl=tls,
         subprotocols=[Subprotocol("mqtt")],
-        # A broker that does not compress costs less, and cannot send a bomb.
+        # Without compression the client saves work, and the broker cannot send a bomb.
         compression=None,
-        # MQTT has pings of its own.
+        # MQTT has its own pings.
         ping_interval=None,
-        max_size=most,
+        max_size=max_packet,
         close_timeout=1,
     )
     if connection.subprotocol != "mqtt":
         await connection.close()
         raise WebSocketException("it has a WebSocket that speaks no MQTT")
-    return WebSocketByteStream(most, connection)
+    return WebSocketByteStream(max_packet, connection)

@@ -1,4 +1,4 @@
-"""Connecting to a broker, as somebody, with a session or without."""
+"""Connect to a broker: login, session, and the version of MQTT."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from websockets.exceptions import WebSocketException
 from rsnotify.errors import Unavailable
 from rsnotify.runtime.mqtt.byte_streams import ByteStream, Dial, open_byte_stream
 from rsnotify.runtime.mqtt.connection import (
-    LONGEST,
+    MAXIMUM_PACKET_SIZE,
+    RECEIVE_MAXIMUM,
     TIMEOUT,
-    WINDOW,
     BrokerConnection,
 )
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage, connect_properties
-from rsnotify.runtime.mqtt.names import Broker
 from rsnotify.runtime.mqtt.refusals import UnsupportedVersion
+from rsnotify.runtime.mqtt.topics import Broker
 
-#: Seconds between pings; a broker that has not answered one by the next is gone.
+#: Seconds between pings. The connection is lost if a broker has not answered one by the next.
 KEEPALIVE = 10
 
-#: A topic, properties and lengths beside the payload of a message.
-_HEAD = 65_536
+#: The most that topic, properties and lengths add to the payload of a message, in bytes.
+_OVERHEAD = 65_536
 
 
 class BrokerSession(Struct, frozen=True):
-    """What the broker keeps while one is away: subscriptions, and messages not yet delivered.
+    """What the broker keeps while the client is away: subscriptions, and undelivered messages.
 
     Args:
         client_id: The name of the session, for one connection at a time; empty for none.
-        expiry: How long it is kept, in seconds; with MQTT 3.1.1 as long as the broker likes.
+        expiry: The session expiry interval, in seconds. With MQTT 3.1.1 the broker decides.
     """
 
     client_id: str = ""
     expiry: int = 0
 
 
-#: A session that begins and ends with its connection.
-CLEAN = BrokerSession()
+#: A session that begins and ends with its connection (MQTT 5 §3.1.2.4).
+CLEAN_START = BrokerSession()
 
-_Enter = Callable[[str], Awaitable[BrokerConnection]]
+_Connect = Callable[[str], Awaitable[BrokerConnection]]
 
 
-class _Protocol(Client):
-    """paho, over a wire that is there already."""
+class _PahoClient(Client):
+    """paho's client, over a byte stream that is already open."""
 
-    def __init__(self, wire: ByteStream, **options: Any) -> None:
+    def __init__(self, stream: ByteStream, **options: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, reconnect_on_failure=False, **options)
-        self._wire = wire
+        self._stream = stream
 
     def _create_socket(self) -> Any:
-        return self._wire
+        return self._stream
 
 
 @asynccontextmanager
@@ -68,90 +68,91 @@ async def connect(
     broker: Broker,
     login: BrokerLogin = ANONYMOUS,
     *,
-    session: BrokerSession = CLEAN,
+    session: BrokerSession = CLEAN_START,
     version: str = "5",
     dial: Dial | None = None,
-    take: Callable[[MqttMessage], None] = lambda _: None,
-    by_hand: bool = False,
+    on_message: Callable[[MqttMessage], None] = lambda _: None,
+    manual_ack: bool = False,
 ) -> AsyncIterator[BrokerConnection]:
     """Connect to a broker.
 
     Args:
-        broker: Which.
-        login: Who one is.
-        session: What the broker keeps while one is away.
-        version: The version of MQTT, `5` or `3.1.1`. With 5, a broker that does not know it is
-            spoken to in 3.1.1.
-        dial: Makes the connection of TCP; None connects to any address.
-        take: Called with each message, in the order of the broker.
-        by_hand: Whether messages are acknowledged by `BrokerConnection.acknowledge`.
+        broker: The broker.
+        login: The user, password and certificates.
+        session: What the broker keeps while the client is away.
+        version: The version of MQTT, `5` or `3.1.1`. With 5, rsnotify falls back to 3.1.1 for a
+            broker that does not know 5.
+        dial: Makes the TCP connection; None connects to any address.
+        on_message: Called with each message, in the order of the broker.
+        manual_ack: Whether the caller acknowledges messages, by `BrokerConnection.acknowledge`.
 
     Returns:
-        A context with the connection; leaving it says goodbye.
+        A context with the connection, which is closed at its end.
 
     Raises:
-        Unavailable: The broker cannot be reached, or does not let one in.
+        Unavailable: The broker cannot be reached, or refuses the connection.
         ConfigurationError: A file of the login cannot be used.
     """
-    enter = partial(_enter, broker, login, session, dial, take, by_hand)
-    look = partial(_enter, broker, login, CLEAN, dial, lambda _: None, False)
+    attempt = partial(_connect_once, broker, login, session, dial, on_message, manual_ack)
+    probe = partial(_connect_once, broker, login, CLEAN_START, dial, lambda _: None, False)
     try:
-        connection = await enter(version)
+        connection = await attempt(version)
     except UnsupportedVersion as error:
         if version != "5":
             raise
-        connection = await (enter("3.1.1") if error.told else _enter_again(enter, look))
+        connection = await (attempt("3.1.1") if error.stated else _connect_again(attempt, probe))
     try:
         yield connection
     finally:
-        await connection.end()
+        await connection.disconnect()
 
 
-async def _enter_again(enter: _Enter, look: _Enter) -> BrokerConnection:
-    """Enter where a broker went away without a word when it was spoken to in MQTT 5.
+async def _connect_again(attempt: _Connect, probe: _Connect) -> BrokerConnection:
+    """Connect to a broker that closed the connection silently after a CONNECT of MQTT 5.
 
-    It may only just have begun, behind a proxy that takes connections before. What is told by 5
-    alone would be lost for as long as the connection lasts, so 5 is tried again where there surely
-    is a broker.
+    The broker may only just have started, behind a proxy that accepts connections earlier.
+    Falling back to 3.1.1 would lose the features of 5 for as long as the connection lasts. So
+    once a probe shows that a broker answers, 5 is tried again.
     """
     try:
-        await (await look("3.1.1")).end()
+        await (await probe("3.1.1")).disconnect()
     except Unavailable as error:
         if isinstance(error, UnsupportedVersion):
             raise
     try:
-        return await enter("5")
+        return await attempt("5")
     except UnsupportedVersion:
-        return await enter("3.1.1")
+        return await attempt("3.1.1")
 
 
-async def _enter(
+async def _connect_once(
     broker: Broker,
     login: BrokerLogin,
     session: BrokerSession,
     dial: Dial | None,
-    take: Callable[[MqttMessage], None],
-    by_hand: bool,
+    on_message: Callable[[MqttMessage], None],
+    manual_ack: bool,
     version: str,
 ) -> BrokerConnection:
-    wire = await _wire(broker, login, dial)
-    client = _client(wire, login, session, version, by_hand=by_hand)
-    connection = BrokerConnection(broker, client, wire, take)
+    stream = await _open_stream(broker, login, dial)
+    client = _client(stream, login, session, version, manual_ack=manual_ack)
+    connection = BrokerConnection(broker, client, stream, on_message)
     try:
-        async with _answering(broker):
+        async with _timeout(broker):
             _send_connect(client, broker, session, version)
-            await connection.begin()
+            await connection.wait_for_connack()
     except BaseException:
-        await connection.end()
+        await connection.disconnect()
         raise
     return connection
 
 
-async def _wire(broker: Broker, login: BrokerLogin, dial: Dial | None) -> ByteStream:
+async def _open_stream(broker: Broker, login: BrokerLogin, dial: Dial | None) -> ByteStream:
     tls = login.context() if broker.tls else None
     try:
-        async with _answering(broker):
-            return await open_byte_stream(broker, tls, dial, most=LONGEST + _HEAD)
+        async with _timeout(broker):
+            max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
+            return await open_byte_stream(broker, tls, dial, max_packet=max_packet)
     except ssl.SSLCertVerificationError as error:
         reason = f"its certificate is not to be trusted: {error.verify_message}"
         raise Unavailable(broker.url, reason) from None
@@ -161,7 +162,7 @@ async def _wire(broker: Broker, login: BrokerLogin, dial: Dial | None) -> ByteSt
 
 
 @asynccontextmanager
-async def _answering(broker: Broker) -> AsyncIterator[None]:
+async def _timeout(broker: Broker) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(TIMEOUT):
             yield
@@ -170,7 +171,12 @@ async def _answering(broker: Broker) -> AsyncIterator[None]:
 
 
 def _client(
-    wire: ByteStream, login: BrokerLogin, session: BrokerSession, version: str, *, by_hand: bool
+    stream: ByteStream,
+    login: BrokerLogin,
+    session: BrokerSession,
+    version: str,
+    *,
+    manual_ack: bool,
 ) -> Client:
     options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
     if version != "5":
@@ -178,8 +184,8 @@ def _client(
             "protocol": MQTTProtocolVersion.MQTTv311,
             "clean_session": not session.client_id,
         }
-    client = _Protocol(wire, client_id=session.client_id, manual_ack=by_hand, **options)
-    client.max_inflight_messages_set(0)  # the window is ours
+    client = _PahoClient(stream, client_id=session.client_id, manual_ack=manual_ack, **options)
+    client.max_inflight_messages_set(0)  # `BrokerConnection` limits messages in flight
     if login.user is not None:
         client.username_pw_set(login.user, login.password)
     return client
@@ -189,7 +195,9 @@ def _send_connect(client: Client, broker: Broker, session: BrokerSession, versio
     more: dict[str, Any] = {}
     if version == "5":
         properties = connect_properties(
-            expiry=session.expiry if session.client_id else 0, most=LONGEST, window=WINDOW
+            session_expiry=session.expiry if session.client_id else 0,
+            maximum_packet_size=MAXIMUM_PACKET_SIZE,
+            receive_maximum=RECEIVE_MAXIMUM,
         )
         more = {"clean_start": not session.client_id, "properties": properties}
     client.connect(broker.host, broker.port, KEEPALIVE, **more)

@@ -1,52 +1,55 @@
-"""How long MQTT packets are, watched while they arrive: no broker may fill the memory."""
+"""The lengths of incoming MQTT packets, checked early: no broker may exhaust the memory."""
 
 from __future__ import annotations
 
-
-class PacketTooLong(ValueError):
-    """A packet is longer than what is taken, or its length is none."""
+from rsnotify.errors import RsnotifyError
 
 
-class Framing:
-    """Follows the packets of a stream of bytes.
+class PacketTooLong(RsnotifyError, ValueError):
+    """A packet is longer than allowed, or its length is malformed."""
 
-    A packet is a byte, its remaining length in one to four bytes of seven bits each, the lowest
-    first, and so many bytes (MQTT 5 §2.1).
+
+class PacketLengths:
+    """Follows the packet boundaries in a stream of bytes.
+
+    A packet has a fixed header (a byte, then the remaining length in one to four bytes of seven
+    bits each, the lowest first), and as many bytes as that length says (MQTT 5 §2.1).
 
     Args:
-        most: The longest remaining length that is taken.
+        max_remaining: The longest remaining length that is accepted.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_remaining: int) -> None:
+        self._max_remaining = max_remaining
         self._header = bytearray()
-        self._left = 0
+        self._remaining = 0
 
     def feed(self, data: bytes) -> None:
-        """Look at the next bytes of the stream.
+        """Check the next bytes of the stream.
 
         Raises:
-            PacketTooLong: A packet begins in them that is not taken.
+            PacketTooLong: A packet that is too long begins in them.
         """
         position = 0
         while position < len(data):
-            if self._left:
-                passed = min(self._left, len(data) - position)
-                self._left -= passed
+            if self._remaining:
+                passed = min(self._remaining, len(data) - position)
+                self._remaining -= passed
                 position += passed
             else:
                 self._header.append(data[position])
                 position += 1
-                self._end_of_header()
+                self._parse_header()
 
-    def _end_of_header(self) -> None:
+    def _parse_header(self) -> None:
         if len(self._header) == 1:
             return
         if self._header[-1] & 0x80:
             if len(self._header) == 5:
                 raise PacketTooLong
             return
-        self._left = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(self._header[1:]))
+        length = self._header[1:]
+        self._remaining = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length))
         self._header.clear()
-        if self._left > self._most:
+        if self._remaining > self._max_remaining:
             raise PacketTooLong

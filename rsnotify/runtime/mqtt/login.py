@@ -1,4 +1,4 @@
-"""What one shows a broker, and how the broker is told from an impostor."""
+"""How a client logs in to a broker, and how it verifies the broker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from rsnotify.errors import ConfigurationError
 
 
 class BrokerLogin(Struct, frozen=True, kw_only=True):
-    """Who one is to a broker.
+    """The credentials of a client, and the certificates it trusts.
 
     Args:
-        user: The user, if the broker wants one.
+        user: The user, if the broker requires one.
         password: The password, a secret.
-        ca: A file with the certificates that the broker's has to come from, in PEM format; None
-            takes those of the system.
-        certificate: A file with one's own certificate, and those between it and the root.
+        ca: A file with the trusted root certificates in PEM format; None for those of the system.
+        certificate: A file with the client's certificate, and the intermediate ones.
         key: A file with its private key, where that is not in the same file.
     """
 
@@ -28,11 +27,11 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
     key: str | None = None
 
     def __repr__(self) -> str:
-        """Leave out what a log must not tell."""
-        return f"Login(user={self.user!r})"
+        """Leave out the password, for logs."""
+        return f"BrokerLogin(user={self.user!r})"
 
     def check(self) -> None:
-        """Check what can be checked before there is a connection.
+        """Check the settings and files without a connection.
 
         Raises:
             ConfigurationError: A file cannot be used, or something is missing.
@@ -41,12 +40,12 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
             raise ConfigurationError("a password for the broker needs a user, too")
         if self.key is not None and self.certificate is None:
             raise ConfigurationError("a key for the broker needs its certificate, too")
-        # What is of the system can be used; to load it takes a while.
+        # The system's certificates are usable, and slow to load.
         if self.ca is not None or self.certificate is not None:
             self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Make what TLS needs.
+        """Return the TLS context.
 
         Raises:
             ConfigurationError: A file cannot be used.
@@ -54,7 +53,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
         context = _context(self.ca)
         if self.certificate is not None:
             try:
-                # A key with a passphrase is refused, instead of asked for at the terminal.
+                # Without `password`, OpenSSL would ask for a passphrase at the terminal.
                 context.load_cert_chain(self.certificate, self.key, password=_no_passphrase)
             except (OSError, ValueError) as error:
                 where = self.key or self.certificate
@@ -62,7 +61,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
         return context
 
 
-#: Somebody who shows nothing.
+#: A client without credentials.
 ANONYMOUS = BrokerLogin()
 
 

@@ -1,4 +1,4 @@
-"""What a message says of itself beside its bytes: MQTT 5 has properties for it, 3.1.1 nothing."""
+"""Messages and their metadata: MQTT 5 has properties for it, MQTT 3.1.1 has nothing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 #: The user property that holds the URI of the channel (MQTT 5 §3.3.2.3.7).
-CHANNEL = "channel"
+CHANNEL_PROPERTY = "channel"
 
 
 class MqttMessage(Struct, frozen=True):
-    """What a broker sent.
+    """A message that a broker sent.
 
     Args:
         topic: The MQTT topic.
         payload: The bytes.
-        retained: Whether it is what the broker had kept when one subscribed.
-        content_type: The media type, if it says so.
-        channel: The URI of the channel, if it says so.
-        id: What it is acknowledged by; None where it is not, since it was sent with QoS 0.
+        retained: Whether it is the topic's retained message, sent because of a subscription.
+        content_type: The media type, if given.
+        channel: The URI of the channel, if given.
+        packet_id: The packet identifier for the PUBACK; None for QoS 0.
     """
 
     topic: str
@@ -28,11 +28,11 @@ class MqttMessage(Struct, frozen=True):
     retained: bool
     content_type: str | None
     channel: str | None
-    id: int | None
+    packet_id: int | None
 
 
 def read_message(found: MQTTMessage) -> MqttMessage:
-    """Read what paho received.
+    """Convert a message of paho.
 
     Raises:
         ValueError: Its topic is not UTF-8.
@@ -44,29 +44,31 @@ def read_message(found: MQTTMessage) -> MqttMessage:
         payload=bytes(found.payload),
         retained=bool(found.retain),
         content_type=getattr(properties, "ContentType", None),
-        channel=next((value for name, value in users if name == CHANNEL), None),
-        id=found.mid if found.qos > 0 else None,
+        channel=next((value for name, value in users if name == CHANNEL_PROPERTY), None),
+        packet_id=found.mid if found.qos > 0 else None,
     )
 
 
 def publish_properties(content_type: str, channel: str) -> Properties:
-    """Make the properties of a message."""
+    """Return the properties of a PUBLISH packet."""
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.ContentType = content_type
-    properties.UserProperty = (CHANNEL, channel)
+    properties.UserProperty = (CHANNEL_PROPERTY, channel)
     return properties
 
 
-def connect_properties(*, expiry: int, most: int, window: int) -> Properties:
-    """Make the properties of a connection.
+def connect_properties(
+    *, session_expiry: int, maximum_packet_size: int, receive_maximum: int
+) -> Properties:
+    """Return the properties of a CONNECT packet (MQTT 5 §3.1.2.11).
 
     Args:
-        expiry: How long the broker keeps the session after it, in seconds.
-        most: The longest packet that is taken.
-        window: How many messages may be unacknowledged.
+        session_expiry: How long the broker keeps the session after the connection, in seconds.
+        maximum_packet_size: The longest packet that the client accepts, in bytes.
+        receive_maximum: How many messages may be unacknowledged.
     """
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-    properties.SessionExpiryInterval = expiry
-    properties.MaximumPacketSize = most
-    properties.ReceiveMaximum = window
+    properties.SessionExpiryInterval = session_expiry
+    properties.MaximumPacketSize = maximum_packet_size
+    properties.ReceiveMaximum = receive_maximum
     return properties

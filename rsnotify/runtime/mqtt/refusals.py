@@ -1,4 +1,4 @@
-"""Errors for what a broker refuses; they say what to change where waiting does not help."""
+"""Errors for refusals of a broker; they say what to change where waiting does not help."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
 
 
 class NotPermitted(Unavailable):
-    """A broker answers that it does not permit something; waiting does not help.
+    """A broker does not allow something; waiting does not help.
 
     Args:
         uri: The broker.
-        reason: What it says.
+        reason: The refusal.
         remedy: What the user has to change, as a clause.
     """
 
@@ -28,13 +28,13 @@ class NotPermitted(Unavailable):
 
 
 class ConnectionRefused(Unavailable):
-    """A broker does not take a message, and says so (MQTT 5).
+    """A broker refuses a message, with a reason code (MQTT 5).
 
     Args:
         uri: The broker.
-        reason: What it says.
-        too_large: Whether that is for its size, so that no later try can do better.
-        remedy: What the user has to change, as a clause; None if it may pass by itself.
+        reason: The refusal.
+        too_large: Whether the message is too large, so that every later attempt would fail.
+        remedy: What the user has to change, as a clause; None if the refusal may be temporary.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class ConnectionRefused(Unavailable):
 
 
 class UnsupportedVersion(Unavailable):
-    """A broker seems not to speak the version of MQTT that it was spoken to in.
+    """A broker seems not to support the version of MQTT of the CONNECT packet.
 
-    It says so (5 §3.2.2.2), or goes away without an answer, as it also may (5 §3.1.2.2).
+    It may answer so (MQTT 5 §3.2.2.2), or close the connection without an answer (§3.1.2.2).
 
     Args:
         uri: The broker.
-        reason: What it says.
-        told: Whether it says so.
+        reason: The refusal.
+        stated: Whether the broker answered so.
     """
 
-    def __init__(self, uri: str, reason: str, *, told: bool) -> None:
+    def __init__(self, uri: str, reason: str, *, stated: bool) -> None:
         super().__init__(uri, reason)
-        self.told = told
+        self.stated = stated
 
 
 def connection_refusal(url: str, user: str | None, reason: ReasonCode) -> Unavailable:
@@ -67,13 +67,13 @@ def connection_refusal(url: str, user: str | None, reason: ReasonCode) -> Unavai
     Args:
         url: The broker.
         user: The user of the login, if it has one.
-        reason: What the broker says.
+        reason: The reason code of the CONNACK.
     """
-    said = f"it refuses the connection: {reason}"
+    refusal = f"it refuses the connection: {reason}"
     if reason.value == _OTHER_VERSION:
-        return UnsupportedVersion(url, said, told=True)
+        return UnsupportedVersion(url, refusal, stated=True)
     if reason.value not in _LOGIN_REFUSED:
-        return Unavailable(url, said)
+        return Unavailable(url, refusal)
     if not user:
         remedy = "configure the MQTT user and password that it wants"
         return NotPermitted(url, f"it refuses the login without a user: {reason}", remedy)
@@ -94,7 +94,7 @@ def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
 
 def subscription_refusal(url: str, reason: ReasonCode) -> Unavailable:
     """Return the error for a subscription that is refused."""
-    said = f"it grants no subscription: {reason}"
+    refusal = f"it grants no subscription: {reason}"
     if reason.value == _NOT_AUTHORIZED:
-        return NotPermitted(url, said, "let the broker allow this user to subscribe")
-    return Unavailable(url, said)
+        return NotPermitted(url, refusal, "let the broker allow this user to subscribe")
+    return Unavailable(url, refusal)

@@ -1,8 +1,8 @@
-"""What a Destination sends to a hub, through their broker, to be sent a part of a channel.
+"""Requests for a filtered topic, which a Destination sends to a hub through their broker.
 
-A broker cannot look into messages. So the hub makes a stream of its own for each part that is
-asked for, under a name that follows from the channel and the part (`Broker.part`), for as long
-as somebody asks again now and then.
+A broker cannot filter by content. So the hub publishes each requested selection of a channel to
+an MQTT topic of its own, whose name follows from the channel and the selection
+(`Broker.filtered_topic`), as long as Destinations repeat the request now and then.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify.selection.push_selection import PushSelection
 
-#: For how long a hub keeps a stream that nobody asks for any more, in seconds.
+#: For how long a hub keeps a filtered topic after the last request for it, in seconds.
 LEASE = 7_200
 CONTENT_TYPE = "application/json"
 
-#: A URI and a selection at their longest, and some more.
-_LONGEST = 16_384
+#: Enough for a URI and a selection of the greatest length, in bytes.
+_MAX_BYTES = 16_384
 
 
 class SelectionRequest(Struct, frozen=True):
-    """Asks for a part of a channel.
+    """A request for a filtered topic.
 
     Args:
         topic: The URI of the channel.
-        select: Which part, in its canonical form.
+        select: The selection, in its canonical form.
     """
 
     topic: str
     select: PushSelection
 
     def encode(self) -> bytes:
-        """Write it as the payload of a message."""
+        """Return it as the payload of a message."""
         return msgspec.json.encode(self)
 
 
@@ -41,16 +41,16 @@ def read_selection_request(payload: bytes) -> SelectionRequest:
     """Read the payload of a message.
 
     Raises:
-        ConfigurationError: It asks for nothing that can be had.
+        ConfigurationError: It is malformed, or selects the whole channel.
     """
-    if len(payload) > _LONGEST:
-        raise ConfigurationError(f"it is larger than {_LONGEST} bytes")
+    if len(payload) > _MAX_BYTES:
+        raise ConfigurationError(f"it is larger than {_MAX_BYTES} bytes")
     try:
-        ask = msgspec.json.decode(payload, type=SelectionRequest)
+        request = msgspec.json.decode(payload, type=SelectionRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error)[:200]  # which may quote what was sent
         raise ConfigurationError(f"it asks for no part of a topic: {reason}") from None
-    select = ask.select.canonical()
+    select = request.select.canonical()
     if not select:
         raise ConfigurationError("it asks for all of its topic, which has a name of its own")
-    return SelectionRequest(ask.topic, select)
+    return SelectionRequest(request.topic, select)

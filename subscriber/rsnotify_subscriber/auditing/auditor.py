@@ -13,12 +13,12 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import ConfigurationError, FetchError, NotFound, shown
+from rsnotify.errors import ConfigurationError, FetchError, NotFound, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.representations import described, wanted
+from rsnotify.selection.representations import describe_representation, wanted_representation
 from rsnotify_subscriber.auditing.expectation import ExpectationReader, ExpectedResources
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.identification import same_set
@@ -138,8 +138,9 @@ async def _identified(
     now = await same_set(offers, known, await offers.find())
     if now is None:
         raise ConfigurationError(
-            f"{folder} is a copy of {shown(known.url)}, and {shown(url)} is another set of "
-            "resources; name the Source that was followed, or the folder of its copy, or, to "
+            f"{folder} is a copy of {without_credentials(known.url)}, and "
+            f"{without_credentials(url)} is another set of resources; name the Source that "
+            "was followed, or the folder of its copy, or, to "
             "compare the files anyway, an empty folder with --state"
         )
     return now, known
@@ -226,7 +227,7 @@ class _MirrorComparison:
 
     def _announced(self, resource: Resource) -> Resource:
         """Return the entry of the representation that is mirrored."""
-        return described(resource, self._prefer)
+        return describe_representation(resource, self._prefer)
 
     def _relative(self, path: str) -> str:
         return os.path.relpath(path, self._tree.root)
@@ -271,7 +272,7 @@ class _MirrorComparison:
 
     def _home(self, resource: Resource) -> str:
         change = Change(resource.uri, ChangeType.UPDATED, datetime.now(UTC), resource)
-        return wanted(change, self._prefer).home.uri
+        return wanted_representation(change, self._prefer).home.uri
 
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
         """Compare with the resource itself, as the Source announces no usable hash."""

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 
 from rsnotify.errors import DocumentError, FetchError
-from rsnotify.format.coverage import Change, Coverage, Frontier, is_ahead
+from rsnotify.format.coverage import Change, Coverage, is_ahead
 from rsnotify.format.datetimes import Instant, format_datetime, to_microseconds
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer

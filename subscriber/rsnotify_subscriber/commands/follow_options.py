@@ -146,7 +146,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         return WebSubSettings(**given)
 
     def _check_mqtt(self) -> None:
-        from rsnotify.runtime.mqtt.names import parse_broker
+        from rsnotify.runtime.mqtt.topics import parse_broker
 
         if self.mqtt_version not in ("5", "3.1.1"):
             raise WrongOption("mqtt_version", "it has to be 5 or 3.1.1")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from rsnotify.errors import RsnotifyError, shown
+from rsnotify.errors import RsnotifyError, without_credentials
 from rsnotify.format.writer import Profile
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import complain, printable, run_until_stopped
@@ -57,7 +57,7 @@ def validate(
     from rsnotify_subscriber.validation.walk import validate as validate_target
 
     credentials = credentials_of(login, bearer, header)
-    status = Console(stderr=True).status(Text(printable(shown(target))))
+    status = Console(stderr=True).status(Text(printable(without_credentials(target))))
 
     def work() -> Coroutine[None, None, ValidationResult]:
         return validate_target(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ContentMismatch
 from rsnotify.format.datetimes import format_datetime, to_microseconds
 from rsnotify.format.model import Resource
-from rsnotify.format.timestamp_precision import ends, postponed
+from rsnotify.format.timestamp_precision import end_of_unit, postponed
 from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
@@ -44,7 +44,7 @@ def is_older(answer: Content | Unchanged, wanted: WantedRepresentation) -> bool:
     if link is not None and link.modified is None:
         return False  # the dates are those of another representation
     # A date without a time may be of any time zone.
-    slack = max(_ROUNDED, ends(announced) - announced)
+    slack = max(_ROUNDED, end_of_unit(announced) - announced)
     return postponed(answer.modified, slack) < announced
 
 

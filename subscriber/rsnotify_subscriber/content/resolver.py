@@ -20,12 +20,12 @@ from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
-from rsnotify.format.timestamp_precision import ends, postponed
+from rsnotify.format.timestamp_precision import end_of_unit, postponed
 from rsnotify.selection.representations import (
     RepresentationSource,
     WantedRepresentation,
-    wanted,
-    wanted_link,
+    wanted_link_target,
+    wanted_representation,
 )
 from rsnotify_subscriber.content.freshness import FreshnessCheck, check_announced
 from rsnotify_subscriber.content.inline import inline_content
@@ -107,7 +107,7 @@ class ContentResolver:
     def wanted(self, change: Change) -> WantedRepresentation:
         """Return the representation to copy for a change that is no deletion."""
         prefer, exact = self._preferences.prefer, self._preferences.exact
-        return wanted(change, prefer, exact=exact, random=self._random)
+        return wanted_representation(change, prefer, exact=exact, random=self._random)
 
     def inline(self, wanted: WantedRepresentation) -> Content | None:
         """Return the verified content inside the document; None if it has to be fetched."""
@@ -191,7 +191,7 @@ class ContentResolver:
             return None
         for link in self._patcher.usable(wanted, held):
             try:
-                document = await self._document(wanted_link(link, wanted.package))
+                document = await self._document(wanted_link_target(link, wanted.package))
             except FetchError as error:
                 logger.info("a patch cannot be fetched: %s", error)
                 continue
@@ -223,8 +223,8 @@ class ContentResolver:
     def _answering(self, wanted: WantedRepresentation) -> Sequence[RepresentationSource]:
         """Return the sources to try: a mirror that is away must not delay each resource."""
         now = asyncio.get_running_loop().time()
-        found = [place for place in wanted.places if self._paused.get(_host(place), 0.0) <= now]
-        return found or wanted.places
+        found = [place for place in wanted.sources if self._paused.get(_host(place), 0.0) <= now]
+        return found or wanted.sources
 
     def _note(self, place: RepresentationSource, error: FetchError) -> None:
         logger.info("another source is tried: %s", error)
@@ -239,7 +239,7 @@ def _condition(wanted: WantedRepresentation, held: ResourceState | None) -> str 
     entry = wanted.entry
     if held is None or held.validator is None or not held.fetched_at:
         return None
-    if entry.hash is not None or wanted.places != (wanted.home,):
+    if entry.hash is not None or wanted.sources != (wanted.home,):
         return None
     if entry.length not in (None, held.length):
         return None  # it cannot be what is held
@@ -252,7 +252,7 @@ def _condition(wanted: WantedRepresentation, held: ResourceState | None) -> str 
 
 
 def _is_around(made: Instant, fetched: Instant) -> bool:
-    over = ends(made)
+    over = end_of_unit(made)
     if over - made > _AROUND:
         return False  # for a whole day, the age in the answer itself shows more
     return made <= postponed(fetched, _AROUND) and fetched <= postponed(over, _AROUND)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, shown
+from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, without_credentials
 from rsnotify.format.offer import Offer
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of
@@ -81,8 +81,9 @@ class SourceIdentification:
         now = await same_set(self._offers, known, offer)
         if now is None:
             raise ConfigurationError(
-                f"{self._place} holds the state of {shown(known.url)}; "
-                f"to follow {shown(self._url)} choose another place, or remove that one"
+                f"{self._place} holds the state of {without_credentials(known.url)}; "
+                f"to follow {without_credentials(self._url)} choose another place, "
+                "or remove that one"
             )
         return now
 

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import aiohttp
 from yarl import URL
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.addresses import refusal
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 
@@ -27,7 +28,7 @@ _LARGE_DOCUMENTS = 3
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
 
 
-class NotPublic(OSError):
+class NotPublic(RsnotifyError, OSError):
     """An address was not dialled because it is not public."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.wrong_setting import WrongSetting
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify_subscriber.fleet.configuration import FollowedSource, SourceSettings
 from rsnotify_subscriber.mirror import default_state
 from rsnotify_subscriber.via import Via

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from rsnotify.errors import shown
+from rsnotify.errors import without_credentials
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
@@ -131,7 +131,7 @@ class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def title(self) -> str:
         """The name."""
-        return self.name or shown(self.url)
+        return self.name or without_credentials(self.url)
 
 
 class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

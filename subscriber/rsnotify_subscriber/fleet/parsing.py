@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, WrongOption, shown
+from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
 from rsnotify.runtime.config.files import decode_settings, read_text
 from rsnotify.runtime.config.line_numbers import line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
+from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
 from rsnotify_subscriber.fleet.configuration import (
     FleetConfiguration,
@@ -83,7 +83,7 @@ def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]
     number = int(rest[0])
     own = sources[number] if sources else {}
     name = own.get("name") or own.get("url")
-    return f"[[source]] {shown(name) if isinstance(name, str) else number + 1}"
+    return f"[[source]] {without_credentials(name) if isinstance(name, str) else number + 1}"
 
 
 def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
@@ -196,4 +196,4 @@ def _converted(settings: Mapping[str, Any], kind: type[T], *table: str | int) ->
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
-        raise understand(str(error), kind, table) from None
+        raise wrong_setting_from(str(error), kind, table) from None

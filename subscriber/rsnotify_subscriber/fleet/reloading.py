@@ -130,7 +130,7 @@ class ConfigurationWatcher:
         while True:
             await self._until_due()
             await self._reload()
-            self._files.look_at(self._reloader.configuration.files)
+            self._files.watch(self._reloader.configuration.files)
 
     async def _until_due(self) -> None:
         due = [

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.offer import Offer
-from rsnotify.runtime.mqtt.names import SCHEMES, parse_broker
+from rsnotify.runtime.mqtt.topics import SCHEMES, parse_broker
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.mqtt import MqttOptions, MqttTransport

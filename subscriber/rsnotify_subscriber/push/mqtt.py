@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, RefusedAddress, Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import Broker, asking, channel_name, parse_broker
 from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, SelectionRequest
+from rsnotify.runtime.mqtt.topics import Broker, channel_topic, parse_broker, request_prefix
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.connecting import dial
@@ -126,14 +126,16 @@ class MqttTransport:
 
     async def _receive(self, listener: TransportListener) -> None:
         messages = _TopicMessages(self._broker.topic(self._topic), self._part(), listener)
-        session = BrokerSession(self._options.session, _EXPIRY) if self._options.session else CLEAN
+        session = (
+            BrokerSession(self._options.session, _EXPIRY) if self._options.session else CLEAN_START
+        )
         async with connect(
             self._broker,
             self._options.login,
             session=session,
             version=self._options.version,
             dial=self._dial,
-            take=messages.receive,
+            on_message=messages.receive,
         ) as connection:
             subscribing = asyncio.create_task(self._subscribe(connection, messages, listener))
             lost = asyncio.create_task(connection.lost())
@@ -154,7 +156,7 @@ class MqttTransport:
     def _part(self) -> str | None:
         if not self._select or self._broker.url in self._without_selections:
             return None
-        return self._broker.part(self._topic, self._select)
+        return self._broker.filtered_topic(self._topic, self._select)
 
     async def _subscribe(
         self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
@@ -194,7 +196,7 @@ class MqttTransport:
 
     async def _request(self, connection: BrokerConnection, messages: _TopicMessages) -> None:
         request = SelectionRequest(self._topic, self._select)
-        name = channel_name(self._topic, asking(self._broker.name))
+        name = channel_topic(self._topic, request_prefix(self._broker.topic_or_prefix))
         messages.requested()
         await connection.publish(
             name, request.encode(), content_type=CONTENT_TYPE, channel=self._topic, retain=False

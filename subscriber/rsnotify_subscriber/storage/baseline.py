@@ -13,7 +13,7 @@ from time import monotonic
 
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
-from rsnotify.selection.representations import described
+from rsnotify.selection.representations import describe_representation
 from rsnotify_subscriber.storage.database import StateDatabase
 from rsnotify_subscriber.storage.lookups import look_up_equivalent
 from rsnotify_subscriber.storage.resource_state import ResourceState
@@ -85,7 +85,7 @@ class BaselineTables:
             seen.update(state.uri for state in known.values())  # as it is spelled here
             for resource in entries:
                 state = known.get(resource.uri)
-                entry = described(resource, self.prefer)
+                entry = describe_representation(resource, self.prefer)
                 if state is None or (state.changed_at <= moment and self._differs(state, entry)):
                     differing.append(resource)
             query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"

@@ -123,7 +123,7 @@ class ResourceState(Struct, frozen=True):
     def _is_fetched_after(self, instant: Instant, *, by: timedelta = timedelta()) -> bool:
         """Return whether the content was fetched after the unit of time of an instant."""
         return self.fetched_at is not None and (
-            self.fetched_at >= to_microseconds(postponed(dating.ends(instant), by))
+            self.fetched_at >= to_microseconds(postponed(dating.end_of_unit(instant), by))
         )
 
     @property

@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 from typing import Any, TypeVar
 
-from rsnotify.errors import RsnotifyError, shown
+from rsnotify.errors import RsnotifyError, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
@@ -143,7 +143,7 @@ class Following:
         for uri, reason in self._state.doubts.items():
             count = len(self._state.doubts) - 1
             more = f" and {count} more" if count else ""
-            return f"{shown(uri)}{more}: {reason}"
+            return f"{without_credentials(uri)}{more}: {reason}"
         return ""
 
     @property

@@ -14,8 +14,8 @@ from rsnotify.format.model import Resource
 from rsnotify.format.writer import Profile
 from rsnotify.validation import Validator
 from rsnotify.validation.outline import Outline, Reference
-from rsnotify.validation.rules import broken
-from rsnotify.validation.tree import Located, TreePosition
+from rsnotify.validation.rules import make_finding
+from rsnotify.validation.tree import LocatedFinding, TreePosition
 from rsnotify_subscriber.content.zip_package import MANIFEST, ZipPackage
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import Digester
@@ -63,7 +63,7 @@ class DocumentChecker:
         self._progress = progress
         self._checked: dict[str, CheckedDocument] = {}
 
-    def note(self, found: Iterable[Located]) -> None:
+    def note(self, found: Iterable[LocatedFinding]) -> None:
         """Add findings about documents that were checked before."""
         for located in found:
             self._checked[located.name].add([located.finding])
@@ -150,7 +150,7 @@ class DocumentChecker:
                 await asyncio.sleep(0)
         except (zlib.error, ContentMismatch) as error:
             detail = f"its compression is damaged: {error}"
-            checked.add([broken("not-well-formed", None, "document", detail)])
+            checked.add([make_finding("not-well-formed", None, "document", detail)])
         else:
             checked.add(validator.close())
         outline = validator.outline
@@ -179,7 +179,7 @@ class DocumentChecker:
         return _placed(uri, manifest.name, outline)
 
     def _unusable(self, uri: str, name: str, rule: str, detail: str = "") -> TreePosition:
-        self._checked[name].add([broken(rule, None, "package", detail)])
+        self._checked[name].add([make_finding(rule, None, "package", detail)])
         return TreePosition(uri, name, Outline())
 
 

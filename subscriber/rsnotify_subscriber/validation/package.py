@@ -8,7 +8,7 @@ from rsnotify.errors import ContentMismatch
 from rsnotify.format.writer import Profile
 from rsnotify.validation import Finding, Validator
 from rsnotify.validation.outline import Outline, Reference
-from rsnotify.validation.rules import broken
+from rsnotify.validation.rules import make_finding
 from rsnotify_subscriber.content.zip_package import MANIFEST, ZipPackage
 from rsnotify_subscriber.fetching.digests import Digester, agree
 
@@ -65,11 +65,11 @@ class PackageChecker:
                 yield from self._bitstream(reference)
             else:
                 detail = f"path is {reference.path!r}"
-                yield broken(
+                yield make_finding(
                     "package-path-missing", reference.line, "rs:md", detail, reference.entry
                 )
         for name in sorted(present - described):
-            yield broken("package-not-described", None, "package", repr(name))
+            yield make_finding("package-not-described", None, "package", repr(name))
 
     def _bitstream(self, reference: Reference) -> Iterator[Finding]:
         if self._inflated > _MOST_INFLATED:
@@ -80,7 +80,9 @@ class PackageChecker:
                 digester.update(piece)
                 self._inflated += len(piece)
         except ContentMismatch as error:
-            yield broken("package-unsafe", reference.line, "rs:md", error.reason, reference.entry)
+            yield make_finding(
+                "package-unsafe", reference.line, "rs:md", error.reason, reference.entry
+            )
             return
         yield from compare(reference, digester, f"path {reference.path!r}", reference.line)
 
@@ -96,7 +98,7 @@ def compare(entry: Reference, content: Digester, what: str, line: int | None) ->
     """
     if agree(entry.hash, content.hashes) is False:
         detail = f"{what} has hash {content.hashes}, not {entry.hash}"
-        yield broken("package-content", line, "rs:md", detail, entry.entry)
+        yield make_finding("package-content", line, "rs:md", detail, entry.entry)
     elif entry.length is not None and entry.length != str(content.length):
         detail = f"{what} has {content.length} bytes, not {entry.length}"
-        yield broken("package-content", line, "rs:md", detail, entry.entry)
+        yield make_finding("package-content", line, "rs:md", detail, entry.entry)

@@ -18,21 +18,21 @@ from rsnotify.format.links import resolve
 from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.validation.outline import Reference
-from rsnotify.validation.rules import broken
+from rsnotify.validation.rules import make_finding
 from rsnotify.validation.tree import (
-    Located,
+    LocatedFinding,
     TreePosition,
     check_copy,
     check_pair,
-    index_broken,
-    index_of,
+    expected_up,
+    index_link,
     is_directly_above,
     is_index,
-    leads_to,
     lists,
-    up_broken,
-    up_expected,
-    up_of,
+    references_below,
+    up_link,
+    wrong_index,
+    wrong_up,
 )
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
@@ -107,7 +107,7 @@ class _Walk:
         while self._waiting:
             parent = self._waiting.popleft()
             await self._well_known(parent)
-            for reference in leads_to(parent):
+            for reference in references_below(parent):
                 if not await self._follow(parent, reference):
                     return
 
@@ -149,8 +149,8 @@ class _Walk:
         return place
 
     def _at_fault(self, parent: TreePosition, rule: str, reference: Reference, detail: str) -> None:
-        finding = broken(rule, reference.line, "loc", detail, reference.entry)
-        self._checker.note([Located(parent.name, finding)])
+        finding = make_finding(rule, reference.line, "loc", detail, reference.entry)
+        self._checker.note([LocatedFinding(parent.name, finding)])
 
     async def _copy(self, dump: TreePosition, reference: Reference, manifest: TreePosition) -> None:
         """Compare the Manifest of a package with the copy beside it (core §11.1, §13.1)."""
@@ -165,7 +165,7 @@ class _Walk:
 
     async def _up(self, parent: TreePosition, child: TreePosition) -> None:
         """Check that a document has a link to the one above it (core §6.2)."""
-        leads, expected = up_of(child), up_expected(parent)
+        leads, expected = up_link(child), expected_up(parent)
         if leads is None or leads == expected:
             return
         if is_directly_above(parent):
@@ -176,20 +176,20 @@ class _Walk:
                 return
         elif expected is None:
             return
-        self._checker.note([up_broken(parent, child)])
+        self._checker.note([wrong_up(parent, child)])
 
     async def _index(self, parent: TreePosition, child: TreePosition) -> None:
         """Check that a part has a link to the index that lists it (core §6.2)."""
-        leads = index_of(child)
+        leads = index_link(child)
         if leads is None or leads == parent.uri or not (parent.uri and is_index(parent, child)):
             return
         index = await self._peek(leads)
         if index is None or not is_index(index, child):
-            self._checker.note([index_broken(child)])
+            self._checker.note([wrong_index(child)])
 
     async def _above(self, root: TreePosition) -> None:
         """Check that the document above a Capability List can be fetched and lists it."""
-        leads = up_of(root)
+        leads = up_link(root)
         if root.outline.capability != Capability.CAPABILITY_LIST or not root.uri or not leads:
             return
         above = await self._peek(leads)
@@ -197,8 +197,8 @@ class _Walk:
         if above is None:
             self._at_fault(root, "tree-unreachable", Reference(leads, line), leads)
         elif not lists(above, root.uri):
-            finding = broken("tree-up", line, "rs:ln", f"{leads} does not list it")
-            self._checker.note([Located(root.name, finding)])
+            finding = make_finding("tree-up", line, "rs:ln", f"{leads} does not list it")
+            self._checker.note([LocatedFinding(root.name, finding)])
 
     async def _well_known(self, place: TreePosition) -> None:
         """Check that a Source Description is at the well-known URI (core §6.3.2)."""
@@ -209,8 +209,8 @@ class _Walk:
             return
         found = await self._peek(there)
         if found is None or found.outline.capability != Capability.DESCRIPTION:
-            finding = broken("tree-well-known", place.outline.line, "rs:md", there)
-            self._checker.note([Located(place.name, finding)])
+            finding = make_finding("tree-well-known", place.outline.line, "rs:md", there)
+            self._checker.note([LocatedFinding(place.name, finding)])
 
     async def _peek(self, uri: str) -> TreePosition | None:
         known = self._places.get(uri)

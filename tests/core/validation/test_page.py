@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rsnotify.validation import RULES, Rule
-from rsnotify.validation.rules_of_documents import OF_DOCUMENTS
-from rsnotify.validation.rules_of_trees import OF_TREES
-from rsnotify.validation.rules_of_values import OF_VALUES
+from rsnotify.validation.document_rules import DOCUMENT_RULES
+from rsnotify.validation.tree_rules import TREE_RULES
+from rsnotify.validation.value_rules import VALUE_RULES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/validation.md"
 
@@ -21,12 +21,12 @@ def table(rules: Iterable[Rule]) -> str:
 
 def tables() -> str:
     """Return the part of the page that has the rules."""
-    apart = {rule.id for rule in (*OF_DOCUMENTS, *OF_VALUES, *OF_TREES)}
+    apart = {rule.id for rule in (*DOCUMENT_RULES, *VALUE_RULES, *TREE_RULES)}
     parts = {
-        "Rules on every document": OF_DOCUMENTS,
-        "Rules on values and links": OF_VALUES,
+        "Rules on every document": DOCUMENT_RULES,
+        "Rules on values and links": VALUE_RULES,
         "Rules on each kind of document": [r for r in RULES.values() if r.id not in apart],
-        "Rules between documents, and on packages": OF_TREES,
+        "Rules between documents, and on packages": TREE_RULES,
     }
     return "\n".join(f"## {title}\n\n{table(rules)}" for title, rules in parts.items())
 

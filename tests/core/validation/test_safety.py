@@ -42,11 +42,11 @@ def test_a_doctype_is_a_finding_and_nothing_after_it_is_read() -> None:
         (DocumentLimits(depth=10), urlset("<x xmlns='x'>" * 20)),
     ],
 )
-def test_what_is_beyond_the_limits_is_read_no_further(limits: DocumentLimits, text: str) -> None:
+def test_reading_stops_beyond_the_limits(limits: DocumentLimits, text: str) -> None:
     assert only(text.encode(), limits).rule == "limit"
 
 
-def test_one_endless_tag_is_read_no_further() -> None:
+def test_reading_stops_in_an_endless_tag() -> None:
     validator = Validator()
     found = validator.feed(urlset(UP + HEAD).removesuffix("</urlset>\n").encode() + b"<url a='")
     for _ in range(1_000):
@@ -75,14 +75,14 @@ def test_memory_stays_flat() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "<urlset", VALID["changelist"][:-30], urlset("")[:-9]])
-def test_of_what_is_cut_off_nothing_is_said_that_only_its_end_would_show(text: str) -> None:
+def test_a_truncated_document_has_no_findings_about_its_end(text: str) -> None:
     text = text.replace(UP, "")
     assert [finding.rule for finding in validate(text.encode())] == ["not-well-formed"]
 
 
 @pytest.mark.parametrize("encoding", ["U-F-8", "shift_jis", "hex", "idna", "punycode", "cp037"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_an_encoding_that_nobody_reads_is_one_finding(encoding: str, mark: bytes) -> None:
+def test_an_unknown_encoding_is_one_finding(encoding: str, mark: bytes) -> None:
     data = mark + f'<?xml version="1.0" encoding="{encoding}"?><urlset/>'.encode()
     assert "not-well-formed" in [finding.rule for finding in validate(data)]
 

@@ -62,13 +62,13 @@ def test_the_examples_of_the_specifications_have_the_known_defects_and_no_other(
     assert {name: broken for name, broken in found.items() if broken} == (DEFECTS if found else {})
 
 
-def test_all_examples_are_looked_at_where_the_specifications_are_at_hand() -> None:
+def test_every_example_of_the_specifications_is_checked_if_they_are_present() -> None:
     found = [name for name, _ in examples()]
     assert len(found) == (33 + 7 if SPECIFICATIONS.exists() else 0)
     assert len(set(found)) == len(found)
 
 
-def test_version_1_1_has_a_datetime_for_changes_and_lets_lastmod_be() -> None:
+def test_version_1_1_has_a_datetime_for_changes_and_does_not_check_lastmod() -> None:
     assert rules(CHANGE_LIST_1_1) == []
     assert set(rules(CHANGE_LIST_1_1, Profile.V1_0)) == {
         "datetime-not-in-1.0",
@@ -86,7 +86,7 @@ def test_foreign_elements_and_attributes_are_allowed_anywhere() -> None:
     assert rules(document) == []
 
 
-def test_the_rs_md_may_stand_after_the_entries() -> None:
+def test_the_rs_md_may_come_after_the_entries() -> None:
     opening, md, rest = VALID["changelist"].partition('<rs:md capability="changelist"')
     head, _, entries = rest.partition("/>\n")
     moved = opening + entries.replace("</urlset>", f"{md}{head}/>\n</urlset>")
@@ -131,7 +131,7 @@ def test_it_does_not_matter_in_which_pieces_a_document_arrives() -> None:
     assert found == validate(data)
 
 
-def test_a_source_description_may_name_the_channel_that_tells_of_documents() -> None:
+def test_a_source_description_may_name_the_framework_channel() -> None:
     link = '<rs:ln rel="monitor-group" href="http://example.com/framework.xml"/>\n'
     hub = '<rs:ln rel="hub" href="wss://hub.example.com/ws"/>\n'
     by_link = VALID["description"].replace("<rs:md", link + hub + "<rs:md", 1)

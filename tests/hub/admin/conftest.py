@@ -1,55 +1,11 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from tests.hub.helpers import PATIENCE, Client
-
-
-class Admin:
-    """Somebody who uses the admin API of a hub."""
-
-    def __init__(self, hub: Client, token: str | None = None) -> None:
-        self._hub = hub
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-
-    async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
-        """Return the status, and the JSON if there is any."""
-        url = f"{self._hub.url}admin/{path}"
-        async with self._hub.session.request(
-            method, url, headers=self._headers, **options
-        ) as response:
-            if response.status == 204:
-                assert await response.read() == b""
-                return 204, None
-            assert response.content_type == "application/json"
-            return response.status, await response.json()
-
-    async def get(self, path: str, **query: Any) -> Any:
-        status, answer = await self.ask("GET", path, params=query)
-        assert status == 200, answer
-        return answer
-
-    async def until(self, path: str, condition: Callable[[Any], bool], **query: Any) -> Any:
-        """Ask until the answer fulfils a condition."""
-        async with asyncio.timeout(PATIENCE):
-            while not condition(answer := await self.get(path, **query)):
-                pass
-        return answer
-
-    async def subscription(self, condition: Callable[[Any], bool], **query: Any) -> Any:
-        """Ask until the one subscription fulfils a condition."""
-        page = await self.until(
-            "subscriptions",
-            lambda page: len(page["subscriptions"]) == 1 and condition(page["subscriptions"][0]),
-            **query,
-        )
-        return page["subscriptions"][0]
+from tests.hub.admin.admin_user import AdminUser
+from tests.hub.helpers import Client
 
 
 @pytest.fixture
-def admin(hub: Client) -> Admin:
-    return Admin(hub)
+def admin(hub: Client) -> AdminUser:
+    return AdminUser(hub)

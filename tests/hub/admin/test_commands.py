@@ -13,13 +13,13 @@ from typer.testing import CliRunner, Result
 
 from rsnotify.errors import FetchError, RsnotifyError, Unavailable
 from rsnotify.runtime.processes import free_port
-from rsnotify_hub.admin import remote, shapes, tables
-from rsnotify_hub.admin.remote import Remote
+from rsnotify_hub.admin import client as admin_client
+from rsnotify_hub.admin import schemas, tables
+from rsnotify_hub.admin.client import AdminClient
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id
-from tests.hub.admin.conftest import Admin
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, at, fragment, seconds_of
+from tests.hub.admin.admin_user import AdminUser
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
 
 ADMIN = "an admin's token of the tests"
 
@@ -36,8 +36,8 @@ async def printed(hub: Client, *arguments: str) -> str:
     return result.output
 
 
-async def test_what_a_hub_is_doing_is_printed_for_people_and_programs(
-    hub: Client, admin: Admin, callback: Callback
+async def test_the_state_of_a_hub_is_printed_as_tables_and_as_json(
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     callback.answers, callback.words = [500], "out of\norder \x1b[31m"
     await hub.subscribe(callback)
@@ -61,7 +61,7 @@ async def test_what_a_hub_is_doing_is_printed_for_people_and_programs(
 
 
 async def test_a_subscription_is_suspended_delivered_again_and_dropped(
-    hub: Client, admin: Admin, callback: Callback
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     await hub.subscribe(callback)
     for second in range(2):
@@ -80,11 +80,15 @@ async def test_a_subscription_is_suspended_delivered_again_and_dropped(
     assert (await admin.get("topics"))["total"] == 0
 
 
-async def test_what_cannot_be_is_one_sentence(run_hub: RunHub):
+async def test_an_error_is_one_sentence(run_hub: RunHub):
     async with run_hub(admins=[{"token": ADMIN}]) as hub:
         for arguments, token, reason in (
             (["status"], "", "set RSNOTIFY_ADMIN_TOKEN"),
-            (["status"], ADMIN + "x", "the token in RSNOTIFY_ADMIN_TOKEN, or of --token, is no"),
+            (
+                ["status"],
+                ADMIN + "x",
+                "the token in RSNOTIFY_ADMIN_TOKEN or --token is not an admin's",
+            ),
             (["suspend", "../status"], ADMIN, "is no id"),
             (["status", "--url", "hub"], ADMIN, "not an absolute http"),
             (["drop", "0" * 32], ADMIN, "there is no such subscription"),
@@ -98,10 +102,10 @@ async def test_what_cannot_be_is_one_sentence(run_hub: RunHub):
 
 
 @pytest.mark.parametrize("document", [b"<html>", b"[]", b'{"x":' + b"[" * 100_000])
-async def test_another_server_is_not_taken_for_a_hub(callback: Callback, document: bytes):
+async def test_a_server_that_is_no_hub_is_reported(callback: Callback, document: bytes):
     callback.document = document
     with pytest.raises(FetchError, match="not as the hub's admin API"):
-        await Remote(callback.url, None).ask("status")
+        await AdminClient(callback.url, None).call("status")
 
 
 async def test_the_subcommands_are_part_of_rsnotify(hub: Client):
@@ -119,39 +123,39 @@ async def test_the_subcommands_are_part_of_rsnotify(hub: Client):
     assert line.endswith("there is no such subscription")
 
 
-async def test_a_token_that_was_made_is_an_admins_once_its_digest_is_configured(run_hub: RunHub):
+async def test_a_generated_token_is_an_admins_once_its_digest_is_configured(run_hub: RunHub):
     made = json.loads(CliRunner().invoke(commands, ["token", "--json"]).output)
     async with run_hub(admins=[{"token_sha256": made["token_sha256"]}]) as hub:
-        assert (await Remote(hub.url, made["token"]).ask("status")).admin is True
+        assert (await AdminClient(hub.url, made["token"]).call("status")).admin is True
         with pytest.raises(FetchError, match="needs the token of an admin"):
-            await Remote(hub.url, made["token_sha256"]).ask("status")
+            await AdminClient(hub.url, made["token_sha256"]).call("status")
 
 
-def test_an_existing_token_is_digested_and_not_shown():
+def test_the_digest_of_an_existing_token_is_printed_without_the_token():
     result = CliRunner().invoke(commands, ["token", "--existing"], input=f"{ADMIN}\n")
     digest = hashlib.sha256(ADMIN.encode()).hexdigest()
     assert result.output.split() == ["token_sha256", digest]
 
 
 async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remote, "MAX_ROWS", 2)
+    monkeypatch.setattr(admin_client, "MAX_ROWS", 2)
     topics = [f"{TOPIC}/{number}" for number in range(5)]
     for topic in topics:
         await hub.accepted(fragment(0, 1), topic=topic)
     for limit in (1, 2, 3, 5, 9):
-        page = await Remote(hub.url, None).collect("topics", limit=limit)
+        page = await AdminClient(hub.url, None).call_paged("topics", limit=limit)
         assert [row.topic for row in page.topics] == topics[:limit]
         assert page.total == 5
 
 
-async def test_a_hub_that_is_not_there_is_told():
+async def test_a_hub_that_cannot_be_reached_is_reported():
     with pytest.raises(Unavailable, match="Connection refused; --url names the hub"):
-        await Remote(f"http://127.0.0.1:{free_port()}/", None).ask("status")
+        await AdminClient(f"http://127.0.0.1:{free_port()}/", None).call("status")
 
 
-def test_a_table_tells_how_much_it_leaves_out():
-    failure = shapes.Failure(at=at(0), status=None, reason="timed out", excerpt="")
-    row = shapes.DeadLetter(
+def test_a_table_names_the_number_of_omitted_rows():
+    failure = schemas.FailureInfo(at=at(0), status=None, reason="timed out", excerpt="")
+    row = schemas.DeadLetterInfo(
         id="0123456789abcdef0123456789abcdef",
         topic=TOPIC,
         host="b.example",
@@ -161,7 +165,7 @@ def test_a_table_tells_how_much_it_leaves_out():
         fragments=3,
         last_failure=failure,
     )
-    head, line, more = tables.dead_letters(shapes.DeadLetters((row,), 8, "x"))
+    head, line, more = tables.dead_letters(schemas.DeadLetterList((row,), 8, "x"))
     assert head.index("UNTIL") == line.index("2026-01-01T00:00:02.000000Z")
     assert line.split()[3] == "-"
     assert more == "and 7 more (--limit)"

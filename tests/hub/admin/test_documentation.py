@@ -8,7 +8,7 @@ import pytest
 
 from rsnotify_hub.admin.command import commands
 from rsnotify_hub.admin.operations import OPERATIONS, PREFIX, Operation
-from rsnotify_hub.metrics import Readings, families
+from rsnotify_hub.metrics import HubReadings, metric_families
 from rsnotify_hub.statistics import Statistics
 
 README = (Path(__file__).parents[3] / "hub/README.md").read_text()
@@ -25,7 +25,7 @@ def test_every_subcommand_is_documented(name: str):
 
 
 def test_every_metric_is_documented():
-    readings = Readings(
+    readings = HubReadings(
         version="1.2.3",
         statistics=Statistics(),
         logs=(),
@@ -37,6 +37,6 @@ def test_every_metric_is_documented():
         delivery_queue=0,
         commit_queue=0,
     )
-    for family in families(readings):
+    for family in metric_families(readings):
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
         assert f"`{name.removeprefix('rsnotify_hub_')}`" in README

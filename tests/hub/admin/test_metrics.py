@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from rsnotify_hub.metrics import LAG_BUCKETS, WORST, Metrics, Readings
+from rsnotify_hub.metrics import LAG_BUCKETS, WORST, HubReadings, Metrics
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websub.delivery.delivery import DeliveryState
-from tests.hub.admin.conftest import Admin
+from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
 
 Values = dict[str, dict[tuple[str, ...], float]]
@@ -34,8 +34,8 @@ def values(families: Sequence[Metric]) -> Values:
     return found
 
 
-def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -> Readings:
-    return Readings(
+def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -> HubReadings:
+    return HubReadings(
         version="1.2.3",
         statistics=statistics or Statistics(),
         logs=(),
@@ -55,10 +55,10 @@ def scraped(lags: Sequence[float] = (), statistics: Statistics | None = None) ->
     return values(read(body.decode()))
 
 
-def test_who_asks_again_and_again_takes_a_tenth_of_the_time():
+def test_frequent_requests_take_at_most_a_tenth_of_the_time():
     now, looks = 0.0, 0
 
-    def look() -> Readings:
+    def look() -> HubReadings:
         nonlocal now, looks
         now, looks = now + 0.5, looks + 1
         return readings()
@@ -120,8 +120,8 @@ async def metrics(hub: Client) -> Values:
     return values(families)
 
 
-async def test_a_hub_tells_what_it_has_done(
-    hub: Client, admin: Admin, callback: Callback, clock: Clock
+async def test_the_metrics_count_what_a_hub_has_done(
+    hub: Client, admin: AdminUser, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
     callback.answers = [500]
@@ -150,12 +150,12 @@ async def test_a_hub_tells_what_it_has_done(
     await listener.close()
 
 
-async def test_what_an_admin_holds_back_is_no_lag(
-    hub: Client, admin: Admin, callback: Callback, clock: Clock
+async def test_a_suspended_subscription_does_not_count_as_lag(
+    hub: Client, admin: AdminUser, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
     row = await admin.subscription(lambda row: True)
-    await admin.ask("POST", f"subscriptions/{row['id']}/suspend")
+    await admin.request("POST", f"subscriptions/{row['id']}/suspend")
     await hub.accepted(fragment(0, 1))
     clock.advance(seconds=60)
     found = await metrics(hub)
@@ -168,8 +168,8 @@ async def series(hub: Client) -> set[tuple[str, tuple[str, ...]]]:
     return {(name, labels) for name, found in (await metrics(hub)).items() for labels in found}
 
 
-async def test_the_number_of_series_does_not_grow_with_strangers(
-    hub: Client, admin: Admin, callback: Callback
+async def test_the_number_of_series_is_independent_of_clients(
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     await hub.accepted(fragment(0, 1))
     before = await series(hub)

@@ -11,11 +11,11 @@ from aiohttp import web
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from rsnotify_hub.admin.api import AdminApi, add_admin
+from rsnotify_hub.admin.api import AdminApi, add_admin_routes
 from rsnotify_hub.admin.openapi import describe
 from rsnotify_hub.admin.operations import OPERATIONS
 from rsnotify_hub.subscriptions import subscription_id
-from tests.hub.admin.conftest import Admin
+from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, fragment
 
 DESCRIPTION = describe("1.2.3")
@@ -58,7 +58,7 @@ def test_its_operations_are_the_routes():
         raise AssertionError
 
     app = web.Application()
-    add_admin(app, nobody)
+    add_admin_routes(app, nobody)
     routes = {
         (route.method, re.sub(r"\{(\w+):[^}]*\}+", r"{\1}", route.resource.canonical))
         for route in app.router.routes()
@@ -70,7 +70,7 @@ def test_its_operations_are_the_routes():
     assert len({operation.name for operation in OPERATIONS}) == len(OPERATIONS)
 
 
-def test_everything_in_it_is_explained():
+def test_every_schema_field_and_parameter_is_described():
     schemas = DESCRIPTION["components"]["schemas"]
     for name, schema in schemas.items():
         assert schema["description"].endswith((".", ":")), name
@@ -83,7 +83,7 @@ def test_everything_in_it_is_explained():
         ), path
 
 
-async def test_it_is_served_to_anybody(hub: Client):
+async def test_it_is_public(hub: Client):
     async with hub.session.get(hub.url + "admin/openapi.json") as response:
         assert response.content_type == "application/json"
         assert await response.json() == describe(version("rsnotify"))
@@ -91,7 +91,7 @@ async def test_it_is_served_to_anybody(hub: Client):
 
 @pytest.mark.parametrize("failing", [False, True], ids=["idle", "in trouble"])
 async def test_every_operation_answers_as_described(
-    hub: Client, admin: Admin, callback: Callback, failing: bool
+    hub: Client, admin: AdminUser, callback: Callback, failing: bool
 ):
     await hub.subscribe(callback)
     if failing:
@@ -108,18 +108,18 @@ async def test_every_operation_answers_as_described(
     for method, path, described in ordered:
         known = topic["id"] if "/topics/" in path else id
         real = path.removeprefix("/admin/").replace("{id}", known)
-        status, value = await admin.ask(method, real)
+        status, value = await admin.request(method, real)
         assert status in (200, 204), (path, value)
         check(value, described, status)
-        status, value = await admin.ask(method, real, params={"frobnicate": "1"})
+        status, value = await admin.request(method, real, params={"frobnicate": "1"})
         assert status == 400
         check(value, described, status)
 
 
-async def test_every_described_problem_is_one(admin: Admin):
+async def test_every_described_error_occurs(admin: AdminUser):
     for method, path, described in operations():
         if "{id}" in path:
             real = path.removeprefix("/admin/").replace("{id}", "0123456789abcdef0123456789abcdef")
-            status, value = await admin.ask(method, real)
+            status, value = await admin.request(method, real)
             assert status == 404
             check(value, described, status)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, Order, Page, cut
-from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrder
+from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, RowOrder, RowPage, page_of
+from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.subscriptions import Subscription
@@ -15,19 +15,19 @@ from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure, Del
 from tests.hub.helpers import at
 
 names = st.sets(st.text(min_size=1, max_size=4), max_size=30)
-orders = st.booleans().map(lambda down: Order(lambda row: (row,), tuple[str], descending=down))
+orders = st.booleans().map(lambda down: RowOrder(lambda row: (row,), tuple[str], descending=down))
 
 
-def pages(rows: set[str], order: Order[str], limit: int) -> list[Page[str]]:
-    found = [cut(rows, order, PageQuery(limit=limit))]
+def pages(rows: set[str], order: RowOrder[str], limit: int) -> list[RowPage[str]]:
+    found = [page_of(rows, order, PageQuery(limit=limit))]
     while (after := found[-1].next) is not None:
-        found.append(cut(rows, order, PageQuery(limit=limit, after=after)))
+        found.append(page_of(rows, order, PageQuery(limit=limit, after=after)))
     return found
 
 
 @given(names, orders, st.integers(1, 7))
 def test_pages_together_have_every_row_once_and_in_order(
-    rows: set[str], order: Order[str], limit: int
+    rows: set[str], order: RowOrder[str], limit: int
 ):
     found = pages(rows, order, limit)
     expected = sorted(rows, reverse=order.descending)
@@ -37,22 +37,22 @@ def test_pages_together_have_every_row_once_and_in_order(
 
 
 @given(names, names, names, orders, st.integers(1, 7))
-def test_rows_that_stay_come_once_while_others_come_and_go(
-    stay: set[str], go: set[str], come: set[str], order: Order[str], limit: int
+def test_rows_that_stay_are_on_one_page_while_others_come_and_go(
+    stay: set[str], go: set[str], come: set[str], order: RowOrder[str], limit: int
 ):
-    first = cut(stay | go, order, PageQuery(limit=limit))
+    first = page_of(stay | go, order, PageQuery(limit=limit))
     seen, after = list(first.rows), first.next
     while after is not None:
-        page = cut(stay | come, order, PageQuery(limit=limit, after=after))
+        page = page_of(stay | come, order, PageQuery(limit=limit, after=after))
         seen, after = seen + page.rows, page.next
     assert [row for row in seen if row in stay] == sorted(stay, reverse=order.descending)
 
 
 @given(st.text(min_size=1))
-def test_what_is_no_next_of_a_page_is_refused(after: str):
+def test_an_invalid_cursor_is_refused(after: str):
     query = PageQuery(after=after)
     with pytest.raises(Refusal, match="after"):
-        cut([log("a", 1)], TOPICS[TopicOrder.RECEIVED], query)
+        page_of([log("a", 1)], TOPICS[TopicOrder.RECEIVED], query)
 
 
 def log(name: str, received: float) -> LogState:
@@ -71,7 +71,7 @@ def log(name: str, received: float) -> LogState:
 
 def test_topics_that_changed_last_come_first():
     rows = [log("a", 1), log("b", 3), log("c", 3), log("d", 2.5)]
-    page = cut(rows, TOPICS[TopicOrder.RECEIVED], PageQuery())
+    page = page_of(rows, TOPICS[TopicOrder.RECEIVED], PageQuery())
     assert [row.topic[-1] for row in page.rows] == ["c", "b", "d", "a"]
 
 
@@ -110,13 +110,13 @@ def test_subscriptions_in_trouble_come_first_and_the_longest_lag_among_them():
     order = SUBSCRIPTIONS[SubscriptionOrder.TROUBLE]
     found, after = [], ""
     while after is not None:
-        page = cut(rows, order, PageQuery(limit=2, after=after))
+        page = page_of(rows, order, PageQuery(limit=2, after=after))
         found += [row.subscription.callback.rpartition("/")[2] for row in page.rows]
         after = page.next
     assert found == ["dead", "failing", "newly failing", "held", "slow", "level"]
 
 
-def test_subscriptions_of_one_topic_stand_together():
+def test_subscriptions_of_one_topic_are_adjacent():
     rows = [delivery(str(number)) for number in range(5)]
-    page = cut(rows, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], PageQuery())
+    page = page_of(rows, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], PageQuery())
     assert [row.id for row in page.rows] == sorted(row.id for row in rows)

@@ -1,4 +1,4 @@
-"""The other side of an attack: victims that must not be reached, and servers that mean harm."""
+"""Servers and names for attacks: victims that the hub must not reach, and hostile servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Answer = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable
 
 
 class Server:
-    """A raw server on a loopback address: what it sends is not made by any HTTP library."""
+    """A raw server on a loopback address, without an HTTP library."""
 
     def __init__(self) -> None:
         self.host = ""
         self.port = 0
         self.connections = 0
-        self.at_once = 0  # the most of them that were open
+        self.at_once = 0  # the largest number of open connections
         self.ended = 0
         self.requests: list[bytes] = []
         self.came = asyncio.Condition()
@@ -71,7 +71,7 @@ async def raw_server(
     finally:
         loop.remove_reader(listener)
         listener.close()
-        await asyncio.sleep(0)  # so that each task has begun, and closes what it was given
+        await asyncio.sleep(0)  # so that each task has begun, and closes its connection
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -91,7 +91,7 @@ async def _serve(server: Server, answer: Answer, connection: socket.socket) -> N
         with suppress(OSError):
             await writer.wait_closed()
     finally:
-        writer.transport.abort()  # also where something is left that nobody reads
+        writer.transport.abort()  # even if unread bytes are left
         with suppress(OSError):
             await writer.wait_closed()
 
@@ -108,7 +108,7 @@ async def obliging(head: bytes, reader: asyncio.StreamReader, writer: asyncio.St
 
 
 async def confirm(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer as a callback does: with the challenge, if there is one."""
+    """Answer as a callback: with the challenge, if there is one."""
     query = head.split(b" ")[1].decode().partition("?")[2]
     writer.write(response(dict(parse_qsl(query)).get("hub.challenge", "").encode()))
     await writer.drain()
@@ -127,7 +127,7 @@ def sending_to(status: int, location: str) -> Answer:
 
 
 class Names:
-    """A name server that the test is: names of `.test`, and the addresses they have just now."""
+    """The name server of a test: names of `.test`, and their present addresses."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, list[str]] = {}

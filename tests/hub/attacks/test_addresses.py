@@ -1,4 +1,4 @@
-"""Server-side request forgery: nobody makes the hub dial what only the hub can reach."""
+"""Server-side request forgery: no client can make the hub connect to private addresses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-import rsnotify_hub.client
+import rsnotify_hub.http.client
 from rsnotify.runtime.addresses import refusal
 from rsnotify.runtime.processes import free_port
 from tests.hub.attacks.helpers import Names, Server, confirm, obliging, raw_server, sending_to
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Client, LogWatch, fragment
+from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub, fragment
 
 #: Spellings of 127.0.0.1, which resolvers, browsers and C libraries understand.
 SPELLINGS = [
@@ -58,7 +57,7 @@ SPELLINGS = [
 
 @asynccontextmanager
 async def at_ipv6(port: int) -> AsyncIterator[Server]:
-    """A server at loopback's IPv6 address; a machine without has nothing there to be dialled."""
+    """A server at the loopback address of IPv6; None on a machine without IPv6."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -79,7 +78,7 @@ async def hub_and_victims(run_hub: RunHub) -> AsyncIterator[tuple[Client, Server
         yield hub, four, six
 
 
-async def test_a_hub_that_is_told_to_would_dial_them(
+async def test_a_hub_that_allows_private_addresses_would_connect_to_them(
     run_hub: RunHub, watch: LogWatch, names: Names
 ):
     names.addresses["callback.test"] = ["127.0.0.1"]
@@ -90,7 +89,7 @@ async def test_a_hub_that_is_told_to_would_dial_them(
 
 
 async def refused(hub: Client, watch: LogWatch, url: str, number: int) -> None:
-    """Wait until the hub has refused a callback: at once, or when it was to dial it."""
+    """Wait until the hub has refused a callback: at once, or when it would connect."""
     topic = f"{TOPIC}?{number}"
     status, _ = await hub.form(mode="subscribe", topic=topic, callback=url)
     assert status in (202, 400)
@@ -98,14 +97,14 @@ async def refused(hub: Client, watch: LogWatch, url: str, number: int) -> None:
         await watch.line("did not confirm", topic)
 
 
-async def test_no_spelling_of_a_private_callback_is_dialled(run_hub: RunHub, watch: LogWatch):
+async def test_no_spelling_of_a_private_callback_is_connected_to(run_hub: RunHub, watch: LogWatch):
     async with hub_and_victims(run_hub) as (hub, four, six):
         for number, spelling in enumerate(SPELLINGS):
             await refused(hub, watch, f"http://{spelling}:{four.port}/callback", number)
         assert four.connections + six.connections == 0
 
 
-async def test_no_spelling_of_a_private_topic_is_dialled(run_hub: RunHub):
+async def test_no_spelling_of_a_private_topic_is_connected_to(run_hub: RunHub):
     async with hub_and_victims(run_hub) as (hub, four, six):
         for spelling in SPELLINGS:
             status, reason = await hub.form(
@@ -120,7 +119,7 @@ async def test_no_spelling_of_a_private_topic_is_dialled(run_hub: RunHub):
     "address",
     ["127.0.0.1", "::1", "::ffff:127.0.0.1", "64:ff9b::127.0.0.1", "2002:7f00:1::", "::127.0.0.1"],
 )
-async def test_a_name_of_a_private_address_is_not_dialled(
+async def test_a_name_of_a_private_address_is_not_connected_to(
     run_hub: RunHub, watch: LogWatch, names: Names, address: str
 ):
     names.addresses["callback.test"] = [address]
@@ -135,17 +134,17 @@ def public(monkeypatch: pytest.MonkeyPatch) -> str:
     """An address of this machine that counts as public."""
     address = "127.0.0.2"
     monkeypatch.setattr(
-        rsnotify_hub.client,
+        rsnotify_hub.http.client,
         "refusal",
         lambda each: None if each == address else refusal(each),
     )
     return address
 
 
-async def test_a_name_that_moves_to_a_private_address_is_followed_no_further(
+async def test_a_name_that_changes_to_a_private_address_is_not_connected_to(
     run_hub: RunHub, watch: LogWatch, names: Names, public: str
 ):
-    """DNS rebinding: public when it is verified, private when it is delivered to."""
+    """DNS rebinding: public during verification, private during delivery."""
     names.addresses["callback.test"] = [public]
     async with (
         raw_server(confirm, host=public, port=free_port()) as callback,
@@ -164,7 +163,7 @@ async def test_a_name_that_moves_to_a_private_address_is_followed_no_further(
         assert (victim.connections, callback.connections) == (0, 2)
 
 
-async def test_of_a_name_with_several_addresses_only_the_public_ones_are_dialled(
+async def test_only_the_public_addresses_of_a_name_are_connected_to(
     run_hub: RunHub, names: Names, public: str
 ):
     names.addresses["callback.test"] = ["127.0.0.1", "::1", public]
@@ -181,7 +180,7 @@ async def test_of_a_name_with_several_addresses_only_the_public_ones_are_dialled
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_callback_cannot_send_the_hub_elsewhere(
+async def test_a_callback_cannot_redirect_the_hub(
     run_hub: RunHub, watch: LogWatch, public: str, status: int
 ):
     async with raw_server(obliging) as victim:
@@ -206,7 +205,7 @@ async def test_a_callback_cannot_send_the_hub_elsewhere(
         "data:application/xml,<urlset/>",
     ],
 )
-async def test_a_topic_cannot_send_the_hub_to_a_private_address(
+async def test_a_topic_cannot_redirect_the_hub_to_a_private_address(
     run_hub: RunHub, public: str, location: str
 ):
     async with raw_server(obliging) as victim:
@@ -220,7 +219,7 @@ async def test_a_topic_cannot_send_the_hub_to_a_private_address(
         assert (source.connections > 0, victim.connections) == (True, 0)
 
 
-async def test_a_topic_that_redirects_in_circles_is_left_soon(run_hub: RunHub, public: str):
+async def test_a_redirect_loop_of_a_topic_ends_soon(run_hub: RunHub, public: str):
     async with (
         raw_server(sending_to(302, "/channel.xml"), host=public) as source,
         run_hub(allow_private_addresses=False) as hub,

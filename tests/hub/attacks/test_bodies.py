@@ -1,4 +1,4 @@
-"""Bodies and headers that are too large, or become so."""
+"""Bodies and headers that are too large, or become too large when decoded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 
 from tests.hub.attacks.helpers import raw_server
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.hub.processes import hub_process
 
 FORM = "application/x-www-form-urlencoded"
@@ -23,13 +22,13 @@ TOKEN = "a token of this test"
 
 
 def peak(pid: int) -> int:
-    """The most memory that a process had at once, in bytes."""
+    """Return the peak memory of a process, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
 def bomb(kind: str, size: int) -> bytes:
-    """Something small that becomes large."""
+    """Return a small body that becomes large when decompressed."""
     if kind == "gzip":
         return gzip.compress(bytes(size), 9)
     return zlib.compress(bytes(size), 9)
@@ -52,7 +51,7 @@ async def test_a_compressed_body_is_not_inflated_without_bound(tmp_path: Path):
         assert peak(process.pid) - before < 100 * MEGABYTE
 
 
-async def test_a_body_that_is_too_large_is_refused_as_soon_as_that_is_known(run_hub: RunHub):
+async def test_a_body_is_refused_as_soon_as_it_is_too_large(run_hub: RunHub):
     async with run_hub(max_fragment_bytes=10_000) as hub:
         status, _ = await hub.publish(fragment(0, 1, padding=10_000))
         assert status == 413
@@ -67,7 +66,7 @@ async def posting(
     content_type: str = "application/xml",
     version: str = "1.1",
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Send the head of a POST, and nothing of its body."""
+    """Send the head of a POST without its body."""
     place = urlsplit(hub.url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     lines = [
@@ -93,7 +92,7 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 
 @pytest.mark.parametrize("headers", [(), ("Expect: 100-continue",)], ids=["sends", "asks first"])
 @pytest.mark.parametrize("content_type", ["application/xml", FORM])
-async def test_a_body_that_says_it_will_be_too_large_is_refused_by_its_head(
+async def test_a_too_large_content_length_is_refused_before_the_body(
     run_hub: RunHub, headers: tuple[str, ...], content_type: str
 ):
     async with run_hub(max_fragment_bytes=100_000) as hub:
@@ -103,7 +102,7 @@ async def test_a_body_that_says_it_will_be_too_large_is_refused_by_its_head(
         await hub.accepted(fragment(0, 1))
 
 
-async def test_who_asks_first_whether_to_go_on_is_told_so_only_with_a_right_to_publish(
+async def test_expect_continue_is_granted_only_to_authorized_publishers(
     run_hub: RunHub,
 ):
     body, grant = fragment(0, 1), {"token": TOKEN, "topics": [TOPIC]}
@@ -120,7 +119,7 @@ async def test_who_asks_first_whether_to_go_on_is_told_so_only_with_a_right_to_p
             assert await status_of(reader) == 417
 
 
-async def test_a_client_of_http_1_0_is_told_nothing_before_its_answer(run_hub: RunHub):
+async def test_a_client_of_http_1_0_receives_no_interim_response(run_hub: RunHub):
     body, right = fragment(0, 1), f"Authorization: Bearer {TOKEN}"
     async with run_hub(publishers=[{"token": TOKEN, "topics": [TOPIC]}]) as hub:
         for expecting in ("Expect: 100-continue", "Expect: a miracle"):
@@ -130,7 +129,7 @@ async def test_a_client_of_http_1_0_is_told_nothing_before_its_answer(run_hub: R
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", FORM])
-async def test_of_a_body_that_breaks_off_nothing_is_taken_and_nothing_told(
+async def test_an_incomplete_body_is_neither_stored_nor_answered(
     run_hub: RunHub, caplog: pytest.LogCaptureFixture, content_type: str
 ):
     async with run_hub() as hub:
@@ -146,7 +145,7 @@ async def test_of_a_body_that_breaks_off_nothing_is_taken_and_nothing_told(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_topic_without_end_is_left(run_hub: RunHub, callback: Callback):
+async def test_fetching_an_endless_topic_ends_at_the_limit(run_hub: RunHub, callback: Callback):
     async def endless(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
         while True:
@@ -161,7 +160,7 @@ async def test_a_topic_without_end_is_left(run_hub: RunHub, callback: Callback):
         assert (status, "too large" in reason) == (502, True)
 
 
-#: What a callback answers with, and goes on to.
+#: Endless answers of a callback.
 FLOODS = {
     "a header": (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 65536),
     "headers": (b"HTTP/1.1 200 OK\r\n", b"X-Y: z\r\n" * 8192),
@@ -200,7 +199,7 @@ async def test_a_callback_cannot_fill_the_hub_s_memory(tmp_path: Path):
         await hub.accepted(fragment(1, 2))
 
 
-async def test_a_form_has_its_bounds(hub: Client):
+async def test_the_size_of_a_form_is_limited(hub: Client):
     right = {"hub.mode": "subscribe", "hub.topic": TOPIC, "hub.callback": "http://127.0.0.1:9/"}
     for field in (*right, "hub.secret", "hub.lease_seconds", "other"):
         form = {**right, field: right.get(field, "") + "x" * 200_000}
@@ -211,7 +210,7 @@ async def test_a_form_has_its_bounds(hub: Client):
         assert response.status == 400
 
 
-async def test_a_form_whose_length_is_not_told_has_the_same_bound(hub: Client):
+async def test_the_size_of_a_chunked_form_is_limited_too(hub: Client):
     async def parts() -> AsyncIterator[bytes]:
         yield b"hub.mode=publish&hub.url=http://a.example/&padding="
         for _ in range(10):
@@ -222,8 +221,8 @@ async def test_a_form_whose_length_is_not_told_has_the_same_bound(hub: Client):
         assert response.status == 413
 
 
-async def test_numbers_without_bound_are_numbers(hub: Client, watch: LogWatch):
-    """A lease of 4,000 digits takes no time to read, and none to keep."""
+async def test_huge_numbers_are_accepted_as_numbers(hub: Client, watch: LogWatch):
+    """A lease of 4,000 digits is parsed and stored without delay."""
     for lease in ("9" * 4000, "9" * 19, "٣", "1e9", "-1", "0x10", " 5", "+5"):
         status, _ = await hub.form(
             mode="subscribe", topic=TOPIC, callback="http://127.0.0.1:9/", lease_seconds=lease

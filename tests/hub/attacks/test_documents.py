@@ -1,18 +1,17 @@
-"""XML attacks: nothing is expanded, nothing is fetched, and the hub lives on."""
+"""XML attacks: the hub expands nothing, fetches nothing, and keeps running."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.hub.attacks.helpers import obliging, raw_server
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, RunHub, fragment
 
 SITEMAP = "http://www.sitemaps.org/schemas/sitemap/0.9"
 LAUGHS = '<!ENTITY a "ha">' + "".join(
     f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(12)
 )
-#: What stands between `<!DOCTYPE root` and the root.
+#: The text between `<!DOCTYPE root` and the root element.
 DECLARATIONS = {
     "billion laughs": f" [{LAUGHS}]>",
     "external entity": ' [<!ENTITY m SYSTEM "{url}">]>',
@@ -75,7 +74,7 @@ async def test_a_public_identifier_is_not_fetched(hub: Client, root: str):
         '<?xml-stylesheet href="{url}"?>',
     ],
 )
-async def test_what_points_elsewhere_is_passed_on_and_not_followed(
+async def test_references_in_a_document_are_passed_on_and_not_followed(
     hub: Client, callback: Callback, inner: str
 ):
     async with raw_server(obliging) as victim:
@@ -86,7 +85,7 @@ async def test_what_points_elsewhere_is_passed_on_and_not_followed(
         assert victim.connections == 0
 
 
-#: What takes long to read, or cannot be read.
+#: Documents that take long to parse, or cannot be parsed.
 COSTLY = [
     b"<a>" * 300_000,
     b"<a>" * 100_000 + b"</a>" * 100_000,
@@ -101,7 +100,7 @@ COSTLY = [
 ]
 
 
-async def test_what_is_costly_to_read_does_not_stop_the_hub(hub: Client):
+async def test_a_document_that_is_costly_to_parse_does_not_block_the_hub(hub: Client):
     other = TOPIC + "?other"
     socket = await hub.listen(topic=other)
     for second, body in enumerate(COSTLY):
@@ -112,7 +111,9 @@ async def test_what_is_costly_to_read_does_not_stop_the_hub(hub: Client):
         assert await socket.receive_str(timeout=PATIENCE) == sent.decode()
 
 
-async def test_a_topic_cannot_bring_what_a_publisher_could_not(run_hub: RunHub, callback: Callback):
+async def test_a_fetched_document_has_the_limits_of_a_published_one(
+    run_hub: RunHub, callback: Callback
+):
     async with raw_server(obliging) as victim, run_hub() as hub:
         for declarations in DECLARATIONS.values():
             callback.document = document(declarations, "urlset", SITEMAP, victim.url())

@@ -1,4 +1,4 @@
-"""Many requests: nobody uses the hub against others, nor uses up what is there for all."""
+"""Floods of requests: the hub cannot be used against others, and no client exhausts it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from rsnotify_hub.websub.delivery.scheduler import QUICK_SECONDS
 from rsnotify_hub.websub.intent_requests import QUICK
 from rsnotify_hub.websub.quota import PENDING_SHARE
 from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
 
-#: A hub behind a proxy: its clients are told apart by what the proxy says.
+#: A hub behind a proxy, which names the clients.
 PROXY = {
     "trusted_proxies": ["127.0.0.1"],
     "publishers": [{"token": "a token of this test", "topics": ["https://source.example/"]}],
@@ -37,11 +36,11 @@ def subscribe(callback: str, number: int = 0) -> dict[str, str]:
     return {"mode": "subscribe", "topic": f"{TOPIC}?{number}", "callback": callback}
 
 
-async def test_a_host_is_asked_by_few_connections_at_once(hub: Client):
-    """An attacker names a victim's URLs: what reaches it is bounded, however many are named."""
+async def test_one_host_receives_few_connections_at_a_time(hub: Client):
+    """An attacker names many URLs of a victim: the number of requests to it is bounded."""
 
     async def hang(head: bytes, reader: asyncio.StreamReader, writer: object) -> None:
-        await reader.read()  # until the hub goes
+        await reader.read()  # until the hub disconnects
 
     async with raw_server(hang) as victim:
         forms = [subscribe(victim.url(f"/{number}"), number) for number in range(400)]
@@ -55,7 +54,7 @@ async def test_a_host_is_asked_by_few_connections_at_once(hub: Client):
         assert victim.at_once <= 50
 
 
-async def test_the_same_request_again_and_again_is_asked_about_once_at_a_time(hub: Client):
+async def test_repeated_requests_are_verified_one_at_a_time(hub: Client):
     hangs = asyncio.Event()
 
     async def hang(head: bytes, reader: object, writer: object) -> None:
@@ -70,7 +69,7 @@ async def test_the_same_request_again_and_again_is_asked_about_once_at_a_time(hu
 
 
 @pytest.mark.parametrize("spelling", ["localhost", "LocalHost", "localhost."])
-async def test_a_host_has_one_share_however_it_is_spelled(
+async def test_all_spellings_of_a_host_share_one_limit(
     run_hub: RunHub, spelling: str, callback: Callback
 ):
     async with run_hub(subscriptions_per_host=2) as hub:
@@ -83,7 +82,7 @@ async def test_a_host_has_one_share_however_it_is_spelled(
         assert (status, "callback's host" in reason) == (429, True)
 
 
-async def test_one_client_cannot_use_up_everybody_s_room(run_hub: RunHub):
+async def test_one_client_cannot_exhaust_the_limit_for_all(run_hub: RunHub):
     async with raw_server(confirm) as callbacks, run_hub(subscription_rate=5, **PROXY) as hub:
         forms = [subscribe(callbacks.url(f"/{number}"), number) for number in range(150)]
         begin = time.monotonic()
@@ -93,15 +92,15 @@ async def test_one_client_cannot_use_up_everybody_s_room(run_hub: RunHub):
         assert await flood(hub, forms[:1], X_Forwarded_For="203.0.113.10") == [202]
 
 
-async def test_an_address_cannot_be_made_up_without_a_proxy_that_is_trusted(run_hub: RunHub):
-    """Who is limited by address cannot get a new one by a header of his own."""
+async def test_a_client_address_cannot_be_forged_without_a_trusted_proxy(run_hub: RunHub):
+    """A limited client cannot get a new address by sending the header itself."""
     async with run_hub(**{**PROXY, "trusted_proxies": ["192.0.2.1"]}) as hub:
         status, _ = await hub.publish(fragment(0, 1), X_Forwarded_For="127.0.0.1")
         assert status == 401
 
 
 async def test_pings_of_open_topics_are_limited_too(run_hub: RunHub):
-    """Each ping is small, and what it makes the hub fetch may be large: an amplifier."""
+    """A small ping may cause a large fetch, so it could amplify an attack."""
     async with (
         raw_server(obliging) as source,
         run_hub(open_topics=[source.url("/open/")], subscription_rate=5, **PROXY) as hub,
@@ -131,8 +130,8 @@ async def test_pings_of_one_topic_fetch_it_once_at_a_time(run_hub: RunHub):
         assert source.at_once == 1
 
 
-async def test_a_denial_is_no_way_to_look_into_a_network(run_hub: RunHub, watch: LogWatch):
-    """Who asks learns nothing of what answered where: the same 202, at once, whatever is there."""
+async def test_a_denial_reveals_nothing_of_a_network(run_hub: RunHub, watch: LogWatch):
+    """The answer is the same 202, at once, whatever the callback's host answers."""
     publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
     async with (
         raw_server(obliging) as there,
@@ -148,10 +147,10 @@ async def test_a_denial_is_no_way_to_look_into_a_network(run_hub: RunHub, watch:
         assert there.connections == 0
 
 
-async def test_topics_that_hang_at_one_host_hold_up_no_other_s(
+async def test_topics_that_hang_at_one_host_do_not_delay_others(
     run_hub: RunHub, names: Names, callback: Callback
 ):
-    """No fetch ends here by itself: another host's topic is fetched by fairness only."""
+    """No fetch ends by itself here, so another host's topic is fetched only because of fairness."""
 
     async def hang(head: bytes, reader: object, writer: object) -> None:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""What somebody says who has no right to: in another's name, again, or between the lines."""
+"""Forged requests: without a right, in another's name, replayed, or with injected headers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from yarl import URL
 
 from rsnotify.format.links import parse_links
 from tests.hub.attacks.helpers import raw_server
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment, seconds_of
+from tests.hub.helpers import (
+    PATIENCE,
+    TOPIC,
+    Callback,
+    Client,
+    LogWatch,
+    RunHub,
+    fragment,
+    seconds_of,
+)
 
 TOKEN = "a token of this test"
 GRANTED = "https://source.example/a"
 
-#: Topics that look as if they were granted.
+#: Topics that resemble granted ones.
 HIJACKED = [
     "https://source.example/",
     "https://source.example/ab",
@@ -49,7 +57,7 @@ async def guarded(run_hub: RunHub) -> AsyncIterator[Client]:
         yield hub
 
 
-async def test_no_topic_beside_what_is_granted_is_published_on(guarded: Client):
+async def test_no_topic_outside_the_grant_can_be_published_on(guarded: Client):
     token = {"Authorization": f"Bearer {TOKEN}"}
     for topic in HIJACKED:
         status, _ = await guarded.publish(fragment(0, 1), topic=topic, **token)
@@ -67,7 +75,7 @@ async def test_no_topic_beside_what_is_granted_is_published_on(guarded: Client):
         await socket.close()
 
 
-async def test_what_is_granted_is_published_on(guarded: Client):
+async def test_every_granted_topic_can_be_published_on(guarded: Client):
     token = {"Authorization": f"Bearer {TOKEN}"}
     assert await guarded.publish(fragment(0, 1), topic=GRANTED + "/b", **token) == (202, "")
 
@@ -86,7 +94,7 @@ async def test_two_topics_in_one_request_are_not_confused(guarded: Client):
         assert status in (400, 403), links
 
 
-async def test_nothing_but_the_token_is_the_token(guarded: Client):
+async def test_only_the_exact_token_is_accepted(guarded: Client):
     for authorization in (
         "Bearer",
         "Bearer ",
@@ -105,7 +113,7 @@ async def test_nothing_but_the_token_is_the_token(guarded: Client):
 
 
 async def raw(hub: Client, head: list[str], body: bytes) -> int:
-    """Send a request that no HTTP library would make, and return the status; 0 if there is none."""
+    """Send a request that no HTTP library would send; return the status, 0 without an answer."""
     place = urlsplit(hub.url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     lines = ["POST /websub HTTP/1.1", f"Content-Length: {len(body)}", "Connection: close", *head]
@@ -131,7 +139,9 @@ CONTENT_TYPES = [
 ]
 
 
-async def test_no_content_type_puts_a_header_into_a_delivery(hub: Client, callback: Callback):
+async def test_a_content_type_cannot_inject_a_header_into_a_delivery(
+    hub: Client, callback: Callback
+):
     head = [f"Host: {urlsplit(hub.url).netloc}"]
     for number, content_type in enumerate(CONTENT_TYPES):
         topic = f"{TOPIC}?{number}"
@@ -139,7 +149,7 @@ async def test_no_content_type_puts_a_header_into_a_delivery(hub: Client, callba
         lines = [*head, f'Link: <{topic}>; rel="self"', f"Content-Type: {content_type}"]
         status = await raw(hub, lines, b"odd")
         assert status in (0, 202, 400, 415), content_type
-        await hub.accepted(fragment(0, 1), topic=topic)  # whatever it did, the next is delivered
+        await hub.accepted(fragment(0, 1), topic=topic)  # in any case, the next one is delivered
         body = b""
         while body != fragment(0, 1):
             headers, body = await callback.delivery()
@@ -147,7 +157,7 @@ async def test_no_content_type_puts_a_header_into_a_delivery(hub: Client, callba
             assert status == 202 or body == fragment(0, 1)
 
 
-#: What is no URL, or would be more than one in a header.
+#: Texts that are no URL, or would inject a header.
 NO_URLS = [
     "https://source.example/\r\nX-Evil: 1",
     "https://source.example/\nX-Evil:%201",
@@ -168,7 +178,7 @@ NO_URLS = [
 ]
 
 
-async def test_no_url_breaks_out_of_its_place(hub: Client, callback: Callback):
+async def test_a_url_cannot_inject_a_header(hub: Client, callback: Callback):
     for url in NO_URLS:
         for fields in (
             {"mode": "subscribe", "topic": url, "callback": callback.url},
@@ -180,15 +190,15 @@ async def test_no_url_breaks_out_of_its_place(hub: Client, callback: Callback):
     assert callback.requests == 0
 
 
-async def test_the_host_header_is_not_believed(hub: Client, callback: Callback):
-    """Links name the hub as it is configured, whatever a publisher calls it."""
+async def test_the_host_header_is_not_trusted(hub: Client, callback: Callback):
+    """Links contain the configured URL of the hub, whatever the Host of a request."""
     await hub.subscribe(callback)
     assert (await hub.publish(fragment(0, 1), Host="localhost:1"))[0] == 202
     headers, _ = await callback.delivery()
     assert parse_links([headers["Link"]]) == [("self", TOPIC), ("hub", hub.url + "websub")]
 
 
-async def test_a_challenge_is_good_for_one_request(
+async def test_a_challenge_is_valid_for_one_request(
     hub: Client, callback: Callback, watch: LogWatch
 ):
     await hub.subscribe(callback, secret="the first secret")
@@ -205,8 +215,8 @@ async def test_a_challenge_is_good_for_one_request(
         assert "X-Hub-Signature" in headers
 
 
-async def test_challenges_have_nothing_in_common(hub: Client, callback: Callback):
-    """What is seen of many tells nothing of the next: 256 bits that are not counted up."""
+async def test_challenges_are_unpredictable(hub: Client, callback: Callback):
+    """Challenges are 256 random bits, so earlier ones reveal nothing of the next."""
     callback.confirms = False
     for number in range(50):
         await hub.form(mode="subscribe", topic=f"{TOPIC}?{number}", callback=callback.url)
@@ -216,9 +226,7 @@ async def test_challenges_have_nothing_in_common(hub: Client, callback: Callback
     assert all(len(challenge) >= 43 for challenge in challenges)
 
 
-async def test_a_fragment_that_is_sent_again_is_not_passed_on_again(
-    hub: Client, callback: Callback
-):
+async def test_a_replayed_fragment_is_not_delivered_again(hub: Client, callback: Callback):
     await hub.subscribe(callback)
     for second in (1, 2):
         await hub.accepted(fragment(second - 1, second))
@@ -230,17 +238,17 @@ async def test_a_fragment_that_is_sent_again_is_not_passed_on_again(
     assert seconds_of((await callback.delivery())[1]) == [3]
 
 
-async def test_a_subscription_cannot_be_taken_over_by_its_topic_s_spelling(
+async def test_another_spelling_of_a_topic_cannot_replace_a_subscription(
     hub: Client, callback: Callback
 ):
-    """Two spellings are two topics: nobody gets what was published on another."""
+    """Two spellings are two topics: a subscriber of one receives nothing of the other."""
     await hub.subscribe(callback, topic="https://source.example/%61")
     await hub.accepted(fragment(0, 1), topic="https://source.example/a")
     await hub.accepted(fragment(0, 2), topic="https://source.example/%61")
     assert seconds_of((await callback.delivery())[1]) == [2]
 
 
-#: What a browser adds to the request of a page, or a proxy to anybody's.
+#: Header fields that a browser adds to the request of a page, or a proxy to any request.
 NOT_LOCAL = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},
@@ -252,8 +260,8 @@ NOT_LOCAL = [
 ]
 
 
-async def test_a_stranger_s_page_may_not_use_a_local_hub_that_asks_for_no_token(hub: Client):
-    """A browser on this machine reaches the hub, whoever wrote the page that it shows."""
+async def test_a_page_of_another_site_may_not_use_a_local_hub_without_tokens(hub: Client):
+    """A browser on this machine can reach the hub with the page of any site."""
     form = {"hub.mode": "publish", "hub.url": TOPIC}
     redeliver = "admin/subscriptions/0123456789abcdef0123456789abcdef/redeliver"
     for headers in NOT_LOCAL:
@@ -271,8 +279,8 @@ async def test_a_stranger_s_page_may_not_use_a_local_hub_that_asks_for_no_token(
                 assert "Access-Control-Allow-Origin" not in response.headers
 
 
-async def test_nothing_that_a_stranger_writes_becomes_a_page(hub: Client):
-    """What is wrong is said as plain text, which no browser takes for anything else."""
+async def test_no_text_of_a_client_becomes_markup(hub: Client):
+    """Errors are plain text, which no browser interprets as markup."""
     script = "<script>alert(1)</script>"
     for fields in ({"mode": script}, {"mode": "publish", "url": script}, {"mode": "subscribe"}):
         data = {"hub." + name: value for name, value in fields.items()}
@@ -285,8 +293,8 @@ async def test_nothing_that_a_stranger_writes_becomes_a_page(hub: Client):
             assert script not in await response.text() or response.content_type != "text/html"
 
 
-async def test_the_hub_confirms_nothing_to_itself(hub: Client, watch: LogWatch):
-    """A callback at the hub would be a way to make it talk to itself without end."""
+async def test_the_hub_cannot_be_its_own_callback(hub: Client, watch: LogWatch):
+    """A callback at the hub itself would cause an endless loop."""
     paths = ("", "websub", "ws", "topics", "healthz", "metrics", "admin/status", "nowhere")
     for number, path in enumerate(paths):
         topic = f"{TOPIC}?{number}"
@@ -297,7 +305,7 @@ async def test_the_hub_confirms_nothing_to_itself(hub: Client, watch: LogWatch):
     assert await hub.subscriptions() == []
 
 
-async def test_what_a_callback_answers_stays_on_one_line_of_the_log(hub: Client, watch: LogWatch):
+async def test_the_answer_of_a_callback_is_logged_on_one_line(hub: Client, watch: LogWatch):
     async def nasty(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 500 \x1b[31mred\x07\xff\r\nX: \x1b]0;\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()

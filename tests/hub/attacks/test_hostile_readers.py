@@ -1,4 +1,4 @@
-"""What makes a reader spin or grow: published or fetched after a ping, it stops no hub."""
+"""Documents that make a parser loop or use much memory do not block the hub."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def ends(process: Process) -> None:
         assert await process.wait() == 0
 
 
-async def test_what_is_published_does_not_stop_a_hub(served: tuple[Client, Process]):
+async def test_a_hostile_fragment_does_not_block_the_hub(served: tuple[Client, Process]):
     hub, process = served
     other = TOPIC + "?other"
     socket = await hub.listen(topic=other)
@@ -65,7 +65,7 @@ async def test_what_is_published_does_not_stop_a_hub(served: tuple[Client, Proce
     await ends(process)
 
 
-async def test_what_is_fetched_after_a_ping_does_not_stop_a_hub(
+async def test_a_hostile_topic_does_not_block_the_hub(
     served: tuple[Client, Process], callback: Callback
 ):
     hub, process = served
@@ -84,7 +84,7 @@ async def test_what_is_fetched_after_a_ping_does_not_stop_a_hub(
     await ends(process)
 
 
-async def test_a_topic_that_does_not_end_is_cut_off(served: tuple[Client, Process]):
+async def test_fetching_a_topic_that_does_not_end_is_stopped(served: tuple[Client, Process]):
     hub, process = served
     sent = 0
 

@@ -1,4 +1,4 @@
-"""Poisoned callbacks: what they do to themselves does not reach the others."""
+"""Poisoned callbacks affect no other callback."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import asyncio
 import pytest
 
 from tests.hub.attacks.helpers import Answer, Names, confirm, raw_server, response
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, Client, fragment, seconds_of
+from tests.hub.helpers import TOPIC, Callback, Client, RunHub, fragment, seconds_of
 
 
 def confirming(poison: Answer) -> Answer:
-    """Confirm subscriptions as one should, and answer deliveries with poison."""
+    """Confirm subscriptions correctly, and answer deliveries with poison."""
 
     async def answer(
         head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -101,7 +100,7 @@ POISONS: list[Answer] = [
 
 
 @pytest.mark.parametrize("poison", POISONS, ids=lambda poison: poison.__name__)
-async def test_a_poisoned_callback_holds_up_nobody(
+async def test_a_poisoned_callback_delays_no_other(
     run_hub: RunHub, callback: Callback, poison: Answer
 ):
     async with run_hub() as hub, raw_server(confirming(poison)) as poisoned:
@@ -119,7 +118,7 @@ async def test_a_poisoned_callback_holds_up_nobody(
 
 
 def hosts(names: Names, count: int) -> list[str]:
-    """Host names that all lead to this machine, as one attacker's own domain would."""
+    """Host names that all resolve to this machine, like those of an attacker's domain."""
     found = [f"host-{number}.evil.test" for number in range(count)]
     names.addresses.update((name, ["127.0.0.1"]) for name in found)
     return found
@@ -134,10 +133,10 @@ async def subscribe_all(hub: Client, names: list[str], port: int) -> None:
     assert set(answers) == {(202, "")}
 
 
-async def test_verifications_that_hang_at_many_hosts_hold_up_nobody_s(
+async def test_verifications_that_hang_at_many_hosts_delay_no_other(
     run_hub: RunHub, callback: Callback, names: Names
 ):
-    """No request ends here by itself: who is served is so by fairness only."""
+    """No request ends by itself here, so others are served only because of fairness."""
     async with (
         run_hub(callback_seconds=1000) as hub,
         raw_server(hangs) as poisoned,
@@ -146,7 +145,7 @@ async def test_verifications_that_hang_at_many_hosts_hold_up_nobody_s(
         await hub.subscribe(callback)
 
 
-async def test_deliveries_that_hang_at_many_hosts_hold_up_nobody_s(
+async def test_deliveries_that_hang_at_many_hosts_delay_no_other(
     run_hub: RunHub, callback: Callback, names: Names
 ):
     async with (

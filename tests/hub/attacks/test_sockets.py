@@ -1,4 +1,4 @@
-"""What can be done to `GET /ws` by frames that no library would send."""
+"""Attacks on `GET /ws` with frames that no library would send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.hub.raw_sockets import BINARY, CLOSE, PING, TEXT, connect, frame
 
 SUBSCRIBE = json.dumps({"type": "subscribe", "topic": TOPIC, "since": None}).encode()
 
-#: What a client may not send, before or after it has subscribed.
+#: Frames that a client must not send, before or after it has subscribed.
 AGAINST_THE_RULES = {
     "not masked": frame(TEXT, SUBSCRIBE, masked=False),
     "reserved bits": frame(TEXT, SUBSCRIBE, flags=0x40),
@@ -36,7 +36,7 @@ AGAINST_THE_RULES = {
 }
 
 
-async def test_who_breaks_the_rules_is_hung_up_on(hub: Client):
+async def test_a_client_that_violates_the_protocol_is_disconnected(hub: Client):
     listener = await hub.listen()
     for second, what in enumerate(AGAINST_THE_RULES):
         async with connect(hub) as (head, socket):
@@ -57,23 +57,23 @@ async def test_who_breaks_the_rules_is_hung_up_on(hub: Client):
         "x-webkit-deflate-frame",
     ],
 )
-async def test_no_compression_is_agreed_on_so_nothing_inflates(hub: Client, offer: str):
+async def test_no_compression_is_negotiated(hub: Client, offer: str):
     async with connect(hub, f"Sec-WebSocket-Extensions: {offer}") as (head, _):
         assert head.startswith("HTTP/1.1 101")
         assert "sec-websocket-extensions" not in head.lower()
 
 
-async def test_a_message_of_many_parts_has_the_bounds_of_one(hub: Client):
+async def test_a_fragmented_message_has_the_limit_of_a_whole_one(hub: Client):
     async with connect(hub) as (_, socket):
         part = frame(0, b"x" * 1000, fin=False)
         with suppress(ConnectionError):
             await socket.send(frame(TEXT, b"{", fin=False))
             for _ in range(20_000):
                 await socket.send(part)
-        await socket.end()  # the hub hangs up, though nothing ends the message
+        await socket.end()  # the hub disconnects, though the message does not end
 
 
-async def test_empty_parts_without_end_are_not_kept(hub: Client):
+async def test_endless_empty_frames_do_not_fill_memory(hub: Client):
     async with connect(hub) as (_, socket):
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             await socket.send(frame(TEXT, b"", fin=False))
@@ -88,12 +88,12 @@ async def test_empty_parts_without_end_are_not_kept(hub: Client):
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://127.0.0.1.evil.example", "file://"]
 )
-async def test_a_stranger_s_page_may_not_listen_in(hub: Client, origin: str):
+async def test_a_page_of_another_origin_may_not_subscribe(hub: Client, origin: str):
     async with connect(hub, f"Origin: {origin}") as (head, _):
         assert head.split(" ")[1] in ("401", "403")
 
 
-async def test_who_sends_pings_and_reads_nothing_holds_up_nobody(hub: Client):
+async def test_a_client_that_pings_and_reads_nothing_delays_no_other(hub: Client):
     async with connect(hub) as (_, socket):
         await socket.send(frame(TEXT, SUBSCRIBE))
 

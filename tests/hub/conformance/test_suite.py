@@ -9,15 +9,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from rsnotify_hub.serving.application import serve
+from rsnotify_hub.settings.loading import load_configuration
 from typer.testing import CliRunner
 
 import rsnotify_hub_check
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
-from rsnotify_hub_check.asking import CheckSettings
-from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.command import app
-from rsnotify_hub_check.ends import serve_endpoints
+from rsnotify_hub_check.endpoints import serve_endpoints
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import (
     CheckResult,
     CheckVerdict,
@@ -27,10 +26,11 @@ from rsnotify_hub_check.outcomes import (
 from rsnotify_hub_check.registry import ConformanceCheck
 from rsnotify_hub_check.report import conforms, line, summary
 from rsnotify_hub_check.run import ALL, run_checks
+from rsnotify_hub_check.settings import CheckSettings
 from tests.hub.conformance.small_hub import DENIED, small_hub
 from tests.hub.helpers import PATIENCE
 
-#: How a hub may be broken, and the checks that must see it.
+#: Faults of a hub, and the checks that must fail for each.
 FAULTS = {
     "200": ["a-subscription-is-accepted", "the-answer-does-not-depend-on-the-verification"],
     "no secrets": ["a-secret-is-accepted"],
@@ -131,7 +131,7 @@ def settings(hub: str, patience: float, quiet: float = 0.3) -> CheckSettings:
         quiet=quiet,
         settle=patience / 5,
         retry=patience,
-        unserved=DENIED,
+        denied_topic=DENIED,
     )
 
 
@@ -139,8 +139,8 @@ async def results_of(
     hub: str, names: list[str], patience: float, quiet: float = 0.3
 ) -> list[CheckResult]:
     chosen = [check for check in ALL if not names or check.name in names]
-    async with serve_endpoints(hub) as ends:
-        found = run_checks(chosen, settings(hub, patience, quiet), ends, at_once=8)
+    async with serve_endpoints(hub) as endpoints:
+        found = run_checks(chosen, settings(hub, patience, quiet), endpoints, at_once=8)
         return [result async for result in found]
 
 
@@ -151,27 +151,28 @@ async def test_a_hub_that_conforms_passes():
     assert len(results) == len(ALL)
 
 
-async def test_a_hub_that_wants_a_subscriber_before_it_is_published_to_can_be_checked():
+async def test_a_hub_that_requires_a_subscriber_before_publishing_can_be_checked():
     async with small_hub("publishes to subscribers only") as hub:
         results = await results_of(hub, [], PATIENCE)
     assert [(each.name, each.reason) for each in results if each.verdict != "passed"] == []
 
 
-async def test_a_hub_that_never_accepts_what_is_published_cannot_be_tried():
+async def test_a_hub_that_never_accepts_publications_cannot_be_checked():
     async with small_hub("publishes nothing") as hub:
         with pytest.raises(
-            RequirementBroken, match="publishing is answered 400 'nothing is published here'"
+            RequirementBroken,
+            match="the hub answers a publication with 400 'nothing is published here'",
         ):
             await results_of(hub, [], 5)
 
 
-async def test_what_is_under_way_when_a_subscription_ends_is_no_fault_of_the_hub():
+async def test_a_delivery_in_transit_when_a_subscription_ends_is_not_an_error():
     async with small_hub("in pairs") as hub:
         [found] = await results_of(hub, ["a-410-ends-the-subscription"], PATIENCE)
     assert (found.verdict, found.reason) == ("passed", "")
 
 
-async def test_every_rule_that_a_hub_breaks_is_seen():
+async def test_every_broken_requirement_is_found():
     async def missed(fault: str, patience: float, quiet: float) -> list[str]:
         async with small_hub(fault) as hub:
             try:
@@ -182,25 +183,25 @@ async def test_every_rule_that_a_hub_breaks_is_seen():
         return [each.name for each in results if each.verdict is not CheckVerdict.FAILED]
 
     found = await asyncio.gather(*(missed(fault, 1, 0.3) for fault in FAULTS))
-    # What a slow machine brings too late is looked for once more, with time.
+    # A slow machine may be too late; it gets a second attempt with longer timeouts.
     for fault, names in zip(FAULTS, found, strict=True):
         assert names == [] or await missed(fault, 20, 5) == [], fault
 
 
-async def test_a_check_that_breaks_off_takes_no_other_result_away():
-    async def run(bench: HubUnderTest) -> None:
-        raise ValueError("nobody thought of that")
+async def test_an_unexpected_error_in_a_check_does_not_prevent_other_results():
+    async def run(hub: HubUnderTest) -> None:
+        raise ValueError("unexpected")
 
     odd = ConformanceCheck("odd", "7", RequirementLevel.MUST, (), "A rule.", run)
     (right,) = (check for check in ALL if check.name == "a-secret-of-200-bytes-is-refused")
-    async with small_hub() as hub, serve_endpoints(hub) as ends:
-        found = run_checks([odd, right], settings(hub, PATIENCE), ends, at_once=2)
+    async with small_hub() as hub, serve_endpoints(hub) as endpoints:
+        found = run_checks([odd, right], settings(hub, PATIENCE), endpoints, at_once=2)
         first, second = [result async for result in found]
     assert (first.verdict, second.verdict) == (CheckVerdict.FAILED, CheckVerdict.PASSED)
-    assert first.reason == "the check broke off: ValueError: nobody thought of that"
+    assert first.reason == "the check ended with an error: ValueError: unexpected"
 
 
-async def test_a_hub_that_was_checked_has_no_more_subscriptions_than_before(tmp_path: Path):
+async def test_no_subscriptions_of_the_suite_remain_at_the_hub(tmp_path: Path):
     configuration = load_configuration(
         None, port=0, data=str(tmp_path), allow_private_addresses=True
     )
@@ -217,7 +218,7 @@ async def _total(session: aiohttp.ClientSession, url: str) -> int:
         return total
 
 
-def test_each_check_has_been_seen_to_fail():
+def test_every_check_fails_for_some_faulty_hub():
     assert {check.name for check in ALL} == {name for names in FAULTS.values() for name in names}
 
 
@@ -234,19 +235,19 @@ def result(level: RequirementLevel, verdict: CheckVerdict) -> CheckResult:
     )
 
 
-def test_only_what_a_hub_must_do_decides():
+def test_a_hub_conforms_if_it_meets_every_must():
     broken = {level: [result(level, CheckVerdict.FAILED)] for level in RequirementLevel}
     assert not conforms(broken[RequirementLevel.MUST])
     assert conforms(broken[RequirementLevel.SHOULD])
     assert not conforms(broken[RequirementLevel.SHOULD], strict=True)
     assert conforms(broken[RequirementLevel.MAY], strict=True)
-    assert conforms([result(RequirementLevel.MUST, CheckVerdict.UNTOLD)], strict=True)
+    assert conforms([result(RequirementLevel.MUST, CheckVerdict.INCONCLUSIVE)], strict=True)
 
 
-def test_a_line_tells_rule_verdict_and_reason():
-    told = line(result(RequirementLevel.MUST, CheckVerdict.FAILED))
-    assert told.startswith("FAILED  MUST")
-    assert told.endswith("a-check [100]: A rule.\n        why")
+def test_a_line_has_the_requirement_the_verdict_and_the_reason():
+    text = line(result(RequirementLevel.MUST, CheckVerdict.FAILED))
+    assert text.startswith("FAILED  MUST")
+    assert text.endswith("a-check [100]: A rule.\n        why")
     assert line(result(RequirementLevel.MAY, CheckVerdict.FAILED)).startswith("no ")
     assert (
         summary([result(RequirementLevel.MUST, CheckVerdict.PASSED)])
@@ -260,7 +261,7 @@ async def command(*arguments: str) -> tuple[int, str, str]:
     return found.exit_code, found.stdout, found.stderr
 
 
-async def test_the_command_tells_all_as_json():
+async def test_the_command_prints_all_results_as_json():
     async with small_hub("short secrets") as hub:
         code, out, err = await command(
             hub, "--json", "--only", "199", "--only", "a-404", "--quiet", "0.1"
@@ -276,13 +277,15 @@ async def test_the_command_tells_all_as_json():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["http://127.0.0.1:1/"], "cannot be tried"),
+        (["http://127.0.0.1:1/"], "cannot be checked"),
         (["http://127.0.0.1:1/", "--only", "no such"], "no check"),
         (["http://127.0.0.1:1/", "--listen", "here"], "HOST:PORT"),
         (["ftp://127.0.0.1/"], "http"),
     ],
 )
-async def test_what_cannot_be_tried_is_one_sentence_and_2(arguments: list[str], reason: str):
+async def test_a_hub_that_cannot_be_checked_ends_with_one_sentence_and_code_2(
+    arguments: list[str], reason: str
+):
     code, out, err = await command(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert reason in err

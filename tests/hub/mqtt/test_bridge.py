@@ -9,58 +9,72 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.mqtt.connect import BrokerSession
-from rsnotify.runtime.mqtt.names import channel_name
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
-from tests.hub.mqtt.conftest import Listen
+from rsnotify.runtime.mqtt.topics import channel_topic
+from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, RunHub, fragment
+from tests.hub.mqtt.listeners import Listen
 from tests.mosquitto import Mosquitto
 
-NAME = channel_name(TOPIC)
+MAPS_NAME = channel_topic(TOPIC)
 #: Sessions outlive the broker, as their subscriptions do.
 AWAY = BrokerSession("a-destination", 3600)
+
+
+async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_away(
+    run_hub: RunHub, tmp_path: Path, caplog: pytest.LogCaptureFixture, watch: LogWatch
+) -> None:
+    strict = Mosquitto(tmp_path / "strict", users={"hub": "secret"})
+    options = {"mqtt_user": "hub", "mqtt_password": "wrong"}
+    async with run_hub(mqtt_url=strict.url, **options):
+        await watch.line("the MQTT broker is away")
+        async with strict:
+            await watch.line("the MQTT broker refuses this hub")
+    warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    (refused,) = [line for line in warnings if "refuses this hub" in line]
+    assert "it refuses the login of 'hub'" in refused
+    assert "correct the MQTT user and password" in refused
 
 
 async def test_a_fragment_reaches_the_broker_as_it_is(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
     body = fragment(0, 1).replace(b"<urlset", b"\n<urlset ")
-    async with listen() as ear, run_hub(mqtt_url=mosquitto.url) as hub:
+    async with listen() as listener, run_hub(mqtt_url=mosquitto.url) as hub:
         await hub.publish(body, Content_Type="text/xml; charset=utf-8")
-        message = await ear.next()
-    assert (message.topic, message.payload) == (NAME, body)
+        message = await listener.next()
+    assert (message.topic, message.payload) == (MAPS_NAME, body)
     assert (message.content_type, message.channel) == ("text/xml; charset=utf-8", TOPIC)
 
 
-async def test_the_newest_is_retained(
+async def test_the_newest_fragment_is_retained(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
     bodies = [fragment(second, second + 1) for second in range(5)]
-    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as ear:
+    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as listener:
         for body in bodies:
             await hub.accepted(body)
-        assert await ear.until(bodies[-1]) == bodies
+        assert await listener.until(bodies[-1]) == bodies
         async with listen() as late:
             message = await late.next()
     assert (message.payload, message.retained) == (bodies[-1], True)
 
 
-async def test_the_whole_content_of_any_topic_goes_there_too(
+async def test_the_whole_content_of_a_topic_is_published_too(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
     body = bytes(range(256))
-    async with listen() as ear, run_hub(mqtt_url=mosquitto.url) as hub:
+    async with listen() as listener, run_hub(mqtt_url=mosquitto.url) as hub:
         await hub.publish(body, topic="https://a.example/x", Content_Type="image/png")
-        message = await ear.next()
+        message = await listener.next()
     assert (message.payload, message.content_type) == (body, "image/png")
-    assert message.topic == channel_name("https://a.example/x")
+    assert message.topic == channel_topic("https://a.example/x")
 
 
-async def test_it_speaks_the_older_version_too(
+async def test_it_supports_mqtt_3_1_1(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
-    async with listen() as ear, run_hub(mqtt_url=mosquitto.url, mqtt_version="3.1.1") as hub:
+    async with listen() as listener, run_hub(mqtt_url=mosquitto.url, mqtt_version="3.1.1") as hub:
         await hub.accepted(fragment(0, 1))
-        assert (await ear.next()).payload == fragment(0, 1)
+        assert (await listener.next()).payload == fragment(0, 1)
 
 
 async def test_what_was_published_while_the_broker_was_away_is_sent_from_the_log(
@@ -79,50 +93,35 @@ async def test_what_was_published_while_the_broker_was_away_is_sent_from_the_log
         await mosquitto.start()
         for body in bodies[20:]:
             await hub.accepted(body)
-        async with listen(session=AWAY) as ear:
-            seen = await ear.until(bodies[-1])
+        async with listen(session=AWAY) as listener:
+            seen = await listener.until(bodies[-1])
     assert [body for body in dict.fromkeys(seen) if body in bodies] == bodies
 
 
-async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_away(
-    run_hub: RunHub, tmp_path: Path, caplog: pytest.LogCaptureFixture, watch: LogWatch
-) -> None:
-    strict = Mosquitto(tmp_path / "strict", users={"hub": "secret"})
-    options = {"mqtt_user": "hub", "mqtt_password": "wrong"}
-    async with run_hub(mqtt_url=strict.url, **options):
-        await watch.line("the MQTT broker is away")
-        async with strict:
-            await watch.line("the MQTT broker refuses this hub")
-    warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    (refused,) = [line for line in warnings if "refuses this hub" in line]
-    assert "it refuses the login of 'hub'" in refused
-    assert "correct the MQTT user and password" in refused
-
-
-async def test_a_hub_that_was_stopped_sends_what_the_broker_has_not(
+async def test_a_restarted_hub_sends_what_the_broker_has_not_received(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
     one, two, three = (fragment(second, second + 1) for second in range(3))
-    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as ear:
+    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as listener:
         await hub.accepted(one)
-        await ear.next()
+        await listener.next()
     await mosquitto.stop()
     async with run_hub(mqtt_url=mosquitto.url) as hub:
         await hub.accepted(two)
         await hub.accepted(two, topic=TOPIC + "?of=another")
     await mosquitto.start()
     async with (
-        listen(NAME) as ear,
-        listen(channel_name(TOPIC + "?of=another")) as other,
+        listen(MAPS_NAME) as listener,
+        listen(channel_topic(TOPIC + "?of=another")) as other,
         run_hub(mqtt_url=mosquitto.url) as hub,
     ):
         await hub.accepted(three)
-        seen = await ear.until(three)
+        seen = await listener.until(three)
         assert seen[-2:] == [two, three]
         assert (await other.next()).payload == two, "a topic that the broker never saw"
 
 
-async def test_while_broker_and_hub_come_and_go_nothing_is_lost(
+async def test_nothing_is_lost_while_broker_and_hub_restart(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
     bodies = [fragment(second, second + 1) for second in range(90)]
@@ -140,73 +139,73 @@ async def test_while_broker_and_hub_come_and_go_nothing_is_lost(
             await mosquitto.start()
             for _ in range(10):
                 await hub.accepted(next(rest))
-    async with run_hub(mqtt_url=mosquitto.url), listen(session=AWAY) as ear:
-        seen = await ear.until(bodies[-1])
+    async with run_hub(mqtt_url=mosquitto.url), listen(session=AWAY) as listener:
+        seen = await listener.until(bodies[-1])
     assert set(bodies) <= set(seen)
 
 
-async def test_a_broker_that_is_new_begins_with_the_newest(
+async def test_a_new_broker_begins_with_the_newest_fragment(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
     async with run_hub() as hub:
         for second in range(3):
             await hub.accepted(fragment(second, second + 1))
-    async with listen() as ear, run_hub(mqtt_url=mosquitto.url) as hub:
+    async with listen() as listener, run_hub(mqtt_url=mosquitto.url) as hub:
         await hub.accepted(fragment(3, 4))
-        assert await ear.until(fragment(3, 4)) == [fragment(2, 3), fragment(3, 4)]
+        assert await listener.until(fragment(3, 4)) == [fragment(2, 3), fragment(3, 4)]
 
 
-async def test_a_topic_that_the_broker_refuses_holds_up_no_other_and_goes_on_later(
+async def test_a_topic_that_the_broker_refuses_delays_no_other_and_is_retried(
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, listen: Listen
 ) -> None:
     other = "https://source.example/other"
     acl = f"topic read #\ntopic write {channel_name(other)}\n"
     async with (
         Mosquitto(tmp_path / "strict", acl=acl) as broker,
-        listen(broker=broker) as ear,
+        listen(broker=broker) as listener,
         run_hub(mqtt_url=broker.url) as hub,
     ):
         await hub.accepted(fragment(0, 1))
-        await watch.line(TOPIC, "must wait", "Not authorized")
+        await watch.line(TOPIC, "cannot be sent", "Not authorized")
         await hub.accepted(fragment(0, 1), topic=other)
-        assert (await ear.next()).channel == other
+        assert (await listener.next()).channel == other
         (tmp_path / "strict/acl").write_text("topic readwrite #\n")
         broker.reload()
         await hub.accepted(fragment(1, 2))
-        await ear.until(fragment(0, 1))
-        await ear.until(fragment(1, 2))
+        await listener.until(fragment(0, 1))
+        await listener.until(fragment(1, 2))
 
 
-async def test_what_is_too_large_for_the_broker_is_left_out(
+async def test_a_fragment_too_large_for_the_broker_is_left_out(
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, listen: Listen
 ) -> None:
     async with (
         Mosquitto(tmp_path / "small", settings="max_packet_size 3000") as broker,
-        listen(broker=broker) as ear,
+        listen(broker=broker) as listener,
         run_hub(mqtt_url=broker.url) as hub,
     ):
         await hub.accepted(fragment(0, 1, padding=5000))
         await watch.line("is left out over MQTT")
         await hub.accepted(fragment(1, 2))
-        assert (await ear.next()).payload == fragment(1, 2)
+        assert (await listener.next()).payload == fragment(1, 2)
 
 
-async def test_others_are_told_where_a_topic_is(run_hub: RunHub, mosquitto: Mosquitto) -> None:
+async def test_the_topic_list_names_the_mqtt_topic(run_hub: RunHub, mosquitto: Mosquitto) -> None:
     public = "wss+mqtt://broker.example"
     async with run_hub(mqtt_url=mosquitto.url, mqtt_public_url=public) as hub:
         await hub.accepted(fragment(0, 1))
         async with hub.session.get(hub.url + "topics") as response:
             (row,) = (await response.json())["topics"]
-    assert row["mqtt"] == f"{public}/{NAME}"
+    assert row["mqtt"] == f"{public}/{MAPS_NAME}"
 
 
-async def test_what_it_does_is_counted(
+async def test_deliveries_over_mqtt_are_counted(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
-    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as ear:
+    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as listener:
         await hub.accepted(fragment(0, 1))
         await hub.accepted(fragment(1, 2))
-        await ear.until(fragment(1, 2))
+        await listener.until(fragment(1, 2))
         async with asyncio.timeout(PATIENCE):
             while (await hub.admin("GET", "status"))["deliveries"]["mqtt"]["delivered"] < 2:
                 pass
@@ -217,7 +216,7 @@ async def test_what_it_does_is_counted(
     assert "rsnotify_hub_mqtt_topics_behind 0.0" in metrics
 
 
-async def test_what_a_broker_lacks_is_counted(
+async def test_topics_that_a_broker_has_not_received_are_counted(
     run_hub: RunHub, mosquitto: Mosquitto, watch: LogWatch
 ) -> None:
     await mosquitto.stop()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rsnotify.runtime.processes import free_port
-from rsnotify_hub.client import open_client
+from rsnotify_hub.http.client import open_client
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivery.answers import Answer
 from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection

@@ -14,7 +14,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.outbox import Forwarder, Outbox, Waiting
+from rsnotify_publisher.outbox import Forwarder, Outbox, OutboxLine
 from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 from tests.postgresql import PostgreSQL
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
@@ -43,7 +43,7 @@ class Source:
         with self.publisher.source.open_journal() as journal:
             return journal.changes(0)
 
-    def told(self) -> list[tuple[str, int | None]]:
+    def reported(self) -> list[tuple[str, int | None]]:
         return [(one.uri.removeprefix(BASE), one.length) for one in self.published()]
 
     def waiting(self) -> list[tuple[int, str | None]]:
@@ -75,20 +75,20 @@ def test_a_transaction_that_commits_late_is_not_passed_over(source: Source) -> N
         rewrite(quick, "b")
         quick.commit()
         assert source.forwarder.forward() == 1
-        assert source.told() == [("b", 1)]
+        assert source.reported() == [("b", 1)]
         slow.commit()
         assert source.forwarder.forward() == 1
-    assert source.told() == [("b", 1), ("a", 1)]
+    assert source.reported() == [("b", 1), ("a", 1)]
     assert source.waiting() == []
 
 
-def test_what_is_rolled_back_is_never_told(source: Source) -> None:
+def test_changes_that_are_rolled_back_are_never_published(source: Source) -> None:
     with source.connect() as connection:
         rewrite(connection, "a")
         connection.rollback()
         rewrite(connection, "b")
     source.forwarder.forward()
-    assert source.told() == [("b", 1)]
+    assert source.reported() == [("b", 1)]
 
 
 def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source) -> None:
@@ -103,11 +103,11 @@ def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source)
         first.commit()
         waits.join(PATIENCE)
     source.forwarder.forward()
-    assert source.told() == [("a", 1), ("a", 2)]
+    assert source.reported() == [("a", 1), ("a", 2)]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_way_transactions_interleave_each_change_is_told_once_and_in_order(
+def test_however_transactions_interleave_each_change_is_published_once_and_in_order(
     source: Source, seed: int
 ) -> None:
     random = Random(seed)
@@ -132,16 +132,16 @@ def test_whatever_way_transactions_interleave_each_change_is_told_once_and_in_or
                 open_.pop(number, None)
             case "forward":
                 source.forwarder.forward()
-                told = source.told()
-                assert sorted(told) == sorted(one for group in committed for one in group)
+                reported = source.reported()
+                assert sorted(reported) == sorted(one for group in committed for one in group)
     for connection in connections:
         connection.rollback()
         connection.close()
     source.forwarder.forward()
-    told = source.told()
-    assert sorted(told) == sorted(one for group in committed for one in group)
+    reported = source.reported()
+    assert sorted(reported) == sorted(one for group in committed for one in group)
     for number in range(4):
-        versions = [version for name, version in told if name == f"{number}" and version]
+        versions = [version for name, version in reported if name == f"{number}" and version]
         assert versions == sorted(versions)
 
 
@@ -153,7 +153,7 @@ def rewrite_own(connection: psycopg.Connection, number: int) -> int:
     return int(row[0])
 
 
-def test_all_that_may_be_told_of_a_change_passes_through(source: Source) -> None:
+def test_all_metadata_of_a_change_passes_through(source: Source) -> None:
     link = Link(Rel.DUPLICATE, "https://mirror.example/a", pri=1)
     with source.connect() as connection:
         OUTBOX.created(connection, A, length=3, type="text/plain", hash="md5:ab", links=[link])
@@ -161,8 +161,12 @@ def test_all_that_may_be_told_of_a_change_passes_through(source: Source) -> None
         OUTBOX.record(connection, [Resource(B, change=ChangeType.UPDATED)] * 3)
     assert source.forwarder.forward() == 5
     created, deleted, *updated = source.published()
-    told = Resource(A, change=ChangeType.CREATED, length=3, type="text/plain", hash="md5:ab")
-    assert (created.length, created.type, created.hash) == (told.length, told.type, told.hash)
+    reported = Resource(A, change=ChangeType.CREATED, length=3, type="text/plain", hash="md5:ab")
+    assert (created.length, created.type, created.hash) == (
+        reported.length,
+        reported.type,
+        reported.hash,
+    )
     assert created.links == (link,)
     assert (deleted.uri, deleted.change) == (A, ChangeType.DELETED)
     assert [one.uri for one in updated] == [B] * 3
@@ -178,7 +182,7 @@ async def test_it_is_recorded_in_asyncio_too(source: Source) -> None:
 
 
 def test_what_dies_between_record_and_delete_is_recorded_again(source: Source) -> None:
-    def take(waiting: Sequence[Waiting]) -> dict[int, str]:
+    def take(waiting: Sequence[OutboxLine]) -> dict[int, str]:
         source.publisher.updated(A, length=1)
         raise ZeroDivisionError
 
@@ -188,14 +192,14 @@ def test_what_dies_between_record_and_delete_is_recorded_again(source: Source) -
         source.queue.forward(10, take)
     assert len(source.waiting()) == 1
     source.forwarder.forward()
-    assert source.told() == [("a", 1), ("a", 1)]
+    assert source.reported() == [("a", 1), ("a", 1)]
     assert source.waiting() == []
 
 
 def test_one_forwards_at_a_time(source: Source) -> None:
     other = PostgreSQLQueue(source.conninfo)
 
-    def take(waiting: Sequence[Waiting]) -> dict[int, str]:
+    def take(waiting: Sequence[OutboxLine]) -> dict[int, str]:
         assert other.forward(10, lambda _: {}) == 0
         return {}
 
@@ -218,7 +222,7 @@ def test_a_line_that_cannot_be_published_is_set_aside_with_the_reason(
         rewrite(connection, "a")
     assert source.forwarder.forward() == 2
     assert source.forwarder.forward() == 0
-    assert source.told() == [("a", 1)]
+    assert source.reported() == [("a", 1)]
     ((number, reason),) = source.waiting()
     assert reason
     assert f"line {number} of the outbox cannot be published" in caplog.text
@@ -236,7 +240,7 @@ def test_what_triggers_of_the_database_write_is_published(source: Source) -> Non
         connection.execute(trigger.encode())
         connection.execute("UPDATE records SET version = 7 WHERE name = 'a'")
     source.forwarder.forward()
-    assert source.told() == [("a", 7)]
+    assert source.reported() == [("a", 7)]
 
 
 def test_nothing_is_recorded_where_it_would_be_a_transaction_of_its_own(source: Source) -> None:
@@ -264,26 +268,26 @@ def test_a_name_that_needs_quotes_is_refused(name: str) -> None:
 # While it runs
 
 
-def test_it_is_told_at_once_and_ends_at_once(source: Source) -> None:
+def test_a_forwarder_is_notified_at_once_and_ends_at_once(source: Source) -> None:
     with Forwarder(source.publisher, source.queue, poll=3600) as forwarder:
         forwarder.start()
         for number in range(5):
             with source.connect() as connection:
                 rewrite(connection, "a")
-            eventually(lambda number=number: len(source.told()) == number + 1)  # type: ignore[misc]
+            eventually(lambda number=number: len(source.reported()) == number + 1)  # type: ignore[misc]
     assert source.waiting() == []
 
 
-def test_another_takes_over(source: Source) -> None:
+def test_another_forwarder_takes_over(source: Source) -> None:
     others = [Forwarder(source.publisher, PostgreSQLQueue(source.conninfo)) for _ in range(2)]
     with source.connect() as connection, others[0]:
         with others[1]:
             rewrite(connection, "a")
             connection.commit()
-            eventually(lambda: source.told() == [("a", 1)])
+            eventually(lambda: source.reported() == [("a", 1)])
         rewrite(connection, "a")
         connection.commit()
-        eventually(lambda: source.told() == [("a", 1), ("a", 2)])
+        eventually(lambda: source.reported() == [("a", 1), ("a", 2)])
 
 
 def test_after_a_crash_of_the_database_it_goes_on(
@@ -292,7 +296,7 @@ def test_after_a_crash_of_the_database_it_goes_on(
     with Forwarder(source.publisher, source.queue):
         with source.connect() as connection:
             rewrite(connection, "a")
-        eventually(lambda: source.told() == [("a", 1)])
+        eventually(lambda: source.reported() == [("a", 1)])
         eventually(lambda: source.waiting() == [])  # or it is told once more after the crash
         postgresql_server.crash()
         eventually(lambda: "changes wait in the outbox" in caplog.text)
@@ -301,4 +305,4 @@ def test_after_a_crash_of_the_database_it_goes_on(
         postgresql_server.start()
         with source.connect() as connection:
             rewrite(connection, "a")
-        eventually(lambda: source.told() == [("a", 1), ("a", 2)])
+        eventually(lambda: source.reported() == [("a", 1), ("a", 2)])

@@ -44,8 +44,8 @@ def test_the_aiohttp_example_publishes_what_was_committed(postgresql: str) -> No
         eventually(lambda: _put(site + "a", b"one") == 204)
         assert _put(site + "b", b"") == 500
         assert _put(site + "a", b"three") == 204
-        told = [(f"{site}data/a", 3), (f"{site}data/a", 5)]
-        eventually(lambda: _changes(site) == told)
+        reported = [(f"{site}data/a", 3), (f"{site}data/a", 5)]
+        eventually(lambda: _changes(site) == reported)
     finally:
         process.terminate()
         _, errors = process.communicate(timeout=PATIENCE)

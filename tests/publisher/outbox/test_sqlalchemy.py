@@ -53,14 +53,12 @@ def publisher(tmp_path: Path) -> Iterator[Publisher]:
         yield publisher
 
 
-def told(publisher: Publisher) -> list[str]:
+def reported(publisher: Publisher) -> list[str]:
     with publisher.source.open_journal() as journal:
         return [f"{one.change} {one.uri.removeprefix(BASE)}" for one in journal.changes(0)]
 
 
-def test_it_is_told_what_is_committed_and_nothing_else(
-    engine: Engine, publisher: Publisher
-) -> None:
+def test_only_committed_changes_are_forwarded(engine: Engine, publisher: Publisher) -> None:
     forwarder = Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX))
     with Session(engine) as session:
         session.add(Record(name="a", body="1"))
@@ -73,7 +71,7 @@ def test_it_is_told_what_is_committed_and_nothing_else(
         OUTBOX.deleted(connection, BASE + "a")
     assert forwarder.forward() == 2
     assert forwarder.forward() == 0
-    assert told(publisher) == ["created a", "deleted a"]
+    assert reported(publisher) == ["created a", "deleted a"]
 
 
 def test_a_line_that_cannot_be_published_is_set_aside(engine: Engine, publisher: Publisher) -> None:
@@ -82,21 +80,23 @@ def test_a_line_that_cannot_be_published_is_set_aside(engine: Engine, publisher:
         OUTBOX.updated(connection, BASE + "a")
     forwarder = Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX))
     assert (forwarder.forward(), forwarder.forward()) == (2, 0)
-    assert told(publisher) == ["updated a"]
+    assert reported(publisher) == ["updated a"]
     with engine.begin() as connection:
         ((_, entry, refused),) = connection.execute(OUTBOX.table.select()).all()
     assert entry == "no JSON"
     assert refused
 
 
-def test_it_looks_while_it_runs_and_ends_at_once(engine: Engine, publisher: Publisher) -> None:
+def test_a_forwarder_polls_while_it_runs_and_ends_at_once(
+    engine: Engine, publisher: Publisher
+) -> None:
     with Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX), poll=3600):
         with engine.begin() as connection:
             OUTBOX.updated(connection, BASE + "a")
-        eventually(lambda: told(publisher) == ["updated a"])
+        eventually(lambda: reported(publisher) == ["updated a"])
 
 
-def test_in_postgresql_the_other_queue_is_told_at_once(
+def test_in_postgresql_the_other_queue_is_notified_at_once(
     on_postgresql: str, postgresql: str, publisher: Publisher
 ) -> None:
     engine = create_engine(on_postgresql, poolclass=NullPool)
@@ -105,7 +105,7 @@ def test_in_postgresql_the_other_queue_is_told_at_once(
         for count in range(1, 4):
             with engine.begin() as connection:
                 OUTBOX.updated(connection, BASE + "a")
-            eventually(lambda count=count: len(told(publisher)) == count)  # type: ignore[misc]
+            eventually(lambda count=count: len(reported(publisher)) == count)  # type: ignore[misc]
 
 
 async def test_it_is_recorded_in_asyncio_too(on_postgresql: str, publisher: Publisher) -> None:
@@ -119,7 +119,7 @@ async def test_it_is_recorded_in_asyncio_too(on_postgresql: str, publisher: Publ
         await session.commit()
     engine = create_engine(on_postgresql, poolclass=NullPool)
     Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX)).forward()
-    assert told(publisher) == ["updated a", "created b"]
+    assert reported(publisher) == ["updated a", "created b"]
 
 
 def test_nothing_is_recorded_in_autocommit_mode(engine: Engine) -> None:
@@ -131,7 +131,7 @@ def test_nothing_is_recorded_in_autocommit_mode(engine: Engine) -> None:
         OUTBOX.updated(connection, BASE + "a")
 
 
-def test_a_database_that_is_away_is_told_without_a_statement(publisher: Publisher) -> None:
+def test_an_unavailable_database_is_reported_without_the_statement(publisher: Publisher) -> None:
     engine = create_engine("sqlite:////nowhere/source.sqlite", poolclass=NullPool)
     with pytest.raises(StorageError, match=r"^the outbox rsnotify_outbox: unable to open"):
         Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX)).forward()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_subscriber.push.websub import transport
 from tests.subscriber.websub.blog import Blog, open_blog
 from tests.subscriber.websub.desk import PATIENCE, Desk, open_desk

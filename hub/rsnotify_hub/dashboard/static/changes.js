@@ -1,13 +1,13 @@
-/** The lines of the live tail. */
+/** The rows of the live tail. */
 
 import { element } from "./dom.js";
 import { bytes, timeOfDay } from "./figures.js";
 import { inOneLine, printable, uriLink } from "./uris.js";
 
 /**
- * Make a line of the tail.
- * @param {object} row a change, a topic's whole content (size and excerpt), or a note; with the
- *   topic it is of, and when it came
+ * Return a row of the tail.
+ * @param {object} row a change, a topic's whole content (size and excerpt), or a note, with its
+ *   topic and its time of arrival
  */
 export function makeRow(row) {
   const made = element("li", { class: "change" }, element("time", {}, timeOfDay(row.at)));

@@ -1,4 +1,4 @@
-/** One subscription, looked into; and what an admin may do about it. */
+/** The dialog with one subscription and the operations of an admin. */
 
 import { element, find, setText } from "./dom.js";
 import { ago, hence, whenever } from "./figures.js";
@@ -14,8 +14,8 @@ export class Details {
   #suspended = null;
 
   /**
-   * @param {HTMLDialogElement} dialog where it is shown
-   * @param {function(string): void} done takes a sentence, once something was done
+   * @param {HTMLDialogElement} dialog the dialog
+   * @param {function(string): void} done called with a sentence after an operation
    */
   constructor(dialog, done) {
     this.dialog = dialog;
@@ -33,7 +33,7 @@ export class Details {
     this.dialog.showModal();
   }
 
-  /** Show what is new of the subscription that is open; not among these, it stays as it was seen. */
+  /** Update the open subscription; if it is not in the list, it keeps its last state. */
   refresh(subscriptions) {
     if (this.#id === null) return;
     const found = subscriptions.find(each => each.id === this.#id);
@@ -43,7 +43,7 @@ export class Details {
     const excerpt = found.last_failure?.excerpt ?? "";
     find("pre", this.dialog).hidden = excerpt === "";
     setText(find("pre", this.dialog), excerpt.split(/\r?\n/).map(printable).join("\n"));
-    // Only then, so that no button changes under a finger while deliveries go up and down.
+    // Only then, so that no button changes under a finger while the state changes back and forth.
     if (this.#suspended !== (found.state === "suspended")) this.#offer(found);
   }
 
@@ -80,7 +80,7 @@ export class Details {
     return button;
   }
 
-  /** To drop a subscription takes two clicks, since nothing brings it back but its subscriber. */
+  /** Drop a subscription after two clicks, since only its subscriber can restore it. */
   #dropping() {
     const button = element("button", { type: "button", class: "danger drop" }, "Drop");
     button.addEventListener("click", () => {

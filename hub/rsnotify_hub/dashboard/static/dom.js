@@ -1,10 +1,10 @@
-/** Elements made from values. Text only ever becomes text, never markup. */
+/** Creates and updates elements. Text never becomes markup. */
 
 /**
- * Make an element.
- * @param {string} name what it is
- * @param {Object<string, string|boolean|null>} attributes those that are null or false are left out
- * @param {...(Node|string|null)} children what is in it; null is left out
+ * Return a new element.
+ * @param {string} name its tag name
+ * @param {Object<string, string|boolean|null>} attributes its attributes; null and false are omitted
+ * @param {...(Node|string|null)} children its children; null is omitted
  */
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -13,13 +13,13 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** Set or remove an attribute, and touch nothing that stays as it is. */
+/** Set or remove an attribute, only if it changes. */
 export function setAttribute(node, name, value) {
   if (value === null || value === undefined || value === false) node.removeAttribute(name);
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value === true ? "" : value);
 }
 
-/** Set an element's text, and touch nothing where it stays: a selection in it survives. */
+/** Set an element's text only if it changes, so that a selection in it survives. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -29,8 +29,8 @@ export const find = (selector, within = document) => within.querySelector(select
 const known = new WeakMap();
 
 /**
- * Let an element's children be one for each item, in order. A child stays the same element as
- * long as its item's key is there, so that the focus does not get lost.
+ * Give an element one child for each item, in order. A child remains the same element as long as
+ * the key of its item is present, so that the focus is not lost.
  */
 export function showEach(parent, items, keyOf, create, update) {
   const before = known.get(parent) ?? new Map();

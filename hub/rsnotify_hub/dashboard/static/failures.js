@@ -1,4 +1,4 @@
-/** The last failures of deliveries. */
+/** The table of failed deliveries. */
 
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
 import { ago, count, many, whenever } from "./figures.js";
@@ -7,7 +7,7 @@ import { inOneLine, printable, uriParts } from "./uris.js";
 
 const MOST_ROWS = 30;
 
-/** Show failures, newest first; those of one callback that fails in the same way as one. */
+/** Show failures, newest first; equal failures of one callback are one row. */
 export function showFailures(panel, failures) {
   panel.hidden = failures.length === 0;
   setText(find(".amount", panel), failures.length ? `the last ${count(failures.length)}` : "");

@@ -1,12 +1,12 @@
-/** Numbers and instants, written for people. */
+/** Formats numbers and instants for people. */
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
-/** How far the hub's clock is ahead of this one, in milliseconds. */
+/** The offset of the hub's clock from this one, in milliseconds. */
 let ahead = 0;
 
-/** Take note of what the hub's clock says. */
+/** Set the offset from the hub's present time. */
 export function setClock(instant) {
   const now = Date.parse(instant);
   if (!Number.isNaN(now)) ahead = now - Date.now();
@@ -17,7 +17,7 @@ export const secondsSince = instant => (Date.now() + ahead - Date.parse(instant)
 
 export const count = number => (number < 100_000 ? whole : short).format(number);
 
-/** Write so many of something: "1 topic", "2 topics". */
+/** Format a count with its noun: "1 topic", "2 topics". */
 export const many = (number, one, more = one + "s") => `${count(number)} ${number === 1 ? one : more}`;
 
 export const rate = number =>
@@ -30,7 +30,7 @@ export function bytes(number) {
   return `${power && number < 9.95 ? number.toFixed(1) : Math.round(number)} ${units[power]}`;
 }
 
-/** Write how long something takes, in the one unit that fits. */
+/** Format a duration in one unit. */
 export function lasting(seconds) {
   const value = Math.max(0, seconds);
   if (value < 9.95) return `${value.toFixed(1)} s`;
@@ -40,24 +40,24 @@ export function lasting(seconds) {
   return `${Math.round(value / 86_400)} days`;
 }
 
-/** Write how long ago an instant was. */
+/** Format the time since an instant. */
 export function ago(instant) {
   const seconds = secondsSince(instant);
   return seconds < 1.5 ? "now" : `${lasting(Math.round(seconds)).replace(".0", "")} ago`;
 }
 
-/** Write when an instant will be. */
+/** Format the time until an instant. */
 export function hence(instant) {
   const seconds = -secondsSince(instant);
   return seconds <= 0 ? "now" : `in ${lasting(Math.round(seconds)).replace(".0", "")}`;
 }
 
-/** Write the time of day of an instant, to the millisecond. */
+/** Format the time of day of an instant, with milliseconds. */
 export function timeOfDay(milliseconds) {
   const date = new Date(milliseconds);
   return date.toLocaleTimeString("en-GB") + "." + String(date.getMilliseconds()).padStart(3, "0");
 }
 
-/** Write an instant whole, as people here write it. */
+/** Format an instant with its date, in the user's locale. */
 export const whenever = instant =>
   new Date(instant).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });

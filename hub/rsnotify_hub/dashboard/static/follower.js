@@ -1,6 +1,6 @@
 /**
- * One topic, followed over the hub's own WebSocket as any Destination follows it
- * (docs/protocol.md): from an instant on, and after a break from where it was.
+ * Follows one topic over the hub's WebSocket, as any Destination does
+ * (docs/protocol.md): from an instant on, and after a lost connection from the last position.
  */
 
 import { socketUrl } from "./hub.js";
@@ -15,10 +15,10 @@ export class Follower {
   #wait = FIRST_WAIT_MILLISECONDS;
 
   /**
-   * @param {string} topic what to follow
-   * @param {?string} since from when on; null for what comes from now on
-   * @param {function(object): void} take takes {topic, at, text}, {topic, at, size, text} for
-   *   what is no text frame, or {topic, at, note}
+   * @param {string} topic the topic
+   * @param {?string} since the instant to begin after; null for now
+   * @param {function(object): void} take called with {topic, at, text}, {topic, at, size, text} for
+   *   a binary frame, or {topic, at, note}
    */
   constructor(topic, since, take) {
     this.topic = topic;
@@ -27,7 +27,7 @@ export class Follower {
     this.#connect();
   }
 
-  /** Try again now, if it is not connected. */
+  /** Connect now, if it is not connected. */
   wake() {
     if (this.#timer === null) return;
     this.#wait = FIRST_WAIT_MILLISECONDS;
@@ -78,7 +78,7 @@ export class Follower {
   }
 }
 
-/** Return how binary content begins, if that is text. */
+/** Return the beginning of binary content, if it is text. */
 function textOf(data) {
   const beginning = new Uint8Array(data, 0, Math.min(data.byteLength, EXCERPT_BYTES));
   try {

@@ -1,23 +1,23 @@
-/** What a frame of the hub's WebSocket says has changed (docs/protocol.md). */
+/** Parses the changes in a frame of the hub's WebSocket (docs/protocol.md). */
 
 const SITEMAP = "http://www.sitemaps.org/schemas/sitemap/0.9";
 const RS = "http://www.openarchives.org/rs/terms/";
 
-// Only what begins as one is parsed: of anything else the parser makes an error page, with styles
-// that the page's policy forbids.
+// Only a text that begins like a fragment is parsed: of others the parser makes an error page, with
+// styles that the page's policy forbids.
 const BEGINS = /^\uFEFF?\s*(?:<\?xml[^>]*>\s*)?<(?:[\w.-]+:)?urlset[\s>]/;
 
-/** A larger one is told of by its size only: reading it would hold up the page. */
+/** Of a larger one only the size is shown: parsing it would block the page. */
 const MOST_CHARACTERS = 1_000_000;
 
-// Where scripts must not make markup out of strings, a parser asks for a policy too. What comes
-// of it here is never put into the page: only its text is.
+// Where scripts must not make markup from strings, a parser needs a policy too. Its result is never
+// put into the page; only its text is.
 const policy = globalThis.trustedTypes?.createPolicy("fragments", { createHTML: text => text });
 
 /**
- * Read a fragment.
+ * Parse a fragment.
  * @returns {{changes: Array<{uri: string, change: string, length: ?number}>, until: ?string}?}
- *   null for what is not one: a topic's whole content, or one that is too large
+ *   null for a topic's whole content, and for a fragment that is too large
  */
 export function readFragment(text) {
   if (text.length > MOST_CHARACTERS || !BEGINS.test(text)) return null;

@@ -1,6 +1,6 @@
-/** The hub, as far as this page asks it: its public lists, and its admin API. */
+/** Requests to the hub: its public lists, and its admin API. */
 
-/** The hub said no, and why. */
+/** The hub refused a request, with a reason. */
 export class Refused extends Error {
   constructor(status, reason) {
     super(reason);
@@ -11,22 +11,22 @@ export class Refused extends Error {
 const PATIENCE_MILLISECONDS = 10_000;
 const KEY = "rsnotify-admin-token";
 
-/** The token of an admin. It is kept for this tab only, and sent nowhere but to this hub. */
+/** The token of an admin. It is stored for this tab only, and sent only to this hub. */
 export const token = {
   get: () => sessionStorage.getItem(KEY),
   set: value => sessionStorage.setItem(KEY, value),
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** Ask whether this page may see and do all: with a token, or with the one that is kept. */
+/** Return whether the user is an admin, with a token or the stored one. */
 export async function isAdmin(candidate = token.get()) {
   return (await get("dashboard/session", {}, candidate)).admin;
 }
 
 /**
  * Get JSON from the hub.
- * @param {string} path relative to this page, so that the hub may stand below any path
- * @param {Object<string, string|number|null>} query those that are null are left out
+ * @param {string} path relative to this page, so that the hub may be served below any path
+ * @param {Object<string, string|number|null>} query parameters; null is omitted
  */
 export async function get(path, query = {}, bearer = token.get()) {
   const given = Object.entries(query).filter(([, value]) => value !== null);
@@ -34,7 +34,7 @@ export async function get(path, query = {}, bearer = token.get()) {
   return (await request("GET", search ? `${path}?${search}` : path, null, bearer)).json();
 }
 
-/** Let the admin API do something to a subscription or topic. */
+/** Execute an operation of the admin API on a subscription or topic. */
 export async function act(method, path, body = null) {
   await request(method, "admin/" + path, body, token.get());
 }

@@ -1,4 +1,4 @@
-/** The dashboard: puts what the hub says where it is shown. */
+/** The dashboard: connects the data of the hub with the panels. */
 
 import { Details } from "./details.js";
 import { find, setAttribute, setText } from "./dom.js";
@@ -13,7 +13,7 @@ import { TopicTable } from "./topics.js";
 import { printable, uriLink } from "./uris.js";
 import { Watch } from "./watch.js";
 
-/** At first; more would push the subscriptions, which may be in trouble, out of sight. */
+/** Initially; more would push the subscriptions, which may be failing, out of sight. */
 const FIRST_TOPICS = 20;
 const ROWS = 100;
 const MOST_ROWS = 1000;
@@ -50,7 +50,7 @@ function tell(state, error) {
   setText(pill, state === "live" ? "Live" : problem);
 }
 
-/** Look at one topic only, or at all. It stands in the address, so that it can be handed on. */
+/** Show one topic only, or all. The choice is in the address, so that it can be shared. */
 function choose(topic) {
   const hash = topic === null || topic === wanted.topic ? "" : "#topic=" + encodeURIComponent(topic);
   history.replaceState(null, "", location.pathname + location.search + hash);

@@ -1,12 +1,12 @@
-/** Signing in and out as an admin. */
+/** Signs in and out as an admin. */
 
 import { find, setText } from "./dom.js";
 import { isAdmin, token } from "./hub.js";
 import { printable } from "./uris.js";
 
 /**
- * Let a button sign in, and out again.
- * @param {function(): void} changed is called once somebody has
+ * Make a button sign in and out.
+ * @param {function(): void} changed called after either
  */
 export function offerSigning(button, dialog, changed) {
   const field = find("input", dialog);
@@ -33,7 +33,7 @@ export function offerSigning(button, dialog, changed) {
 }
 
 async function problemOf(candidate) {
-  // A header takes nothing else (RFC 6750 §2.1).
+  // A header accepts nothing else (RFC 6750 §2.1).
   if (!/^[\w.~+/-]+=*$/.test(candidate)) return "A token has letters, digits and -._~+/ only.";
   try {
     return (await isAdmin(candidate)) ? null : "The hub does not know this token as an admin's.";
@@ -42,7 +42,7 @@ async function problemOf(candidate) {
   }
 }
 
-/** Show what the button does; it is not needed where everybody here is an admin. */
+/** Label the button; it is hidden if every local user is an admin. */
 export function showSigning(button, admin) {
   const signedIn = token.get() !== null;
   button.hidden = admin && !signedIn;

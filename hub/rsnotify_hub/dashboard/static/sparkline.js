@@ -1,4 +1,4 @@
-/** A line of how a rate went. */
+/** Draws the history of a rate as a line. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 120, HEIGHT = 28, POINTS = 90;
@@ -27,7 +27,7 @@ export class History {
   }
 }
 
-/** Return the picture of a history, for `drawSparkline` to fill. Its number stands beside it. */
+/** Return an empty picture for `drawSparkline`. The present value is shown beside it. */
 export function sparkline() {
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" });
   picture.setAttribute("class", "sparkline");

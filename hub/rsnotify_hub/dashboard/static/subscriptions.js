@@ -5,15 +5,15 @@ import { count, hence, lasting, many, whenever } from "./figures.js";
 import { cell, showPair } from "./topics.js";
 import { printable, uriParts } from "./uris.js";
 
-/** What is worst comes first. */
+/** The worst states first. */
 const STATES = ["given-up", "retrying", "suspended", "active"];
 
 const WORDS = { "given-up": "given up" };
 
 export class SubscriptionTable {
   /**
-   * @param {Element} panel where it stands
-   * @param {function(object): void} open takes the subscription that somebody wants to look into
+   * @param {Element} panel its panel
+   * @param {function(object): void} open called with the subscription that the user selects
    */
   constructor(panel, open) {
     this.panel = panel;
@@ -21,7 +21,7 @@ export class SubscriptionTable {
     this.open = open;
   }
 
-  /** @param {{subscriptions: object[], total: number, next: ?string}} page what the admin API lists */
+  /** @param {{subscriptions: object[], total: number, next: ?string}} page the answer of the admin API */
   show({ subscriptions, total, next }) {
     const sorted = [...subscriptions].sort(byTrouble);
     showEach(this.body, sorted, each => each.id, each => this.#makeRow(each), updateRow);
@@ -30,7 +30,7 @@ export class SubscriptionTable {
     this.#explain(sorted.length ? "" : "No Destination has subscribed by WebSub.");
   }
 
-  /** Say that one has to sign in to see them. */
+  /** Show that they require signing in. */
   hide() {
     showEach(this.body, [], each => each, null, null);
     setText(find(".amount", this.panel), "");
@@ -65,13 +65,13 @@ export class SubscriptionTable {
 export const failureText = ({ status, reason }) =>
   printable(status === null || reason.includes(status) ? reason : `${status}: ${reason}`);
 
-/** Show a state in a badge: by its word, its sign and its colour. */
+/** Show a state in a badge: with its name, its symbol and its colour. */
 export function showState(badge, state) {
   setText(badge, WORDS[state] ?? printable(state));
   setAttribute(badge, "data-state", state);
 }
 
-/** Write how far a subscription is behind: for how long, and by how much. */
+/** Format the lag of a subscription: its duration, and the number of fragments. */
 export function lagTexts({ lag_seconds: seconds, behind }) {
   return behind || seconds ? [lasting(seconds), many(behind, "fragment")] : ["none", ""];
 }

@@ -1,4 +1,4 @@
-/** The live tail: the newest changes of the topics that are followed. */
+/** The live tail: the newest changes of the followed topics. */
 
 import { makeRow } from "./changes.js";
 import { find, setAttribute, setText, showEach } from "./dom.js";
@@ -6,23 +6,23 @@ import { many } from "./figures.js";
 import { Follower } from "./follower.js";
 import { readFragment } from "./fragments.js";
 
-/** How many topics are followed at once: each takes a connection, to the hub and in the browser. */
+/** How many topics are followed at a time: each needs a connection of the browser to the hub. */
 const MOST_TOPICS = 8;
 const MOST_ROWS = 60;
 
-/** A finger leaves no pointer over what it touched. */
+/** A touch screen has no pointer that rests over a row. */
 const POINTER = matchMedia("(hover: hover)");
 const EXCERPT_CHARACTERS = 200;
 
 /**
- * Drawn at most so often, and less often where much changes: so one can read, and a flood does
- * not hold up the page. Whatever comes is there within a second.
+ * The redraw interval, longer if much changes: so that rows can be read, and many changes do not
+ * block the page. Every change is shown within a second.
  */
 const QUIET_MILLISECONDS = 200;
 const BUSY_MILLISECONDS = 800;
 const MUCH_ROWS = 6;
 
-/** How much of the past is asked for at first. */
+/** How much of the past is requested initially. */
 const LOOK_BACK_MILLISECONDS = 2000;
 
 export class Tail {
@@ -52,8 +52,8 @@ export class Tail {
 
   /**
    * Follow these topics, and no others.
-   * @param {Array<{topic: string, received: string, through: string, begins: string}>} topics what there is
-   * @param {?string} only the one that somebody chose
+   * @param {Array<{topic: string, received: string, through: string, begins: string}>} topics all topics
+   * @param {?string} only the topic that the user selected
    */
   follow(topics, only) {
     const wanted = only ? topics.filter(each => each.topic === only) : this.#liveliest(topics);
@@ -64,7 +64,7 @@ export class Tail {
     this.#explain();
   }
 
-  /** Keep what is followed already, as long as it is among the liveliest twice as many. */
+  /** Keep followed topics as long as they are among the most active, up to twice the number. */
   #liveliest(topics) {
     const sorted = [...topics].sort((one, other) => (one.received < other.received ? 1 : -1));
     const kept = sorted.slice(0, 2 * MOST_TOPICS).filter(each => this.#followers.has(each.topic));
@@ -72,7 +72,7 @@ export class Tail {
   }
 
   #join({ topic, through, begins }) {
-    // What a topic has had lately is shown too, so that one that is new shows its first change.
+    // Recent changes of a topic are shown too, so that a new topic shows its first change.
     const back = new Date(Date.parse(through) - LOOK_BACK_MILLISECONDS).toISOString();
     const since = Date.parse(begins) > Date.parse(back) ? begins : back;
     this.#followers.set(topic, new Follower(topic, since, news => this.#take(news)));
@@ -85,7 +85,7 @@ export class Tail {
     this.#schedule();
   }
 
-  /** Connect again at once: the hub answers. */
+  /** Connect again at once, since the hub answers. */
   wake() {
     for (const follower of this.#followers.values()) follower.wake();
   }
@@ -113,7 +113,7 @@ export class Tail {
     this.#schedule();
   }
 
-  /** Whether somebody is about to read or click a line, which then must not move away. */
+  /** Whether the user is about to read or click a row, which then must not move. */
   get #held() {
     return this.list.matches(":focus-within") || (this.list.matches(":hover") && POINTER.matches);
   }

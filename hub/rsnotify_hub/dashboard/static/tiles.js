@@ -1,13 +1,13 @@
-/** The tiles: how the hub is, at a glance. */
+/** The tiles with the main numbers of the hub. */
 
 import { element, find, setAttribute, setText } from "./dom.js";
 import { bytes, count, lasting, many, rate, secondsSince } from "./figures.js";
 import { drawSparkline, History, sparkline } from "./sparkline.js";
 
-/** Over how long a rate is taken, in milliseconds. */
+/** The interval of a rate, in milliseconds. */
 const SPAN_MILLISECONDS = 5000;
 
-/** How fast something that is counted grows. */
+/** The rate of a counter. */
 class Rate {
   #samples = [];
   history = new History();
@@ -32,7 +32,7 @@ export class Tiles {
     for (const name of ["in", "out"]) find(`#${name}`, place).append(sparkline());
   }
 
-  /** @param {object} seen what an admin sees; others see no tiles */
+  /** @param {object} seen the data for an admin; others see no tiles */
   show({ admin, status }) {
     this.place.hidden = !admin;
     if (!admin) return;
@@ -60,6 +60,6 @@ export class Tiles {
   }
 }
 
-/** Count the deliveries that arrived, by every way. */
+/** Return the number of successful deliveries, over all transports. */
 const sent = ({ deliveries }) =>
   Object.values(deliveries).reduce((sum, outcomes) => sum + (outcomes.delivered ?? 0), 0);

@@ -5,15 +5,15 @@ import { ago, bytes, many, rate, whenever } from "./figures.js";
 import { drawSparkline, History, sparkline } from "./sparkline.js";
 import { openLink, printable, uriParts } from "./uris.js";
 
-/** Of more topics than are ever shown at once it is remembered how their rates went. */
+/** The number of remembered rate histories, more than topics are shown. */
 const MOST_HISTORIES = 2000;
 
 export class TopicTable {
   #histories = new Map();
 
   /**
-   * @param {Element} panel where it stands
-   * @param {function(string): void} choose takes the topic that somebody wants to look at
+   * @param {Element} panel its panel
+   * @param {function(string): void} choose called with the topic that the user selects
    */
   constructor(panel, choose) {
     this.panel = panel;
@@ -22,15 +22,15 @@ export class TopicTable {
   }
 
   /**
-   * @param {{topics: object[], total: ?number, next: ?string, admin: boolean}} page what the
-   *   admin API lists, or what anybody is told
-   * @param {?string} only the topic that somebody chose
+   * @param {{topics: object[], total: ?number, next: ?string, admin: boolean}} page the answer of
+   *   the admin API, or of the public list
+   * @param {?string} only the topic that the user selected
    */
   show({ topics, total = topics.length, next, admin }, only) {
     for (const topic of topics) this.#remember(topic);
     setAttribute(this.panel, "data-admin", admin);
     const shown = only ? topics.filter(each => each.topic === only) : [...topics];
-    // By name, so that rows stay where they are while rates go up and down.
+    // By name, so that rows do not move while rates change.
     shown.sort((one, other) => (nameOf(one) < nameOf(other) ? -1 : 1));
     showEach(this.body, shown, each => each.topic, each => this.#makeRow(each), (row, each) =>
       this.#update(row, each, only));
@@ -87,13 +87,13 @@ function listeners({ websockets, subscriptions }) {
   return [many(websockets, "WebSocket"), many(subscriptions, "callback")];
 }
 
-/** Show two facts in one cell. */
+/** Show two values in one cell. */
 export function showPair(within, [first, second]) {
   setText(within.firstElementChild, first);
   setText(within.lastElementChild, second);
 }
 
-/** Make a cell. On a phone, where a row stands as a card, its label stands before it. */
+/** Return a cell. On a phone a row is shown as a card, with the label before the value. */
 export function cell(classes, label, ...children) {
   return element("td", { role: "cell", class: classes, "data-label": label }, ...children);
 }

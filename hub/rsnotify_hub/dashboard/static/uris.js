@@ -1,11 +1,11 @@
-/** URIs and other words of strangers, as they may be shown. */
+/** Formats URIs and other texts from clients. */
 
 import { element } from "./dom.js";
 
-/** Write a stranger's lines as one. */
+/** Replace the line breaks of a text. */
 export const inOneLine = text => printable(text.replace(/\s+/g, " ").trim());
 
-/** Show what would not be seen, or would turn the text around: controls and format characters. */
+/** Make invisible and text-reversing characters visible. */
 export function printable(text) {
   return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, character =>
     `\\u{${character.codePointAt(0).toString(16)}}`);
@@ -21,16 +21,16 @@ function linkable(uri) {
   }
 }
 
-/** Return an element's content for a URI: where it is, quietly, then what it is. */
+/** Return an element's content for a URI: the host in a muted style, then the rest. */
 export function uriParts(uri) {
   const url = linkable(uri);
   const shown = printable(uri);
-  // Only where the two look alike is it known where the host ends.
+  // The end of the host is only known if both look alike.
   if (url === null || !shown.startsWith(url.origin)) return [breakable(shown)];
   return [element("bdi", { class: "origin" }, url.origin), breakable(shown.slice(url.origin.length))];
 }
 
-/** Let a long line break where a URI has its parts. */
+/** Allow line breaks between the parts of a URI. */
 function breakable(text) {
   const pieces = text.split(/(?<=[/?&#])(?=[^/])/);
   return element("bdi", {}, ...pieces.flatMap(piece => [element("wbr"), piece]).slice(1));
@@ -40,12 +40,12 @@ function breakable(text) {
 export function uriLink(uri) {
   const url = linkable(uri);
   if (url === null) return element("span", { class: "uri" }, ...uriParts(uri));
-  // Its name is said whole: where its text may break, it would be said in pieces.
+  // The accessible name has no line breaks, so that a screen reader does not read it in pieces.
   const attributes = { class: "uri", href: url.href, "aria-label": printable(uri), ...OUTSIDE };
   return element("a", attributes, ...uriParts(uri));
 }
 
-/** Return a small link beside a URI that is shown otherwise; null where there is nothing to open. */
+/** Return a small link beside a URI; null if there is nothing to open. */
 export function openLink(uri) {
   const url = linkable(uri);
   if (url === null) return null;

@@ -1,6 +1,6 @@
 /**
- * What the hub says of itself, asked for again and again: what there is goes to `show`, and
- * whether the hub answers to `tell`. Nothing is asked for while nobody looks.
+ * Polls the state of the hub: passes the data to `show`, and whether the hub answers to `tell`.
+ * It does not poll while the page is hidden.
  */
 
 import { get, isAdmin, token } from "./hub.js";
@@ -8,7 +8,7 @@ import { get, isAdmin, token } from "./hub.js";
 const EVERY_MILLISECONDS = 750;
 const LONGEST_WAIT_MILLISECONDS = 5000;
 
-/** More subscriptions than that are sorted for us in every fourth round only. */
+/** If there are more subscriptions, they are requested in every fourth round only. */
 const MANY_SUBSCRIPTIONS = 1000;
 
 export class Watch {
@@ -19,9 +19,9 @@ export class Watch {
   #deliveries = null;
 
   /**
-   * @param {function(object): void} show takes what the hub says
-   * @param {function(string, ?Error): void} tell takes `live`, or `lost` and why
-   * @param {{topic: ?string, topicRows: number, subscriptionRows: number}} wanted what to ask for
+   * @param {function(object): void} show called with the data
+   * @param {function(string, ?Error): void} tell called with `live`, or with `lost` and the error
+   * @param {{topic: ?string, topicRows: number, subscriptionRows: number}} wanted the number of rows, and the topic
    */
   constructor(show, tell, wanted) {
     this.show = show;
@@ -31,13 +31,13 @@ export class Watch {
     addEventListener("online", () => this.now());
   }
 
-  /** Ask now, whatever was asked for before: what is answered to that is not shown any more. */
+  /** Poll now; the answers to earlier requests are ignored. */
   now() {
     clearTimeout(this.#timer);
     this.#ask(++this.#round);
   }
 
-  /** Ask anew who looks: a token has come or gone. */
+  /** Check again whether the user is an admin, after a token was added or removed. */
   signedInOrOut() {
     this.#admin = null;
     this.now();
@@ -62,7 +62,7 @@ export class Watch {
     this.#admin ??= await isAdmin();
     const { topic, topicRows } = this.wanted;
     if (!this.#admin) {
-      token.forget(); // where there is one, it has been withdrawn
+      token.forget(); // it was withdrawn
       return { admin: false, ...(await get("topics", { limit: topicRows })) };
     }
     const [status, topics, deliveries] = await Promise.all([
@@ -86,7 +86,7 @@ export class Watch {
   }
 
   #failed(error) {
-    // Who was an admin may be none after a restart; who it is, is asked anew at the next try.
+    // After a restart the user may no longer be an admin, so the next attempt checks that again.
     this.#admin = null;
     this.tell("lost", error);
     this.#failures += 1;

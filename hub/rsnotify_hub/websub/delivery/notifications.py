@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, chained, merge
-from rsnotify_hub.log.store import Entry, LogState
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, count_chained, merge_fragments
+from rsnotify_hub.log.store import LogEntry, LogState
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import Subscription
 
 #: How large a merged fragment may be.
@@ -33,7 +33,7 @@ class Notification(Struct, frozen=True):
 class Notifications:
     """Builds notifications. Subscriptions at one position of one log share the same one."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: TopicLogs) -> None:
         self._topics = topics
         self._last: tuple[LogState, int, Notification] | None = None
 
@@ -74,23 +74,23 @@ class Notifications:
         return found
 
 
-def _chained(entries: Sequence[Entry]) -> int:
-    return chained([entry.fragment for entry in entries], max_bytes=MERGED_BYTES)
+def _chained(entries: Sequence[LogEntry]) -> int:
+    return count_chained([entry.fragment for entry in entries], max_bytes=MERGED_BYTES)
 
 
-def _alone(entry: Entry) -> Notification:
+def _alone(entry: LogEntry) -> Notification:
     return Notification(entry.fragment.body, entry.fragment.content_type, entry.position)
 
 
-async def _merged(entries: Sequence[Entry]) -> Notification:
+async def _merged(entries: Sequence[LogEntry]) -> Notification:
     if len(entries) == 1:
         return _alone(entries[0])
     # In a thread, since other deliveries need not wait for it.
-    body = await asyncio.to_thread(merge, [entry.fragment for entry in entries])
+    body = await asyncio.to_thread(merge_fragments, [entry.fragment for entry in entries])
     return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
 
 
-def _latest(entries: Sequence[Entry]) -> Sequence[Entry]:
+def _latest(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
     """Drop the entries before the newest whole content, which it replaces."""
     wholes = (number for number, entry in enumerate(entries) if entry.fragment.whole)
     return entries[max(wholes, default=0) :]

@@ -18,7 +18,7 @@ from rsnotify.format.links import format_links
 from rsnotify.format.signatures import signature
 from rsnotify.format.vocabulary import Rel
 from rsnotify.sync.retry import parse_retry_after
-from rsnotify_hub.client import exactly, reason_of
+from rsnotify_hub.http.client import exact_url, reason_of
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivery.answers import Answer
 from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
@@ -179,7 +179,7 @@ class CallbackRequests:
             The answer, with its body as the excerpt, cut one byte beyond the limit.
         """
         try:
-            async with self._client.get(exactly(url), allow_redirects=False) as response:
+            async with self._client.get(exact_url(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""
                 retry_after = response.headers.get("Retry-After", "")
                 return self._answer(response.status, retry_after, body)

@@ -24,8 +24,8 @@ from functools import partial
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.config.configuration import WebSubConfig
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import is_expired
 from rsnotify_hub.websub.delivery.answers import Answer, AnswerVerdict
@@ -54,7 +54,7 @@ class DeliverySender:
         requests: CallbackRequests,
         scheduler: DeliveryScheduler,
         updates: SubscriptionUpdates,
-        configuration: Configuration,
+        configuration: WebSubConfig,
         clock: Callable[[], Instant],
         statistics: Statistics,
     ) -> None:
@@ -65,11 +65,11 @@ class DeliverySender:
         self._updates = updates
         self._clock = clock
         self._statistics = statistics
-        self._topics: Topics | None = None
+        self._topics: TopicLogs | None = None
         self._notifications: Notifications | None = None
         self._closed = False
 
-    def start(self, topics: Topics) -> None:
+    def start(self, topics: TopicLogs) -> None:
         """Set the logs to read from."""
         self._topics = topics
         self._notifications = Notifications(topics)

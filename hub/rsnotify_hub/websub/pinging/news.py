@@ -16,11 +16,11 @@ from rsnotify_hub.log.fragments import (
     MERGED_CONTENT_TYPE,
     Fragment,
     capability_of,
-    describe,
+    check_fragment,
     read_fragment,
-    read_kept,
+    read_stored,
 )
-from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.websub.pinging.topic_client import Fetched
 
 #: What distinguishes two changes of one instant: the URI and the kind of change.
@@ -44,7 +44,7 @@ class NewsReader:
         fetched: Fetched,
         *,
         through: Instant | None,
-        last: Sequence[Entry],
+        last: Sequence[LogEntry],
         received: Instant,
     ) -> Fragment | None:
         """Return what is to be appended to the log.
@@ -69,7 +69,7 @@ class NewsReader:
         return whole_content(fetched.body, content_type, received)
 
     def _changes(
-        self, body: bytes, content_type: str, through: Instant | None, last: Sequence[Entry]
+        self, body: bytes, content_type: str, through: Instant | None, last: Sequence[LogEntry]
     ) -> Fragment | None:
         document = read_document(body, limits=self._limits)
         known = set() if through is None else _known(last, through)
@@ -79,15 +79,15 @@ class NewsReader:
         if news is not document:
             body, content_type = write_document(news), MERGED_CONTENT_TYPE
         if len(body) > self._max_bytes:
-            describe(news, body, content_type)
+            check_fragment(news, body, content_type)
             body, content_type = write_document(announce(news)), MERGED_CONTENT_TYPE
         return read_fragment(body, content_type=content_type, limits=self._limits)
 
 
-def _known(last: Sequence[Entry], through: Instant) -> set[ChangeKey]:
+def _known(last: Sequence[LogEntry], through: Instant) -> set[ChangeKey]:
     known: set[ChangeKey] = set()
     for entry in last:
-        known |= keys_at(read_kept(entry.fragment.body).resources, through)
+        known |= keys_at(read_stored(entry.fragment.body).resources, through)
     return known
 
 

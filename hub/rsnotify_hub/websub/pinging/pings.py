@@ -8,7 +8,7 @@ Between two fetches of a topic that anybody may ping there is a pause, for which
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -16,10 +16,10 @@ import aiohttp
 from rsnotify.errors import DocumentError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.reader import DocumentLimits
-from rsnotify_hub.access.prefixes import is_granted
-from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.access.topic_prefixes import is_granted
+from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.pinging.news import NewsReader
@@ -40,25 +40,26 @@ class PingHandler:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicLogs,
         client: aiohttp.ClientSession,
-        configuration: Configuration,
+        websub: WebSubConfig,
+        intake: IntakeConfig,
+        *,
+        open_topics: Sequence[str],
         clock: Callable[[], Instant],
     ) -> None:
         self._topics = topics
         self._clock = clock
-        self._open_topics = configuration.open_topics
-        self._max_open_topics = configuration.max_open_topics
-        self._pause = configuration.ping_seconds
+        self._open_topics = open_topics
+        self._max_open_topics = websub.max_open_topics
+        self._pause = websub.ping_seconds
         self._client = TopicClient(
             client,
-            max_bytes=configuration.max_channel_bytes,
-            seconds=configuration.callback_seconds,
+            max_bytes=websub.max_channel_bytes,
+            seconds=websub.callback_seconds,
         )
-        limits = DocumentLimits(
-            document_bytes=configuration.max_channel_bytes, links=configuration.max_links
-        )
-        self._reader = NewsReader(limits, configuration.max_fragment_bytes)
+        limits = DocumentLimits(document_bytes=websub.max_channel_bytes, links=intake.max_links)
+        self._reader = NewsReader(limits, intake.max_fragment_bytes)
         self._capacity = asyncio.Semaphore(_CONCURRENT)
         self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -142,7 +143,7 @@ class PingHandler:
         if len(self._versions) > _MAX_VERSIONS:
             del self._versions[next(iter(self._versions))]
 
-    async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[Entry]]:
+    async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[LogEntry]]:
         """Return the instant up to which the log has changes, and the entries that reach it."""
         state = self._topics.state(topic)
         if state is None or state.whole:

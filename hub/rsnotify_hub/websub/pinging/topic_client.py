@@ -10,7 +10,7 @@ from msgspec import Struct
 from yarl import URL
 
 from rsnotify.errors import Unavailable
-from rsnotify_hub.client import exactly, reason_of
+from rsnotify_hub.http.client import exact_url, reason_of
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url
 
@@ -90,7 +90,7 @@ class TopicClient:
         url = topic
         for _ in range(MAX_REDIRECTS + 1):
             async with self._client.get(
-                exactly(url), allow_redirects=False, headers=known.conditions()
+                exact_url(url), allow_redirects=False, headers=known.conditions()
             ) as response:
                 if response.status not in _REDIRECTS:
                     return await self._read(topic, response)
@@ -126,7 +126,7 @@ def _short(validator: str | None) -> str | None:
 
 def _target(topic: str, url: str, location: str) -> str:
     """Return the target of a redirect, if it may be followed."""
-    target = urldefrag(str(exactly(url).join(URL(location, encoded=True)))).url
+    target = urldefrag(str(exact_url(url).join(URL(location, encoded=True)))).url
     try:
         check_url(target, "the Location")
     except Refusal:

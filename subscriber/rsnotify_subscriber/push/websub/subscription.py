@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 
-from rsnotify.format.signatures import signed_by
+from rsnotify.format.signatures import verify_signature
 
 #: The longest lease that is believed; a longer number is not computed with.
 _LONGEST_LEASE = 30 * 86_400
@@ -206,7 +206,7 @@ class CallbackSubscription:
             return CallbackDecision.EARLY
         if self._secret is None:
             return CallbackDecision.ACCEPTED
-        method = signed_by(signature or "", self._secret, body)
+        method = verify_signature(signature or "", self._secret, body)
         if method is None:
             return CallbackDecision.FORGED
         if method not in self._signatures:

@@ -10,8 +10,8 @@ from functools import partial
 import aiohappyeyeballs
 from aiohttp.abc import ResolveResult
 
-from rsnotify_hub.client import guarded_socket
-from rsnotify_hub.lookups import Lookups
+from rsnotify_hub.http.address_resolver import AddressResolver
+from rsnotify_hub.http.client import guarded_socket
 from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection, ConnectionOwner
 from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
 from rsnotify_hub.websub.delivery.posting.response import Unreachable
@@ -37,7 +37,7 @@ class CallbackDialer:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._owner = owner
-        self._lookups = Lookups()
+        self._lookups = AddressResolver()
         self._make_socket = None if allow_private_addresses else guarded_socket
         self._tls = tls or ssl.create_default_context()
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from rsnotify_hub.client import USER_AGENT
+from rsnotify_hub.http.client import USER_AGENT
 
 _PORTS = {"http": 80, "https": 443}
 # What could end the request line or the Host header early, or is no character of a URI.

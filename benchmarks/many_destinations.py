@@ -1,0 +1,46 @@
+"""Many Destinations for `inline.py` in a separate process; each stores a state, and no content.
+
+`many_destinations.py URL COUNT FOLDER` prints `ready` once all are level and push works, then a
+line for each change that a Destination has durably applied: the change's datetime and the time of
+its commit, both in microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from destination import in_step, print_committed
+
+from rsnotify_subscriber import Received, Subscriber
+
+#: How many start at once.
+_AT_ONCE = 25
+
+
+async def ignore(change: Received) -> None:
+    """Ignore the content, which was fetched and verified."""
+
+
+def subscriber(url: str, folder: Path) -> Subscriber:
+    return Subscriber(
+        url, ignore, state=folder, on_committed=print_committed, allow_private_addresses=True
+    )
+
+
+async def main(url: str, count: int, folder: Path) -> None:
+    destinations = [subscriber(url, folder / str(number)) for number in range(count)]
+    async with AsyncExitStack() as stack:
+        for first in range(0, count, _AT_ONCE):
+            some = destinations[first : first + _AT_ONCE]
+            for destination in some:
+                await stack.enter_async_context(destination)
+            await asyncio.gather(*map(in_step, some))
+        print("ready", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))

@@ -1,0 +1,189 @@
+"""The course of the demo: start all processes, change the Source, stop, and audit the copy."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import typer
+
+from rsnotify.plural import counted
+from rsnotify.runtime.processes import Process, ProcessError
+from rsnotify_demo.destination import DemoDestination, DestinationStatus
+from rsnotify_demo.flush_time import FlushTimer
+from rsnotify_demo.monitor import DemoMonitor
+from rsnotify_demo.observations import SENSORS, Observations
+from rsnotify_demo.page import Facts, serve_page
+from rsnotify_demo.push_link import open_link
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+#: Seconds that the Destination has at the end to catch up.
+_CATCH_UP_SECONDS = 60
+
+
+async def run_demo(
+    stop: asyncio.Event, root: Path, seconds: float | None, rate: float, port: int
+) -> int:
+    """Run the demo, and return the exit code of the audit.
+
+    Args:
+        stop: Ends the demo.
+        root: An empty folder for its files.
+        seconds: When to end it; None for never.
+        rate: Changes per second.
+        port: The port of the page; 0 for a free one.
+    """
+    observations = Observations(root / "source")
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        hub = await enter(_serving("hub", "--data", str(root / "hub"), log=root / "hub.log"))
+        link, link_url = await enter(open_link(hub))
+        # The Source publishes to the hub itself; Destinations use the link.
+        options = ("--hub", hub, "--advertise", link_url, "--allow-private-addresses")
+        source = await enter(
+            _serving("source", str(root / "source"), *options, log=root / "source.log")
+        )
+        flush_timer = FlushTimer(root)
+        display = stack.enter_context(_StatusDisplay(observations, flush_timer))
+        destination = DemoDestination(source, root / "destination", display.show)
+        monitor = DemoMonitor(observations, link, destination, flush_timer, hub=hub, rate=rate)
+        facts = Facts(source=source, hub=hub, copy=str(destination.folder), rate=rate)
+        page = await enter(serve_page(monitor, facts, port))
+        typer.echo(f"Source       {source}  {SENSORS} Turtle files, {rate:g} changes per second")
+        typer.echo(f"hub          {hub}  <- its dashboard")
+        typer.echo(f"Destination  {destination.folder}")
+        typer.echo(f"page         {page}  <- all three, with buttons to break something")
+        await enter(_running(destination, monitor, flush_timer))
+        await _change_until(stop, seconds, rate, observations)
+        display.close()
+        typer.echo("The Source has stopped changing. Audit of the Destination against it:")
+        await _catch_up(monitor)
+        return await _audit(source, destination.folder)
+
+
+@asynccontextmanager
+async def _serving(*arguments: str, log: Path) -> AsyncIterator[str]:
+    """Run a server as a child process, within a context with its URL."""
+    process = await Process.start(*arguments, "--port", "0", log=log)
+    try:
+        yield await process.url()
+    finally:
+        await process.stop()
+
+
+@asynccontextmanager
+async def _running(
+    destination: DemoDestination, monitor: DemoMonitor, flush_timer: FlushTimer
+) -> AsyncIterator[None]:
+    """Run the Destination and its observers; if one fails, the body of the context is cancelled."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            runners = (destination, monitor, flush_timer)
+            running = [tasks.create_task(runner.run()) for runner in runners]
+            yield
+            for task in running:
+                task.cancel()
+    except* ProcessError as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _change_until(
+    stop: asyncio.Event, seconds: float | None, rate: float, observations: Observations
+) -> None:
+    """Change the Source until the time is over or the user stops the demo."""
+    changing = asyncio.create_task(_keep_changing(observations, rate))
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await stop.wait()
+    finally:
+        changing.cancel()
+
+
+async def _keep_changing(observations: Observations, rate: float) -> None:
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        observations.change()
+        due += 1 / rate
+        await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+class _StatusDisplay:
+    """Shows the status: a line that is updated in a terminal, else one line after another."""
+
+    def __init__(self, observations: Observations, flush_timer: FlushTimer) -> None:
+        self._observations = observations
+        self._flush_timer = flush_timer
+        self._started = asyncio.get_running_loop().time()
+        self._closed = False
+        self._live: Live | None = None
+        if sys.stdout.isatty():
+            from rsnotify.runtime.cli.display import live
+
+            self._live = live("")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def show(self, status: DestinationStatus) -> None:
+        """Show a status; there is one about each second."""
+        if self._closed:
+            return
+        passed = asyncio.get_running_loop().time() - self._started
+        lag = "-" if status.lag_ms is None else f"{status.lag_ms:.1f} ms"
+        flush_ms = self._flush_timer.flush_ms
+        flush = "" if flush_ms is None else f" (one flush {flush_ms:.1f} ms)"
+        # The resources of the baseline synchronization are no changes.
+        text = (
+            f"{passed:5.0f} s   Source: {counted(self._observations.changes, 'change')}   "
+            f"Destination: {status.applied - status.copied:,} applied, {_progress(status)}, "
+            f"lag {lag}{flush}, push {status.push or 'away'}"
+        )
+        if self._live is None:
+            typer.echo(text)
+        else:
+            self._live.start()
+            self._live.update(text)
+
+    def close(self) -> None:
+        """Show nothing more."""
+        self._closed = True
+        if self._live is not None:
+            self._live.stop()
+
+
+def _progress(status: DestinationStatus) -> str:
+    if not status.level:
+        return f"{status.pending:,} on the way"
+    # Without push, a Destination only knows the state of the Source at its last poll.
+    return "in step" if status.push == "up" else "level at its last poll"
+
+
+async def _catch_up(monitor: DemoMonitor) -> None:
+    """Undo what the user broke, and wait until the copy is level, up to a limit; then audit."""
+    monitor.restore()
+    monitor.start()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CATCH_UP_SECONDS):
+            while (await monitor.next_frame())[0].copy.behind:
+                pass
+
+
+async def _audit(source: str, destination: Path) -> int:
+    process = await Process.start(
+        *("audit", source, str(destination), "--allow-private-addresses"),
+        log=destination.with_name("audit.log"),
+    )
+    async for line in process.lines():
+        typer.echo(line)
+    return await process.wait()

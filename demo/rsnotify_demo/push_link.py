@@ -1,0 +1,120 @@
+"""The push link between hub and Destination: a TCP proxy that the user can cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+_CHUNK = 65536
+
+
+class PushLink:
+    """Forwards bytes to the hub and back, unless it is cut. `open_link` makes one.
+
+    A client that connects while the link is cut waits, as if the network were down, until the
+    link is restored or the client gives up.
+
+    Args:
+        host: The hub's host.
+        port: The hub's port.
+
+    Attributes:
+        carried: How many bytes the hub has sent to the Destination.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._connected = asyncio.Event()
+        self._connected.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.carried = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether it forwards, and is not cut."""
+        return self._connected.is_set()
+
+    def cut(self) -> None:
+        """Abort every connection, and hold new ones."""
+        self._connected.clear()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def restore(self) -> None:
+        """Forward connections again."""
+        self._connected.set()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one connection until it ends."""
+        with suppress(OSError):
+            early = await self._wait(reader)
+            if early is not None:
+                await self._forward(reader, writer, early)
+        writer.transport.abort()
+
+    async def _wait(self, reader: asyncio.StreamReader) -> bytes | None:
+        """Wait until the link is restored; return what was received, or None if the client left."""
+        early = b""
+        while not self.connected:
+            restored = asyncio.create_task(self._connected.wait())
+            more = asyncio.create_task(reader.read(_CHUNK))
+            try:
+                await asyncio.wait({restored, more}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                restored.cancel()
+                more.cancel()  # has no effect if it is done
+            if more.done():
+                chunk = more.result()
+                if not chunk:
+                    return None
+                early += chunk
+        return early
+
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, early: bytes
+    ) -> None:
+        hub_reader, hub_writer = await asyncio.open_connection(self._host, self._port)
+        writers = {writer, hub_writer}
+        self._writers |= writers
+        try:
+            hub_writer.write(early)
+            to_hub = asyncio.create_task(self._copy(reader, hub_writer))
+            from_hub = asyncio.create_task(self._copy(hub_reader, writer, counted=True))
+            await asyncio.wait({to_hub, from_hub}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (to_hub, from_hub):
+                task.cancel()
+            await asyncio.gather(to_hub, from_hub, return_exceptions=True)
+        finally:
+            self._writers -= writers
+            hub_writer.transport.abort()
+
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool = False
+    ) -> None:
+        while chunk := await reader.read(_CHUNK):
+            writer.write(chunk)
+            await writer.drain()
+            self.carried += len(chunk) if counted else 0
+
+
+@asynccontextmanager
+async def open_link(hub: str) -> AsyncIterator[tuple[PushLink, str]]:
+    """Open a link to a hub.
+
+    Args:
+        hub: The hub's URL.
+
+    Returns:
+        A context with the link, and the URL of the hub for Destinations that use the link.
+    """
+    parts = urlsplit(hub)
+    link = PushLink(parts.hostname or "127.0.0.1", parts.port or 80)
+    server = await asyncio.start_server(link.handle, "127.0.0.1", 0)
+    try:
+        yield link, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    finally:
+        server.close()
+        link.cut()

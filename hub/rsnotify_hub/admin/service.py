@@ -1,0 +1,80 @@
+"""The operations of an admin that change the hub, without HTTP."""
+
+from __future__ import annotations
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify_hub.admin.reports import Reports
+from rsnotify_hub.admin.schemas import Redelivery, SubscriptionInfo
+from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.websub.channel import WebSubChannel
+
+#: The reasons that a subscriber receives when an admin ends its subscription (`hub.reason`).
+DROPPED = "an administrator of the hub ended this subscription"
+TOPIC_DROPPED = "an administrator of the hub removed this topic"
+
+
+class UnknownId(RsnotifyError):
+    """There is no topic or subscription with this id, or it has ended."""
+
+
+class AdminService:
+    """Changes topics and subscriptions.
+
+    Each operation raises `UnknownId` if there is no such topic or subscription, and `StorageError`
+    if the store fails; nothing has changed then, except that `drop_topic` may be incomplete.
+    """
+
+    def __init__(self, topics: TopicLogs, callbacks: WebSubChannel, reports: Reports) -> None:
+        self.reports = reports
+        self._topics = topics
+        self._callbacks = callbacks
+
+    async def redeliver(self, id: str, request: Redelivery) -> SubscriptionInfo:
+        """Deliver pending fragments now, or all after an instant again."""
+        found = await self._callbacks.redeliver(id, _instant(request.since))
+        return await self._info(id, found)
+
+    async def suspend(self, id: str) -> SubscriptionInfo:
+        """Suspend deliveries until `resume`."""
+        return await self._info(id, await self._callbacks.suspend(id))
+
+    async def resume(self, id: str) -> SubscriptionInfo:
+        """Continue deliveries after `suspend`, from the same position."""
+        return await self._info(id, await self._callbacks.resume(id))
+
+    async def drop(self, id: str) -> None:
+        """End a subscription, and send its callback the reason."""
+        if not await self._callbacks.drop(id, DROPPED):
+            raise _no_subscription()
+
+    async def drop_topic(self, id: str) -> None:
+        """Delete a topic's log, and end its subscriptions. Publishing begins a new log."""
+        topics = (state.topic for state in self._topics.states())
+        topic = next((each for each in topics if topic_id(each) == id), None)
+        if topic is None:
+            raise UnknownId("there is no such topic")
+        for each in self._callbacks.all():
+            if each.subscription.topic == topic:
+                await self._callbacks.drop(each.id, TOPIC_DROPPED)
+        await self._topics.delete(topic)
+
+    async def _info(self, id: str, found: bool) -> SubscriptionInfo:
+        delivery = self._callbacks.get(id) if found else None
+        if delivery is None:
+            raise _no_subscription()
+        (row,) = await self.reports.describe([delivery])
+        return row
+
+
+def _no_subscription() -> UnknownId:
+    return UnknownId("there is no such subscription")
+
+
+def _instant(text: str | None) -> Instant | None:
+    try:
+        return None if text is None else parse_datetime(text)
+    except ValueError as error:
+        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None

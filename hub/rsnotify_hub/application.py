@@ -1,0 +1,218 @@
+"""The aiohttp application of a hub, and its server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_hub.access.clients import TrustedProxies, is_loopback
+from rsnotify_hub.access.grant_reloading import GrantReloader
+from rsnotify_hub.admin.api import add_admin_routes
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.loading import ConfigurationSource
+from rsnotify_hub.dashboard.pages import add_dashboard
+from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
+from rsnotify_hub.http.listening import ProtocolSite, listen, url_of
+from rsnotify_hub.http.middleware import (
+    add_security_headers,
+    with_client_address,
+    with_guard,
+    with_host_check,
+    with_plain_reasons,
+    without_encoding,
+)
+from rsnotify_hub.hub import Clock, HubService, open_hub
+from rsnotify_hub.logging_setup import RequestTextFilter
+from rsnotify_hub.refusals import Refusal
+from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.urls import check_url
+from rsnotify_hub.websub.handler import defer_continue
+
+log = logging.getLogger("rsnotify.hub")
+
+HUB = web.AppKey("hub", HubService)
+
+_SHUTDOWN_SECONDS = 5.0
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def create_application(
+    configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock = utc_now
+) -> web.Application:
+    """Return the application of one hub.
+
+    Args:
+        configuration: The settings; `host` and `port` are not used.
+        public_url: The hub's URL for others, ending in `/`.
+        anonymous: Whether programs on this machine may publish without a token if there are no
+            publishers.
+        clock: Returns the current instant.
+    """
+
+    async def hub_of_app(app: web.Application) -> AsyncIterator[None]:
+        async with open_hub(
+            configuration, public_url=public_url, anonymous=anonymous, clock=clock
+        ) as hub:
+            app[HUB] = hub
+            yield
+
+    server = configuration.server
+    proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
+    app = web.Application(
+        client_max_size=configuration.intake.max_fragment_bytes,
+        middlewares=[
+            with_guard,
+            with_client_address(proxies),
+            with_plain_reasons(_statistics),
+            with_host_check(lambda request: request.config_dict[HUB].gate),
+            without_encoding,
+        ],
+    )
+    app.on_response_prepare.append(add_security_headers)
+    app.cleanup_ctx.append(hub_of_app)
+    app.on_shutdown.append(_close_websockets)
+    app.router.add_post("/websub", _websub, expect_handler=defer_continue)
+    app.router.add_get("/ws", _websocket)
+    app.router.add_get("/topics", _topics)
+    app.router.add_get("/healthz", _healthz)
+    app.router.add_get("/readyz", _readyz)
+    app.router.add_get("/metrics", _metrics)
+    add_dashboard(app, is_admin=lambda request: request.app[HUB].gate.is_admin(request))
+    add_admin_routes(app, lambda request: request.config_dict[HUB].admin)
+    return app
+
+
+async def _websub(request: web.Request) -> web.Response:
+    return await request.app[HUB].websub.handle(request)
+
+
+async def _websocket(request: web.Request) -> web.StreamResponse:
+    return await request.app[HUB].websockets.handle(request)
+
+
+async def _topics(request: web.Request) -> web.Response:
+    return await request.app[HUB].change_memory.handle(request)
+
+
+async def _healthz(request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+async def _readyz(request: web.Request) -> web.Response:
+    await request.app[HUB].readiness.check()
+    return web.Response(text="ready\n")
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    return request.app[HUB].metrics.answer()
+
+
+async def _close_websockets(app: web.Application) -> None:
+    if HUB in app:  # absent if the start failed
+        await app[HUB].websockets.close()
+
+
+def _statistics(request: web.Request) -> Statistics:
+    return request.config_dict[HUB].statistics
+
+
+@asynccontextmanager
+async def serve(
+    configuration: HubConfiguration,
+    *,
+    source: ConfigurationSource | None = None,
+    clock: Clock = utc_now,
+) -> AsyncIterator[str]:
+    """Run a hub.
+
+    Args:
+        configuration: The settings.
+        source: The places of the settings, to reload the grants when a file changes.
+        clock: Returns the current instant.
+
+    Returns:
+        A context with the URL that the hub listens at; leaving it stops the hub.
+
+    Raises:
+        ConfigurationError: The address, the port or the data folder is not available, or the hub
+            can be reached by others and nobody may publish on it.
+    """
+    server = configuration.server
+    with listen(server.host, server.port) as listener:
+        public_url = _public_url(configuration, listener)
+        local = _is_local(configuration, listener)
+        _check_grants(configuration, local=local)
+        app = create_application(configuration, public_url=public_url, anonymous=local, clock=clock)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            keepalive_timeout=server.idle_seconds,
+            auto_decompress=False,  # a small body cannot become a large one
+            logger=_http_log(),
+        )
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(runner.cleanup)
+            await runner.setup()
+            watch = make_timeout_watch(
+                server,
+                request_seconds=configuration.intake.request_seconds,
+                statistics=app[HUB].statistics,
+            )
+            stack.callback(watch.close)
+            app[HUB].connections = lambda: watch.limit.count
+            assert runner.server is not None
+            protocols = partial(ConnectionGuard, runner.server, watch)
+            await ProtocolSite(runner, listener, protocols).start()
+            if source is not None:
+                reloader = GrantReloader(app[HUB].gate, source, configuration)
+                stack.callback(asyncio.create_task(reloader.run()).cancel)
+            yield url_of(listener)
+
+
+def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
+    """Refuse to start a hub that others can reach and nobody may publish on."""
+    access = configuration.access
+    granted = access.publishers or access.open_topics or access.jwt_algorithms
+    if not local and not granted and not configuration.mqtt.channels:
+        raise ConfigurationError(
+            "other machines can reach this hub, but nobody may publish on it: name publishers in "
+            "its configuration, or listen on a loopback address without a public URL elsewhere"
+        )
+
+
+def _http_log() -> logging.Logger:
+    logger = logging.getLogger("rsnotify.hub.http")
+    if not logger.filters:
+        logger.addFilter(RequestTextFilter())
+    return logger
+
+
+def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str:
+    url = configuration.server.public_url or url_of(listener)
+    try:
+        return check_url(url, "the public URL").rstrip("/") + "/"
+    except Refusal as refusal:
+        raise ConfigurationError(refusal.reason) from None
+
+
+def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
+    """Return whether only this machine can reach the hub; a proxy would let others reach it."""
+    server = configuration.server
+    if server.trusted_proxies:
+        return False
+    host = urlsplit(server.public_url or url_of(listener)).hostname or ""
+    local = host == "localhost" or is_loopback(host)
+    return local and is_loopback(listener.getsockname()[0])

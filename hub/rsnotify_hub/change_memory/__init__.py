@@ -1,0 +1,1 @@
+"""The change memory: `GET /topics`, the list of topics and the past changes of each."""

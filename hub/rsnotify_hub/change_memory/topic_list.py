@@ -1,0 +1,73 @@
+"""The list of topics as JSON: the last changed first, in pages."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
+from rsnotify.runtime.mqtt.topics import Broker
+from rsnotify_hub.log.store import LogState
+from rsnotify_hub.refusals import Code, Refusal
+
+
+class TopicRow(Struct, frozen=True):
+    """A topic.
+
+    Args:
+        topic: Its URI.
+        begins: The instant at which its log begins.
+        through: The instant at which its log ends.
+        received: When its last fragment arrived.
+        kept: The number of kept fragments.
+        size: Their bytes.
+        whole: Whether the log has the topic's whole content instead of changes.
+        changes: The URL of its changes; None if it has none.
+        mqtt: Its URL at the MQTT broker; None without a broker.
+    """
+
+    topic: str
+    begins: str
+    through: str
+    received: str
+    kept: int
+    size: int
+    whole: bool
+    changes: str | None
+    mqtt: str | None
+
+
+def read_cursor(after: str | None) -> tuple[Instant, str] | None:
+    """Return the `received` and the topic that a page begins after.
+
+    Args:
+        after: The cursor, as `cursor_after` returned it; None for the first page.
+
+    Raises:
+        Refusal: It is no such cursor.
+    """
+    if after is None:
+        return None
+    received, _, topic = after.partition(" ")
+    try:
+        return parse_datetime(received), topic
+    except ValueError:
+        raise Refusal(Code.BAD_REQUEST, "after: it is not from the next of a page") from None
+
+
+def cursor_after(state: LogState) -> str:
+    return f"{format_datetime(state.received)} {state.topic}"
+
+
+def row(state: LogState, changes: str, broker: Broker | None) -> TopicRow:
+    """Return the row of a topic."""
+    return TopicRow(
+        topic=state.topic,
+        begins=format_datetime(state.begins),
+        through=format_datetime(state.through),
+        received=format_datetime(state.received),
+        kept=state.kept,
+        size=state.size,
+        whole=state.whole,
+        changes=None if state.whole else changes,
+        mqtt=None if broker is None else broker.url_for(state.topic),
+    )

@@ -1,0 +1,313 @@
+"""The hub's settings and their defaults: one section for each part of the hub.
+
+A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
+The name of a setting there is the encoded name of its field, which differs from the field's own
+name only in `MqttConfig`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_type_hints
+
+from msgspec import Meta, Struct, defstruct
+from msgspec.structs import fields
+
+from rsnotify.runtime.mqtt.login import BrokerLogin
+
+# A larger number is a typing error, and more than SQLite can count.
+_Positive = Annotated[int, Meta(ge=1, le=10**15)]
+_Text = Annotated[str, Meta(min_length=1)]
+# At most thirty years, since longer times overflow dates and timers.
+_Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+_Rate = Annotated[float, Meta(gt=0)]
+_Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="64 hexadecimal digits")]
+_Algorithm = Literal[
+    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
+    "ES256", "ES384", "ES512", "EdDSA",
+]  # fmt: skip
+
+
+class PublisherGrant(Struct, frozen=True, forbid_unknown_fields=True):
+    """A token that allows publishing.
+
+    Args:
+        token_sha256: The SHA-256 of the bearer token, in hex. The token itself is not stored.
+        topics: Topics, or prefixes of topics, that it may publish on. `https://a.example/x`
+            grants that topic and all below it, not `https://a.example/xy`.
+    """
+
+    token_sha256: _Sha256
+    topics: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"PublisherGrant(topics={self.topics})"
+
+
+class AdminGrant(Struct, frozen=True, forbid_unknown_fields=True):
+    """A token that allows reading and changing everything.
+
+    Args:
+        token_sha256: The SHA-256 of the bearer token, in hex.
+    """
+
+    token_sha256: _Sha256
+
+    def __repr__(self) -> str:
+        return "AdminGrant()"
+
+
+class ServerConfig(Struct, frozen=True, kw_only=True):
+    """The HTTP server and its connections.
+
+    Args:
+        host: The address to listen on.
+        port: The port to listen on; 0 chooses a free one.
+        public_url: The URL of this hub for others, in Link headers; by default from host and port.
+        trusted_proxies: Addresses and networks of proxies whose forwarding header is trusted.
+        forwarded_header: The header in which they name the client.
+        max_connections: Connections at the same time, of HTTP and WebSocket.
+        connections_per_client: Connections of one client address; programs on this machine and
+            trusted proxies may have more.
+        header_seconds: How long the head of a request may take to arrive.
+        idle_seconds: How long a connection may wait for its next request.
+        log_format: Whether the program's log is lines of text or of JSON.
+    """
+
+    host: _Text = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    public_url: str | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    forwarded_header: Literal["X-Forwarded-For", "Forwarded"] = "X-Forwarded-For"
+    max_connections: _Positive = 20_000
+    connections_per_client: _Positive = 1000
+    header_seconds: _Seconds = 10.0
+    idle_seconds: _Seconds = 60.0
+    log_format: Literal["text", "json"] = "text"
+
+
+class AccessConfig(Struct, frozen=True, kw_only=True):
+    """Who may publish and who may administer the hub.
+
+    Args:
+        publishers: Who may publish. Without any, only programs on this machine may, and only
+            while the hub listens on a loopback address.
+        admins: Who may administer the hub.
+        open_topics: Topics, or prefixes of topics, that anybody may ask the hub to fetch.
+        tokens_file: A file with more `publishers` and `admins`.
+        jwt_algorithms: The accepted algorithms of JSON Web Tokens; without any, such tokens are
+            refused.
+        jwt_key: The public key in PEM format, or the secret of an HS algorithm.
+        jwt_key_file: A file with that key.
+        jwt_audience: The required `aud` of a JSON Web Token.
+        jwt_issuer: The required `iss`; any issuer is accepted if this is not set.
+    """
+
+    publishers: tuple[PublisherGrant, ...] = ()
+    admins: tuple[AdminGrant, ...] = ()
+    open_topics: tuple[str, ...] = ()
+    tokens_file: str | None = None
+    jwt_algorithms: tuple[_Algorithm, ...] = ()
+    jwt_key: str | None = None
+    jwt_key_file: str | None = None
+    jwt_audience: str | None = None
+    jwt_issuer: str | None = None
+
+    def __repr__(self) -> str:
+        return f"AccessConfig(publishers={self.publishers}, admins={self.admins})"
+
+
+class LimitsConfig(Struct, frozen=True, kw_only=True):
+    """How often one client may do what costs the hub something.
+
+    Args:
+        subscription_rate: Requests to subscribe or unsubscribe per second of one client address,
+            and as many pings of open topics; ten seconds' worth may come at once.
+        connection_rate: New WebSockets per second of one client address, likewise.
+        failed_token_rate: Requests per second with a token that grants nothing, likewise.
+        max_topics_per_publisher: Topics among those that one token grants; a publisher cannot
+            begin more.
+    """
+
+    subscription_rate: _Rate = 10.0
+    connection_rate: _Rate = 20.0
+    failed_token_rate: _Rate = 1.0
+    max_topics_per_publisher: _Positive = 10_000
+
+
+class IntakeConfig(Struct, frozen=True, kw_only=True):
+    """The limits of one publication.
+
+    Args:
+        max_fragment_bytes: The largest fragment, or whole content of a topic.
+        max_links: `rs:ln` elements in one entry of a fragment.
+        request_seconds: How long the body of a request may take to arrive.
+    """
+
+    max_fragment_bytes: _Positive = 4 * 1024 * 1024
+    max_links: _Positive = 100
+    request_seconds: _Seconds = 30.0
+
+
+class LogConfig(Struct, frozen=True, kw_only=True):
+    """Where the logs are, and how much of them is kept.
+
+    Args:
+        data: The folder with all data of the hub.
+        log_bytes: How many bytes of each topic's log are kept.
+        log_seconds: How long a fragment is kept.
+    """
+
+    data: _Text = "rsnotify-hub"
+    log_bytes: _Positive = 100_000_000
+    log_seconds: _Seconds = 7 * 86_400
+
+
+class WebSubConfig(Struct, frozen=True, kw_only=True):
+    """WebSub: subscriptions, deliveries to callbacks, and topics that are fetched after a ping.
+
+    Args:
+        allow_private_addresses: Whether callbacks and channels may be at private addresses.
+        lease_seconds: The lease of a subscription that requested none.
+        min_lease_seconds: The shortest lease.
+        max_lease_seconds: The longest lease.
+        max_subscriptions: Subscriptions in total.
+        subscriptions_per_host: Subscriptions of one callback host.
+        subscriptions_per_client: Subscriptions that one client address requested.
+        signature: The algorithm of `X-Hub-Signature`.
+        callback_seconds: How long one request to a callback or channel may take.
+        retry_seconds: The wait before the first retry of a delivery; doubled each time.
+        max_retry_seconds: The longest such wait.
+        give_up_seconds: How long deliveries may fail before the hub waits for an update of the
+            topic.
+        ping_seconds: The shortest time between two fetches of an open topic.
+        max_open_topics: Topics in total above which a ping begins no new open topic.
+        max_channel_bytes: The largest Change List that is fetched after a ping.
+    """
+
+    allow_private_addresses: bool = False
+    lease_seconds: _Positive = 864_000
+    min_lease_seconds: _Positive = 60
+    max_lease_seconds: Annotated[int, Meta(ge=1, le=864_000)] = 864_000
+    max_subscriptions: _Positive = 100_000
+    subscriptions_per_host: _Positive = 100
+    subscriptions_per_client: _Positive = 1000
+    signature: Literal["sha1", "sha256", "sha384", "sha512"] = "sha256"
+    callback_seconds: _Seconds = 10.0
+    retry_seconds: _Seconds = 1.0
+    max_retry_seconds: _Seconds = 3600.0
+    give_up_seconds: _Seconds = 86_400.0
+    ping_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
+    max_open_topics: _Positive = 10_000
+    max_channel_bytes: _Positive = 50_000_000
+
+
+class WebSocketConfig(Struct, frozen=True, kw_only=True):
+    """WebSockets of Destinations and Sources.
+
+    Args:
+        queue_bytes: How many bytes may wait for one WebSocket before it is closed.
+        queue_frames: How many frames may wait for it.
+        max_websockets: Open WebSockets in total.
+        websockets_per_client: Open WebSockets of one client.
+        max_selections: How many parts of a topic are produced for WebSockets, and as many for the
+            MQTT broker; further requests are answered with the whole topic. A client can request
+            another part for WebSockets only while more are free than it has.
+        websocket_origins: Origins whose pages may open a WebSocket, in addition to the hub's own.
+        websocket_ping_seconds: How often a WebSocket is pinged; it is closed if it has not
+            answered by the next time.
+    """
+
+    queue_bytes: _Positive = 4 * 1024 * 1024
+    queue_frames: _Positive = 4096
+    max_websockets: _Positive = 20_000
+    websockets_per_client: _Positive = 1000
+    max_selections: Annotated[int, Meta(ge=0, le=10_000)] = 32
+    websocket_origins: tuple[str, ...] = ()
+    websocket_ping_seconds: _Seconds = 30.0
+
+
+class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{name}"):
+    """The MQTT broker. The names of its settings begin with `mqtt_`.
+
+    Args:
+        url: The MQTT broker that everything is also published to; None for no broker.
+        public_url: The broker's URL for Destinations, if it is not the hub's.
+        user: The hub's user name at the broker.
+        password: Its password.
+        password_file: A file with that password.
+        ca: A file with the certificates that the broker's has to descend from; by default those
+            of the system.
+        certificate: A file with the hub's own certificate for the broker.
+        key: A file with the private key of that certificate.
+        version: The version of MQTT.
+        channels: Topics, or prefixes of topics, that Sources may publish on through the broker,
+            whose ACL decides which Source may publish on which.
+        client_id: The hub's client identifier at the broker if there are such topics.
+    """
+
+    url: str | None = None
+    public_url: str | None = None
+    user: str | None = None
+    password: str | None = None
+    password_file: str | None = None
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    version: Literal["5", "3.1.1"] = "5"
+    channels: tuple[str, ...] = ()
+    client_id: Annotated[
+        str, Meta(pattern="^[A-Za-z0-9_-]+$", description="a text of letters, digits, _ and -")
+    ] = "rsnotify-hub"
+
+    @property
+    def login(self) -> BrokerLogin:
+        return BrokerLogin(
+            user=self.user,
+            password=self.password,
+            ca=self.ca,
+            certificate=self.certificate,
+            key=self.key,
+        )
+
+    def __repr__(self) -> str:
+        return f"MqttConfig(channels={self.channels})"
+
+
+class HubConfiguration(Struct, frozen=True, kw_only=True):
+    """All settings, by the part of the hub that uses them."""
+
+    server: ServerConfig = ServerConfig()
+    access: AccessConfig = AccessConfig()
+    limits: LimitsConfig = LimitsConfig()
+    intake: IntakeConfig = IntakeConfig()
+    log: LogConfig = LogConfig()
+    websub: WebSubConfig = WebSubConfig()
+    websocket: WebSocketConfig = WebSocketConfig()
+    mqtt: MqttConfig = MqttConfig()
+
+
+_SECTIONS: dict[str, type[Struct]] = get_type_hints(HubConfiguration)
+
+#: The flat table of all settings, as it is written in a file.
+SETTINGS: type[Struct] = defstruct(
+    "Settings",
+    [
+        (field.encode_name, get_type_hints(section, include_extras=True)[field.name], field.default)
+        for section in _SECTIONS.values()
+        for field in fields(section)
+    ],
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+
+
+def configuration_of(settings: Struct) -> HubConfiguration:
+    """Return the sections of a flat table of settings, an instance of `SETTINGS`."""
+    sections: dict[str, Any] = {
+        name: section(
+            **{each.name: getattr(settings, each.encode_name) for each in fields(section)}
+        )
+        for name, section in _SECTIONS.items()
+    }
+    return HubConfiguration(**sections)

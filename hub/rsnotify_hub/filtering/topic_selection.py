@@ -1,0 +1,38 @@
+"""A topic or a part of it, as a Destination requests it."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.selection.push_selection import EVERYTHING, PushSelection
+
+
+class TopicSelection(Struct, frozen=True):
+    """A topic, or the part of it that a selection admits.
+
+    Args:
+        topic: The topic.
+        select: The selection, in its canonical form.
+    """
+
+    topic: str
+    select: PushSelection = EVERYTHING
+
+    @property
+    def key(self) -> str:
+        """The key in the store and in caches; that of a whole topic is the topic itself."""
+        # No URL contains a space.
+        return f"{self.topic} {self.select.text.decode()}" if self.select else self.topic
+
+
+def selection_of_key(key: str) -> TopicSelection:
+    """Return the selection with a key.
+
+    Raises:
+        msgspec.DecodeError: It is no such key.
+    """
+    topic, _, text = key.partition(" ")
+    return TopicSelection(
+        topic, msgspec.json.decode(text, type=PushSelection) if text else EVERYTHING
+    )

@@ -1,0 +1,113 @@
+"""Middleware for every request and response of the hub."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from rsnotify.errors import FetchError, StorageError
+from rsnotify_hub.access.clients import TrustedProxies
+from rsnotify_hub.access.gate import Gate
+from rsnotify_hub.http.connection_guard import find_guard
+from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
+from rsnotify_hub.statistics import Statistics
+
+log = logging.getLogger("rsnotify.hub")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+#: Headers of a response unless its handler sets them: browsers neither run, embed nor sniff it,
+#: and its links send no referrer.
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Set the security headers of a response (a signal of aiohttp)."""
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers["Server"] = "rsnotify"
+
+
+@web.middleware
+async def with_guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Notify the guard of the connection when a request begins and ends."""
+    guard = find_guard(request.transport)
+    if guard is None:
+        return await handler(request)
+    guard.request_began(request.content)
+    try:
+        return await handler(request)
+    finally:
+        guard.request_ended()
+
+
+def with_client_address(proxies: TrustedProxies) -> Middleware:
+    """Return the middleware that replaces a proxy's address by the client's."""
+
+    @web.middleware
+    async def replaced(request: web.Request, handler: Handler) -> web.StreamResponse:
+        peer = request.remote or ""
+        if not proxies.trusts(peer):
+            return await handler(request)
+        return await handler(request.clone(remote=proxies.client(peer, request.headers.items())))
+
+    return replaced
+
+
+@web.middleware
+async def without_encoding(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse bodies that are encoded, since they grow when decoded (RFC 9110 §8.4)."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(
+            text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
+        )
+    return await handler(request)
+
+
+def with_host_check(gate: Callable[[web.Request], Gate]) -> Middleware:
+    """Return the middleware that checks the host name of requests."""
+
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        gate(request).check_name(request)
+        return await handler(request)
+
+    return checked
+
+
+def with_plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:
+    """Return the middleware that answers refusals and other errors in plain text.
+
+    Args:
+        statistics: Returns the statistics that count refusals.
+    """
+
+    @web.middleware
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a refusal with its status and reason (WebSub §5.1.2)."""
+        try:
+            return await handler(request)
+        except Refusal as refusal:
+            statistics(request).refused[refusal.code] += 1
+            status, headers = answer_to(refusal, with_token="Authorization" in request.headers)
+            return web.Response(status=status, text=f"{refusal}\n", headers=headers)
+        except FetchError as error:
+            return web.Response(status=502, text=f"{error}\n")
+        except StorageError as error:
+            log.error("%s", error)
+            return web.Response(
+                status=503,
+                text="the hub cannot write its data now\n",
+                headers={"Retry-After": RETRY_AFTER},
+            )
+
+    return answered

@@ -1,0 +1,60 @@
+"""The last entries of a log in memory, for subscribers that are nearly up to date."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from rsnotify.format.datetimes import Instant
+from rsnotify_hub.log.store import LogEntry, LogState
+
+#: How much of each log stays in memory.
+RECENT_BYTES = 256 * 1024
+
+
+class RecentEntries:
+    """The last entries of a log.
+
+    Attributes:
+        floor: The position before the first entry in memory.
+    """
+
+    def __init__(self, state: LogState | None) -> None:
+        self.floor = state.position if state else 0
+        self._through = state.through if state else None
+        self._entries: deque[LogEntry] = deque()
+        self._size = 0
+
+    def extend(self, entries: Sequence[LogEntry], *, replacing: int | None, first: int) -> None:
+        """Add the entries of an append.
+
+        Args:
+            entries: The entries, in the order of the log.
+            replacing: The position of the entry that the first of them replaced.
+            first: The position of the oldest kept entry of the log.
+        """
+        last = self._entries[-1] if self._entries else None
+        if entries and last and (last.position == replacing or last.fragment.whole):
+            self._size -= len(self._entries.pop().fragment.body)
+        self._entries.extend(entries)
+        self._size += sum(len(entry.fragment.body) for entry in entries)
+        self.shrink(first)
+
+    def shrink(self, first: int) -> None:
+        """Remove entries beyond the size limit, and those before `first`."""
+        while self._entries and (self._size > RECENT_BYTES or self._entries[0].position < first):
+            oldest = self._entries.popleft()
+            self._size -= len(oldest.fragment.body)
+            self.floor = oldest.position
+            self._through = max(self._through or oldest.fragment.until, oldest.fragment.until)
+
+    def after(self, position: int, since: Instant | None) -> list[LogEntry] | None:
+        """Return all entries after a position and an instant; None if some are not in memory."""
+        covers = since is not None and (self._through is None or since >= self._through)
+        if position < self.floor and not covers:
+            return None
+        return [
+            entry
+            for entry in self._entries
+            if entry.position > position and (since is None or entry.fragment.until > since)
+        ]

@@ -1,0 +1,214 @@
+"""The log of one topic: appends in groups, and passes each append on to all delivery channels."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Protocol
+
+from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
+from rsnotify_hub.log.appending import AppendPlan, contradicts, overlaps, plan_append
+from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.recent_entries import RecentEntries
+from rsnotify_hub.log.store import LogEntry, LogState, Store
+from rsnotify_hub.statistics import Statistics
+
+log = logging.getLogger("rsnotify.hub.topics")
+
+
+class DeliveryChannel(Protocol):
+    """A transport to Destinations: WebSub callbacks, WebSocket or MQTT.
+
+    It never refuses and never blocks: a subscriber that is too slow lags or is disconnected.
+    """
+
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
+        """Deliver entries that have just become durable.
+
+        Args:
+            topic: The topic of the log.
+            entries: At least one, in the order of the log.
+        """
+
+    def subscribers(self, topic: str) -> int:
+        """Return the number of subscribers of a topic."""
+
+
+class TopicLog:
+    """The log of one topic. At most one task appends to it.
+
+    Attributes:
+        state: The state of the log.
+        recent: Its last entries.
+        writing: The task that appends, while there is something to append.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        state: LogState | None,
+        store: Store,
+        channels: Sequence[DeliveryChannel],
+        statistics: Statistics,
+    ) -> None:
+        self._topic = topic
+        self.state = state
+        self.recent = RecentEntries(state)
+        self._store = store
+        self._channels = channels
+        self._statistics = statistics
+        self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
+        self._is_uncertain = False
+        self.writing: asyncio.Task[None] | None = None
+
+    def publish(self, fragment: Fragment) -> asyncio.Future[None]:
+        return self._submit(fragment)
+
+    def delete(self) -> asyncio.Future[None]:
+        """Delete what was published before; later fragments begin a new log."""
+        return self._submit(None)
+
+    def trimmed(self, state: LogState | None) -> None:
+        """Note the state after a trim, unless something was published meanwhile.
+
+        Args:
+            state: The state; None if there is no log, since a deletion that was reported as failed
+                had succeeded.
+        """
+        if self.writing is not None or self.state is None:
+            return
+        if state is None:
+            self.state, self.recent = None, RecentEntries(None)
+        elif state.position == self.state.position:
+            self.state = state
+            self.recent.shrink(state.first)
+
+    def _submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((fragment, future))
+        if self.writing is None:
+            self.writing = asyncio.create_task(self._write_all())
+        return future
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                fragments, futures = self._next_batch()
+                try:
+                    await (self._append(fragments) if fragments else self._delete())
+                except Exception as error:
+                    # The publishers need an answer, and the log must go on.
+                    _fail(futures, self._reported(error))
+                else:
+                    _succeed(futures)
+        finally:
+            self.writing = None
+
+    def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
+        """Remove the first items of one kind: deletions, changes or whole contents."""
+        kind = _kind(self._waiting[0][0])
+        batch = list(takewhile(lambda each: _kind(each[0]) == kind, self._waiting))
+        del self._waiting[: len(batch)]
+        fragments = [fragment for fragment, _ in batch if fragment is not None]
+        return fragments, [future for _, future in batch]
+
+    def _reported(self, error: Exception) -> RsnotifyError:
+        if isinstance(error, RsnotifyError):
+            return error
+        log.error("a write to the log of %s failed", self._topic, exc_info=error)
+        return StorageError("the hub cannot write its data: a fault of its own")
+
+    async def _delete(self) -> None:
+        await self._store.forget(self._topic)
+        self.state = None
+        self.recent = RecentEntries(None)
+
+    async def _append(self, fragments: list[Fragment]) -> None:
+        state = self.state
+        if fragments[0].whole and state is not None and state.kept and not state.whole:
+            # For example an error page, which is useless to Destinations.
+            raise WrongDocument("this topic is about changes: a Change Notification was expected")
+        for fragment in fragments:
+            if state is not None and overlaps(state, fragment):
+                await self._check(fragment)
+        try:
+            added = await self._store_and_deliver(plan_append(self.state, fragments))
+        except Exception:
+            self._is_uncertain = True
+            raise
+        self._statistics.duplicates += max(0, len(fragments) - added)
+
+    async def _check(self, fragment: Fragment) -> None:
+        """Delete the log if a fragment contradicts it, so that no subscriber receives both."""
+        if await contradicts(fragment, self._topic, self._store):
+            log.warning(
+                "the Source of %s no longer knows changes that it had published; it was restored, "
+                "or lost its journal. The hub deletes the log of the topic and begins a new one",
+                self._topic,
+            )
+            await self._delete()
+
+    async def _store_and_deliver(self, plan: AppendPlan) -> int:
+        """Append to the store and pass on to the channels; return the number of new entries."""
+        if not plan.fragments:
+            return 0
+        appended = await self._store.append(self._topic, plan.fragments, replacing=plan.replacing)
+        entries = [
+            LogEntry(position, fragment)
+            for position, fragment in zip(appended.positions, plan.fragments, strict=True)
+            if position is not None
+        ]
+        if self._is_uncertain:
+            entries = await self._entries_since_state(appended.state.position)
+            self._is_uncertain = False
+        self.state = appended.state
+        self.recent.extend(entries, replacing=plan.replacing, first=appended.state.first)
+        self._deliver(entries)
+        return len(entries)
+
+    async def _entries_since_state(self, end: int) -> list[LogEntry]:
+        """Return all entries after the known state.
+
+        A commit that was reported as failed may have succeeded. Then the same fragment, sent
+        again, is not new to the log, but still new to the channels.
+        """
+        entries: list[LogEntry] = []
+        after = self.state.position if self.state else 0
+        while after < end:
+            page = await self._store.read(self._topic, after=after)
+            if not page:
+                break
+            entries += page
+            after = page[-1].position
+        return entries
+
+    def _deliver(self, entries: list[LogEntry]) -> None:
+        if not entries:
+            return
+        self._statistics.accepted += len(entries)
+        self._statistics.accepted_bytes += sum(len(entry.fragment.body) for entry in entries)
+        for channel in self._channels:
+            try:
+                channel.deliver(self._topic, entries)
+            except Exception:
+                # A bug in one channel must not affect the others, nor publishing.
+                log.exception("a delivery channel failed")
+
+
+def _kind(fragment: Fragment | None) -> bool | None:
+    return None if fragment is None else fragment.whole
+
+
+# A publisher that has gone has cancelled its future.
+def _succeed(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+def _fail(futures: list[asyncio.Future[None]], error: RsnotifyError) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)

@@ -1,0 +1,211 @@
+"""Sends to a broker what it has not received yet, while one connection lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+from rsnotify.errors import StorageError, Unavailable
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.topics import Broker
+from rsnotify.sync.retry import Retry
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering.filtered_reader import FilteredReader
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
+from rsnotify_hub.mqtt.requested_selections import RequestedSelections
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+
+log = logging.getLogger("rsnotify.hub.mqtt")
+
+#: How many selections are read and sent at the same time.
+_CONCURRENCY = 64
+
+
+class BacklogSender:
+    """Sends each selection in the order of its log, with many messages in flight."""
+
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        broker: Broker,
+        topics: TopicLogs,
+        cursors: BrokerCursors,
+        requested: RequestedSelections,
+        filters: FilterCache,
+        statistics: Statistics,
+        retry: Retry,
+    ) -> None:
+        self._connection = connection
+        self._broker = broker
+        self._topics = topics
+        self._cursors = cursors
+        self._requested = requested
+        self._filters = filters
+        self._statistics = statistics
+        self._retry = retry
+        self._random = Random()
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
+        self._tasks: dict[TopicSelection, asyncio.Task[None]] = {}
+        self._ending: set[TopicSelection] = set()
+        self._readers: dict[TopicSelection, FilteredReader] = {}
+        self._timers: dict[TopicSelection, asyncio.TimerHandle] = {}
+
+    def wake_all(self) -> None:
+        for state in self._topics.states():
+            self.wake(state.topic)
+
+    def wake(self, topic: str) -> None:
+        """Send the backlog of a topic and its parts, unless that is under way."""
+        for selection in self._requested.of_topic(topic):
+            self._wake(selection)
+
+    def _wake(self, selection: TopicSelection) -> None:
+        if timer := self._timers.pop(selection, None):
+            timer.cancel()
+        if selection in self._tasks or selection in self._ending:
+            return
+        if self._has_more(selection):
+            self._tasks[selection] = asyncio.create_task(self._send(selection))
+        else:
+            self._wake_later(selection)
+
+    def _has_more(self, selection: TopicSelection) -> bool:
+        reader = self._readers.get(selection)
+        return reader.has_more if reader else self._cursors.is_behind(self._topics, selection)
+
+    async def _send(self, selection: TopicSelection) -> None:
+        failures = 0
+        try:
+            while self._has_more(selection):
+                try:
+                    async with self._slots:
+                        await self._send_page(selection)
+                    failures = 0
+                except (ConnectionRefused, StorageError) as error:
+                    failures += 1
+                    self._readers.pop(selection, None)  # reading restarts at the cursor
+                    await self._wait(selection.topic, error, failures)
+            self._wake_later(selection)
+        except Unavailable:
+            pass  # the connection is lost: its owner reports that, and connects again
+        except Exception:
+            self._readers.pop(selection, None)  # its last entries may not have been sent
+            log.exception("sending %s to the MQTT broker failed", selection.topic)
+        finally:
+            self._tasks.pop(selection, None)
+
+    def _wake_later(self, selection: TopicSelection) -> None:
+        reader = self._readers.get(selection)
+        if reader is not None and reader.holds:
+            loop = asyncio.get_running_loop()
+            self._timers[selection] = loop.call_later(reader.wait, self._wake, selection)
+
+    async def _wait(
+        self, topic: str, error: ConnectionRefused | StorageError, failures: int
+    ) -> None:
+        self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.FAILED] += 1
+        self._statistics.retries += 1
+        level = logging.WARNING if failures == 1 else logging.INFO
+        log.log(level, "%s cannot be sent to the MQTT broker now: %s", topic, error)
+        await asyncio.sleep(self._retry.delay(failures, self._random))
+
+    async def _send_page(self, selection: TopicSelection) -> None:
+        entries, position = await self._read(selection)
+        sent = [(entry, await self._publish(selection, entry)) for entry in entries]
+        for entry, acknowledged in sent:
+            if await self._is_accepted(selection.topic, acknowledged):
+                self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.DELIVERED] += 1
+                self._statistics.delivered_bytes[DeliveryTransport.MQTT] += len(entry.fragment.body)
+            self._cursors.move(selection, entry.position)
+        if position > self._cursors.position(selection):
+            self._cursors.move(selection, position)
+
+    async def _read(self, selection: TopicSelection) -> tuple[list[LogEntry], int]:
+        """Return the next entries to send, and the cursor after them."""
+        if selection.select:
+            reader = self._readers.get(selection)
+            if reader is None:
+                begin = self._cursors.position(selection)
+                reader = FilteredReader(selection, self._topics, self._filters, begin)
+                self._readers[selection] = reader
+            entries = await reader.next()
+            return entries, reader.position
+        end = self._topics.position(selection.topic)
+        entries = await self._topics.read(selection.topic, after=self._cursors.position(selection))
+        # Without entries, the rest of the log was replaced by an entry that is also gone.
+        return entries, entries[-1].position if entries else end
+
+    def _name(self, selection: TopicSelection) -> str:
+        part = None
+        if selection.select:
+            part = self._broker.filtered_topic(selection.topic, selection.select)
+        return part or self._broker.topic(selection.topic)
+
+    async def end(self, selection: TopicSelection) -> None:
+        """Stop sending a part, and delete its retained message at the broker.
+
+        Nothing of it is sent until this returns; if the part is requested meanwhile, call `wake`
+        afterwards.
+
+        Raises:
+            Unavailable: The connection is lost, or the broker refuses.
+        """
+        self._ending.add(selection)
+        try:
+            await self._end(selection)
+        finally:
+            self._ending.discard(selection)
+
+    async def _end(self, selection: TopicSelection) -> None:
+        # A task that is cancelled before it begins does not clean up after itself.
+        if task := self._tasks.pop(selection, None):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if timer := self._timers.pop(selection, None):
+            timer.cancel()
+        self._readers.pop(selection, None)
+        # An empty message deletes the retained message (MQTT 5 §3.3.1.3).
+        empty = await self._connection.publish(
+            self._name(selection), b"", content_type=MERGED_CONTENT_TYPE, channel=selection.topic
+        )
+        await empty
+
+    async def _publish(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
+        try:
+            return await self._connection.publish(
+                self._name(selection),
+                entry.fragment.body,
+                content_type=entry.fragment.content_type,
+                channel=selection.topic,
+            )
+        except ConnectionRefused as error:
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
+
+    async def _is_accepted(self, topic: str, acknowledged: asyncio.Future[None]) -> bool:
+        """Wait for the broker; return False if a retry cannot succeed."""
+        try:
+            await acknowledged
+        except ConnectionRefused as error:
+            if not error.too_large:
+                raise
+            # Destinations detect the gap, and read the Change List.
+            self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.FAILED] += 1
+            log.warning("a fragment of %s is left out over MQTT: %s", topic, error)
+            return False
+        return True
+
+    async def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

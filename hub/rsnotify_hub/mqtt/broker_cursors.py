@@ -1,0 +1,56 @@
+"""The position up to which a broker has each topic, and each requested part of a topic."""
+
+from __future__ import annotations
+
+from rsnotify_hub.filtering.topic_selection import TopicSelection, selection_of_key
+from rsnotify_hub.log.store import Store
+from rsnotify_hub.log.topic_logs import TopicLogs
+
+#: The key of the broker itself, which is no topic's.
+_KNOWN = ""
+
+
+class BrokerCursors:
+    """The cursor of a broker in each log, by the key of the selection; kept in the store.
+
+    `load` and `delete` raise `StorageError` if the store fails.
+
+    A new broker begins with the newest fragment of each topic. Topics that begin later begin with
+    their first fragment, and a part of a topic with its newest.
+    """
+
+    def __init__(self, store: Store, broker: str) -> None:
+        self._store = store
+        self._broker = broker
+        self._positions: dict[str, int] = {}
+
+    async def load(self, topics: TopicLogs) -> None:
+        """Load the cursors, or store those of a new broker."""
+        self._positions = await self._store.bridged(self._broker)
+        if _KNOWN not in self._positions:
+            self._positions = {state.topic: state.position - 1 for state in topics.states()}
+            self._positions[_KNOWN] = 0
+            await self._store.bridge(self._broker, self._positions)
+
+    def parts(self) -> list[TopicSelection]:
+        """Return the parts of topics that the broker has a cursor for."""
+        selections = (selection_of_key(key) for key in self._positions if key)
+        return [selection for selection in selections if selection.select]
+
+    def position(self, selection: TopicSelection) -> int:
+        """Return the position up to which the broker has a selection."""
+        return self._positions.get(selection.key, 0)
+
+    def is_behind(self, topics: TopicLogs, selection: TopicSelection) -> bool:
+        return self.position(selection) < topics.position(selection.topic)
+
+    def move(self, selection: TopicSelection, position: int) -> None:
+        key = selection.key
+        self._positions[key] = position
+        self._store.move_bridged(self._broker, key, position)
+
+    async def delete(self, selection: TopicSelection) -> None:
+        """Delete the cursor of a selection."""
+        key = selection.key
+        self._positions.pop(key, None)
+        await self._store.unbridge(self._broker, key)

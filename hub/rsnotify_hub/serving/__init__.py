@@ -1,1 +1,0 @@
-"""The hub over HTTP: where it listens, and what answers."""

@@ -1,0 +1,183 @@
+"""A server of topics, which the hub fetches, and of callbacks, which it sends requests to."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from itertools import chain
+
+from aiohttp import web
+
+from rsnotify.format.links import format_links
+from rsnotify_hub_check.callback import CallbackReply, ReceivedDelivery, SimulatedCallback
+
+#: The largest body that is accepted from a hub.
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+class SimulatedTopic:
+    """A publisher's resource, with a different content in each version.
+
+    Attributes:
+        url: Its URL.
+        content_type: Its Content-Type.
+        versions: The bodies of all versions, the newest last.
+        gets: How often it was fetched.
+    """
+
+    def __init__(self, base: str, content_type: str, write: Callable[[str], bytes]) -> None:
+        self.token = secrets.token_hex(12)
+        self.url = f"{base}/topic/{self.token}"
+        self.content_type = content_type
+        self._write = write
+        self.versions: list[bytes] = []
+        self.gets = 0
+        self.change()
+
+    def change(self) -> bytes:
+        """Make a new version, and return its content."""
+        self.versions.append(self._write(f"version {len(self.versions)} of {self.token}"))
+        return self.versions[-1]
+
+
+class SimulatedEndpoints:
+    """A server of topics and callbacks.
+
+    Args:
+        base: Its URL for the hub, without a slash at the end.
+        hub: The hub that topics advertise.
+
+    Attributes:
+        base: Its URL for the hub.
+    """
+
+    def __init__(self, base: str, hub: str) -> None:
+        self.base = base
+        self._hub = hub
+        self._callbacks: dict[str, list[SimulatedCallback]] = {}
+        self._topics: dict[str, SimulatedTopic] = {}
+        self._received = asyncio.Condition()
+
+    def callback(
+        self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
+    ) -> SimulatedCallback:
+        """Add a callback.
+
+        Args:
+            query: Its query.
+            path: The end of its path.
+            beside: A callback that shares the beginning of its path.
+        """
+        token = beside.token if beside else secrets.token_hex(12)
+        callback = SimulatedCallback(self.base, token, query, path)
+        self._callbacks.setdefault(token, []).append(callback)
+        return callback
+
+    def topic(self, content_type: str, write: Callable[[str], bytes]) -> SimulatedTopic:
+        """Add a topic.
+
+        Args:
+            content_type: Its Content-Type.
+            write: Returns a body with the given words.
+        """
+        topic = SimulatedTopic(self.base, content_type, write)
+        self._topics[topic.token] = topic
+        return topic
+
+    def links(self, topic: SimulatedTopic) -> str:
+        """Return the Link header of a topic (WebSub §4)."""
+        return format_links([("self", topic.url), ("hub", self._hub)])
+
+    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Wait until requests make a condition true, and return whether that was in time."""
+        try:
+            async with asyncio.timeout(seconds), self._received:
+                await self._received.wait_for(holds)
+        except TimeoutError:
+            return holds()
+        return True
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        kind, _, rest = request.raw_path.lstrip("/").partition("/")
+        token = rest[:24]
+        if kind == "topic" and token in self._topics:
+            return self._content(self._topics[token])
+        if kind == "callback" and token in self._callbacks:
+            these = self._callbacks[token]
+            named = (each for each in these if request.raw_path.startswith(each.target))
+            return await self._call(next(named, these[0]), request)
+        return web.Response(status=404)
+
+    def _content(self, topic: SimulatedTopic) -> web.Response:
+        topic.gets += 1
+        headers = {"Content-Type": topic.content_type, "Link": self.links(topic)}
+        return web.Response(body=topic.versions[-1], headers=headers)
+
+    async def _call(self, callback: SimulatedCallback, request: web.Request) -> web.StreamResponse:
+        reply = await self._record(callback, request)
+        async with self._received:
+            self._received.notify_all()
+        await callback.open.wait()
+        if callback.drops and request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=reply.status, text=reply.body, headers=reply.headers)
+
+    async def _record(self, callback: SimulatedCallback, request: web.Request) -> CallbackReply:
+        if request.method == "GET":
+            return callback.verify(callback.read(request.raw_path))
+        body = await request.read()
+        callback.deliveries.append(ReceivedDelivery(request.raw_path, request.headers, body))
+        return callback.answers.pop(0) if callback.answers else callback.answer
+
+    def subscribed(self) -> list[tuple[SimulatedCallback, str]]:
+        """Return the subscribed callbacks, as far as they know, each with its topic."""
+        callbacks = chain.from_iterable(self._callbacks.values())
+        return [(each, topic) for each in callbacks for topic in each.subscribed]
+
+    def release(self) -> None:
+        """Let every callback send the answer that it holds back."""
+        for callback in chain.from_iterable(self._callbacks.values()):
+            callback.open.set()
+
+
+@asynccontextmanager
+async def serve_endpoints(
+    hub: str, *, host: str = "127.0.0.1", port: int = 0, base: str | None = None
+) -> AsyncIterator[SimulatedEndpoints]:
+    """Serve topics and callbacks.
+
+    Args:
+        hub: The hub that topics advertise.
+        host: The address to listen on.
+        port: The port; 0 for a free one.
+        base: The URL for the hub; by default with the host and port.
+
+    Raises:
+        OSError: The address or port is not available.
+    """
+    endpoints: list[SimulatedEndpoints] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await endpoints[0].handle(request)
+
+    app = web.Application(client_max_size=_MAX_BODY_BYTES)
+    app.router.add_route("*", "/{any:.*}", handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        shown = f"[{host}]" if ":" in host else host
+        endpoints.append(
+            SimulatedEndpoints(base or f"http://{shown}:{_port(runner.addresses)}", hub)
+        )
+        yield endpoints[0]
+        endpoints[0].release()
+    finally:
+        await runner.cleanup()
+
+
+def _port(addresses: Iterable[tuple[str, int]]) -> int:
+    return next(address[1] for address in addresses)

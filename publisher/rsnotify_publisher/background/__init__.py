@@ -1,0 +1,1 @@
+"""The work of a started Publisher: leader election, documents and pushing, schedules, threads."""

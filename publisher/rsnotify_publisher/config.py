@@ -1,0 +1,194 @@
+"""The settings of `rsnotify source`: a file (TOML or JSON), overridden by command options."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from rsnotify.errors import ConfigurationError, WrongOption
+from rsnotify.runtime.config.files import decode_settings, read_text
+from rsnotify.runtime.config.line_numbers import SettingPath, line_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
+from rsnotify_publisher.options import Options
+
+
+class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options as a file gives them."""
+
+
+class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A set of resources that are the files of a folder.
+
+    Args:
+        name: Distinguishes it from the others.
+        folder: The folder.
+        base_url: Public URL of the folder; by default the name below the URL of the Source.
+        described_by: URL of a document about this set.
+        options: Tuning of this set; defaults are the `options` of the Source.
+    """
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
+            description="a text of letters, digits, _ and -, with single dots between them",
+        ),
+    ]
+    folder: str
+    base_url: str | None = None
+    described_by: str | None = None
+    options: dict[str, Any] = {}
+
+
+class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings.
+
+    Args:
+        base_url: Public URL of the Source; by default from host and port.
+        host: The address to listen on.
+        port: The port to listen on; 0 for a free one.
+        hubs: URLs of hubs to push to.
+        advertise: URLs of these hubs for Destinations, if they differ.
+        token: Bearer token for the hubs, a secret.
+        mqtt_user: User at those of them that are MQTT brokers.
+        mqtt_password: Password of that user, a secret.
+        mqtt_ca: A file with the certificates of authorities that may sign a broker's.
+        mqtt_certificate: A file with the certificate to show to a broker.
+        mqtt_key: A file with the private key of that certificate.
+        mqtt_version: The version of MQTT.
+        data: The folder for the state.
+        described_by: URL of a document about the Source.
+        options: Tuning of all sets.
+        sets: The sets of resources, `[[set]]` in TOML.
+    """
+
+    base_url: str | None = None
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    hubs: tuple[str, ...] = ()
+    advertise: tuple[str, ...] = ()
+    token: str | None = None
+    mqtt_user: str | None = None
+    mqtt_password: str | None = None
+    mqtt_ca: str | None = None
+    mqtt_certificate: str | None = None
+    mqtt_key: str | None = None
+    mqtt_version: Literal["5", "3.1.1"] = "5"
+    data: str | None = None
+    described_by: str | None = None
+    options: dict[str, Any] = {}
+    sets: tuple[FolderSettings, ...] = msgspec.field(default=(), name="set")
+
+    def __repr__(self) -> str:
+        """Return the settings that are not secret."""
+        return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
+
+    def known_hubs(self) -> tuple[Hub, ...]:
+        """Return the hubs.
+
+        Raises:
+            ConfigurationError: A URL is unusable.
+        """
+        login = BrokerLogin(
+            user=self.mqtt_user,
+            password=self.mqtt_password,
+            ca=self.mqtt_ca,
+            certificate=self.mqtt_certificate,
+            key=self.mqtt_key,
+        )
+        return parse_hubs(
+            self.hubs, self.token, self.advertise, login=login, version=self.mqtt_version
+        )
+
+    def options_of(self, folder: FolderSettings | None = None) -> Options:
+        """Return the options of one set, or of a Source that is one set.
+
+        Raises:
+            ConfigurationError: An option is unknown or wrong.
+        """
+        given = self.options | (folder.options if folder else {})
+        try:
+            return msgspec.convert(given, _Tuning)
+        except msgspec.ValidationError as error:
+            # The options of the file were checked before, so this is an option of the command.
+            wrong = wrong_setting_from(str(error), _Tuning)
+            raise WrongOption(wrong.name, wrong.reason) from None
+
+
+def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfiguration:
+    """Read the file, and override its settings.
+
+    Args:
+        path: A file ending in .toml or .json; None for the defaults.
+        settings: Settings from elsewhere; None if not given. Those in `options` override the
+            options of every set.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
+    """
+    found: dict[str, Any] = {}
+    text = ""
+    if path is not None:
+        text = read_text(path)
+        found = decode_settings(path, text)
+    options = _given(settings.pop("options", {}))
+    given = _given(settings)
+    try:
+        read = _read(found | given)
+    except WrongSetting as wrong:
+        if path is None or wrong.path[0] in given:
+            raise WrongOption(str(wrong.path[0]), wrong.reason) from None
+        raise _located(path, text, found, wrong) from None
+    check_token(read.token)
+    return msgspec.structs.replace(
+        read,
+        options=read.options | options,
+        sets=tuple(
+            msgspec.structs.replace(each, options=each.options | options) for each in read.sets
+        ),
+    )
+
+
+def _read(settings: dict[str, Any]) -> SourceConfiguration:
+    try:
+        read = msgspec.convert(settings, SourceConfiguration)
+    except msgspec.ValidationError as error:
+        raise wrong_setting_from(str(error), SourceConfiguration) from None
+    _check_tuning(read.options, ("options",))
+    for number, each in enumerate(read.sets):
+        _check_tuning(each.options, ("set", number, "options"))
+    return read
+
+
+def _check_tuning(options: dict[str, Any], table: SettingPath) -> None:
+    try:
+        msgspec.convert(options, _Tuning)
+    except msgspec.ValidationError as error:
+        raise wrong_setting_from(str(error), _Tuning, table) from None
+
+
+def _located(
+    file: FilePath, text: str, found: dict[str, Any], wrong: WrongSetting
+) -> ConfigurationError:
+    """Return the error in one sentence: file and line, table, key, and the reason."""
+    first, *rest = wrong.path
+    line = line_of(text, wrong.path)
+    location = [str(file) if line is None else f"{file}, line {line}"]
+    if first == "set" and rest:
+        number, *rest = rest
+        name = found["set"][number].get("name") if isinstance(found["set"][number], dict) else None
+        location.append(f"[[set]] {name if isinstance(name, str) else int(number) + 1}")
+    elif rest:
+        location.append(f"[{first}]")
+    else:
+        location.append(str(first))
+    return ConfigurationError(": ".join([*location, *map(str, rest), wrong.reason]))
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}

@@ -1,0 +1,208 @@
+"""The archives of a Source: documents that are no longer live, kept by the retention policy.
+
+A document is written into the archive before it leaves the live document. So a client that reads
+the live document first, and then its archive, misses nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from rsnotify.format.vocabulary import Capability
+from rsnotify_publisher.documents.notifications import (
+    NO_NOTIFICATIONS,
+    NotificationBuilder,
+    Notifications,
+)
+from rsnotify_publisher.documents.paging import Pager
+from rsnotify_publisher.files import sweep
+from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import ARCHIVES, PARTS, compact, is_final
+
+_BASELINES = (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP)
+
+
+class Archives:
+    """Keeps the archives of one Source, and removes what they no longer hold.
+
+    Args:
+        source: The Source.
+        recorder: Makes durable which documents are in the archives.
+    """
+
+    def __init__(self, source: SourceContext, recorder: Recorder) -> None:
+        self._source = source
+        self._documents = source.documents
+        self._folder = source.documents_folder
+        self._recorder = recorder
+        self._retention = source.retention
+        self._pager = Pager(source.documents, source.documents_folder, source.options)
+        self._notifications = NotificationBuilder(source.documents)
+        # Several jobs may have something to archive at the same time.
+        self._lock = threading.Lock()
+
+    def prepare(self, journal: Journal) -> None:
+        """Write the archives, and discard what a crash or former options have left.
+
+        Call this before anything else is written.
+        """
+        with self._lock:
+            sweep(self._folder)
+            for kind, name in ARCHIVES.items():
+                if self._documents.keeps(kind):
+                    self._write(kind, journal.finished(kind, archived=True))
+                else:
+                    (self._folder / name).unlink(missing_ok=True)
+            former = [kind for kind in ARCHIVES if kind not in self._documents.offered]
+            for kind in former:
+                (self._folder / f"{kind}.xml").unlink(missing_ok=True)
+            dropped = [document for kind in former for document in journal.finished(kind)]
+            self._note(lambda journal: journal.drop(dropped))
+            self._discard_lost(journal)
+
+    def _discard_lost(self, journal: Journal) -> None:
+        """Discard files that no document refers to any more."""
+        # The writer of these parts discards the others itself; see `keep_only`.
+        current = [f"{PARTS}{kind}-archive-" for kind in ARCHIVES if self._documents.keeps(kind)]
+        if Capability.CHANGE_DUMP in self._documents.offered:
+            current.append(f"{PARTS}{Capability.CHANGE_DUMP}-part-")
+        found = {PARTS + path.name for path in (self._folder / PARTS).glob("*")}
+        lost = [name for name in found - journal.files() if is_final(name)]
+        lost = [name for name in lost if not name.startswith(tuple(current))]
+        self._note(lambda journal: journal.discard(lost))
+
+    def reclaim(self, stem: str) -> None:
+        """Keep the discarded files whose names begin with `stem`: they will be written again.
+
+        Call this before writing, which may take longer than `Options.linger`.
+        """
+        with self._lock:  # or `delete_discarded` might delete what is written from now on
+            self._note(lambda journal: journal.reclaim(stem))
+
+    def keep_only(self, stem: str, parts: Sequence[str]) -> None:
+        """Discard all parts whose names begin with `stem`, except the current ones.
+
+        Args:
+            stem: Without the folder.
+            parts: The names of the current parts; all have been written.
+        """
+        found = {PARTS + path.name for path in (self._folder / PARTS).glob(f"{stem}*")}
+        if not found:
+            return
+
+        def note(journal: Journal) -> None:
+            journal.keep(parts)
+            journal.discard(found.difference(parts))
+
+        self._note(note)
+
+    def add(
+        self,
+        journal: Journal,
+        documents: Sequence[FinishedDocument],
+        note: Callable[[Journal], None],
+    ) -> None:
+        """Put documents of one kind into its archive, if there is one.
+
+        Args:
+            journal: Read only.
+            documents: At least one; newer than those in the archive.
+            note: Enters in the journal that they are in the archive; run once they are.
+        """
+        kind = documents[0].kind
+        with self._lock:
+            notifications = NO_NOTIFICATIONS
+            if self._documents.keeps(kind):
+                self._write(kind, [*journal.finished(kind, archived=True), *documents])
+                notifications = self._notifications.archive(kind)
+            # Only now may a reader of the journal see the live document without them.
+            self._note(note, notifications)
+
+    def replace(self, journal: Journal, document: FinishedDocument) -> None:
+        """Enter a new live document, in place of the former ones of its kind.
+
+        These move into the archive, if there is one and they have a file of their own; otherwise
+        their files are discarded.
+        """
+        former = [
+            other
+            for other in journal.finished(document.kind, archived=False)
+            if other.begin != document.begin
+        ]
+        kept = [other for other in former if self._documents.is_own(other)]
+
+        def note(journal: Journal) -> None:
+            journal.put(document)
+            journal.archive(kept)
+            journal.drop(other for other in former if other not in kept)
+            journal.add_notices(self._notifications.live(document, first=not former))
+
+        if kept:
+            self.add(journal, kept, note)
+        else:
+            self._note(note)
+
+    def drop_expired(self, journal: Journal, now: int) -> None:
+        """Drop from the archives what the retention policy does not keep.
+
+        Raises:
+            OSError: The folder cannot be written.
+            StorageError: The journal cannot be used.
+        """
+        with self._lock:
+            for kind in ARCHIVES:
+                self._drop_expired(journal, kind, now)
+
+    def delete_discarded(self, journal: Journal, now: int) -> None:
+        """Delete the files that were discarded long enough ago; errors as in `drop_expired`."""
+        with self._lock:
+            linger = round(self._source.options.linger * 1e6)
+            if gone := journal.discarded(now - linger):
+                for name in gone:
+                    (self._folder / name).unlink(missing_ok=True)
+                self._note(lambda journal: journal.keep(gone))
+
+    def _drop_expired(self, journal: Journal, kind: str, now: int) -> None:
+        documents = journal.finished(kind, archived=True)
+        expired = documents
+        if self._documents.keeps(kind):
+            expired = self._retention.expired(documents, now)
+        if kind == Capability.CHANGE_LIST:
+            needed = self._needed_after(journal)
+            expired = [document for document in expired if document.end <= needed]
+        if expired:
+            notifications = NO_NOTIFICATIONS
+            if self._documents.keeps(kind):
+                self._write(kind, documents[len(expired) :])
+                notifications = self._notifications.archive(kind)
+            # Their files are discarded only now that no document refers to them.
+            self._note(lambda journal: journal.drop(expired), notifications)
+
+    def _needed_after(self, journal: Journal) -> int:
+        """Return after which instant a Destination that begins with a baseline needs changes."""
+        live = [v.begin for kind in _BASELINES for v in journal.finished(kind, archived=False)]
+        return min(live, default=journal.state().closed)
+
+    def _write(self, kind: str, documents: list[FinishedDocument]) -> None:
+        stem = f"{PARTS}{kind}-archive-"
+        if documents:
+            stem += f"{compact(documents[0].begin)}-{compact(documents[-1].end)}"
+        parts = self._pager.write(
+            ARCHIVES[kind],
+            stem,
+            self._documents.archive_part(kind),
+            (self._documents.entry(self._documents.archived(document)) for document in documents),
+            lambda parts: self._documents.archive(kind, parts),
+        )
+        self.keep_only(f"{kind}-archive-", parts)
+
+    def _note(
+        self, operation: Callable[[Journal], None], notifications: Notifications = NO_NOTIFICATIONS
+    ) -> None:
+        def note(journal: Journal) -> None:
+            operation(journal)
+            journal.add_notices(notifications)
+
+        self._recorder.submit(note).result()

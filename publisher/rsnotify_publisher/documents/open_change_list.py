@@ -1,0 +1,188 @@
+"""The open Change List, kept as written entries, so that a change is written once.
+
+It follows the journal: new changes are appended, and changes that were closed are dropped. If the
+open period outgrew one document, its older parts are closed already, and a Change List Index
+lists all parts (core §12.2).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from zlib import crc32
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import closing, opening
+from rsnotify_publisher.journal import FinishedDocument, Journal
+from rsnotify_publisher.retention import MinimumOpen, RotationPolicy
+from rsnotify_publisher.source_documents import SourceDocuments
+
+# More bytes than a document has before and after its entries.
+_HEAD = 50_000
+
+
+class ListToClose(Struct, frozen=True):
+    """The changes that are closed next.
+
+    Args:
+        count: How many of the oldest changes of the open list.
+        until: The datetime of the last of them.
+        archived: Whether they leave the open period at once.
+    """
+
+    count: int
+    until: int
+    archived: bool
+
+
+class OpenChangeList:
+    """The open Change List as one reader of the journal sees it."""
+
+    def __init__(self, documents: SourceDocuments) -> None:
+        options = documents.options
+        self._documents = documents
+        self._max_entries = options.max_entries
+        self._max_bytes = max(1, options.max_bytes - min(_HEAD, options.max_bytes // 2))
+        self._from = 0
+        self._parts: list[FinishedDocument] = []
+        self._datetimes: list[int] = []
+        self._entries: list[bytes] = []
+        self._size = 0
+
+    def refresh(self, journal: Journal, limit: int = -1) -> list[Resource]:
+        """Update the list from the journal; return the new changes.
+
+        Args:
+            journal: The journal.
+            limit: Largest number of changes to read, if not negative.
+        """
+        with journal.snapshot() as state:
+            changes = journal.changes(max(state.closed, self.through), limit)
+            self._parts = journal.finished(Capability.CHANGE_LIST, archived=False)
+        if state.closed != self._from:
+            self._drop(state.closed)
+        for change in changes:
+            assert change.datetime is not None
+            self._datetimes.append(to_microseconds(change.datetime))
+            self._entries.append(self._documents.entry(change))
+            self._size += len(self._entries[-1])
+        return changes
+
+    def _drop(self, begin: int) -> None:
+        gone = bisect_right(self._datetimes, begin)
+        self._size -= sum(map(len, self._entries[:gone]))
+        del self._datetimes[:gone]
+        del self._entries[:gone]
+        self._from = begin
+
+    @property
+    def begin(self) -> int:
+        """Where the open Change List begins (µs)."""
+        return self._from
+
+    @property
+    def through(self) -> int:
+        """The datetime of the last change (µs), or where the list begins."""
+        return self._datetimes[-1] if self._datetimes else self._from
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the open period is more than one document."""
+        return bool(self._parts)
+
+    @property
+    def version(self) -> str:
+        """A text that differs whenever the bytes of the document do."""
+        head = crc32(self._head())
+        return f"{self.through:x}-{head:x}"
+
+    def _head(self) -> bytes:
+        if self._parts:
+            return self._documents.write(self._documents.change_list_index(self._parts, self._from))
+        return opening(self._documents.change_list(self._from))
+
+    def chunks(self) -> list[bytes]:
+        """Return changelist.xml in pieces: the list, or the index of its parts."""
+        return [self._head()] if self._parts else self.open_chunks()
+
+    def open_chunks(self) -> list[bytes]:
+        """Return the open Change List itself, in pieces.
+
+        An open list promises nothing after its last entry, so it may end with the last entry that
+        fits into one document; the others are in the next list, a moment later.
+        """
+        head = self._documents.change_list(self._from, is_part=bool(self._parts))
+        return [opening(head), *self._entries[: self._max_entries], closing(head)]
+
+    def closed(self, part: ListToClose) -> list[bytes]:
+        """Return the oldest changes as a closed Change List, in pieces."""
+        head = self._documents.change_list(self._from, part.until, is_part=not part.archived)
+        return [opening(head), *self._entries[: part.count], closing(head)]
+
+    def parts_to_archive(
+        self, rotation: RotationPolicy, now: int, scheduled: int | None = None
+    ) -> list[FinishedDocument]:
+        """Return which closed parts leave the open period; arguments as for `next_to_close`."""
+        changes = len(self._entries) + sum(part.entries for part in self._parts)
+        size = self._size + sum(part.size for part in self._parts)
+        removed: list[FinishedDocument] = []
+        if not self._parts:
+            return removed
+        minimum = rotation.minimum_open(changes, size, self._parts[0].begin, now, scheduled)
+        for part in self._parts:
+            changes -= part.entries
+            size -= part.size
+            if minimum is None or not minimum.allows(changes, size, part.end):
+                break
+            removed.append(part)
+        return removed
+
+    def next_to_close(
+        self, rotation: RotationPolicy, now: int, scheduled: int | None = None
+    ) -> ListToClose | None:
+        """Return which changes to close next: by the rotation, or what fills a whole document.
+
+        Args:
+            rotation: When changes are closed.
+            now: The time of day (µs).
+            scheduled: Changes through this instant (µs) are to be closed.
+        """
+        count = 0 if self._parts else self._surplus(rotation, now, scheduled)
+        if count:
+            return ListToClose(count, self._datetimes[count - 1], archived=True)
+        if len(self._entries) > self._max_entries or self._size > self._max_bytes:
+            count = self._fitting(self._max_entries, self._max_bytes, len(self._entries))
+            return ListToClose(count, self._datetimes[count - 1], archived=False)
+        return None
+
+    def _surplus(self, rotation: RotationPolicy, now: int, scheduled: int | None) -> int:
+        """Return how many changes the rotation closes, in one document."""
+        changes, size = len(self._entries), self._size
+        minimum: MinimumOpen | None = None
+        if changes:
+            minimum = rotation.minimum_open(changes, size, self._datetimes[0], now, scheduled)
+        if minimum is None:
+            return 0
+        # After a flood the older half may itself be more than one document.
+        most = min(self._max_entries, rotation.changes or self._max_entries)
+        count = 0
+        for at, written in zip(self._datetimes[:most], self._entries[:most], strict=True):
+            changes -= 1
+            size -= len(written)
+            if not minimum.allows(changes, size, at):
+                break
+            count += 1
+        return self._fitting(most, min(self._max_bytes, rotation.size or self._max_bytes), count)
+
+    def _fitting(self, entries: int, size: int, most: int) -> int:
+        """Return how many of the oldest changes fit into one document; at least one, if any."""
+        count = 0
+        for written in self._entries[: min(entries, most)]:
+            size -= len(written)
+            if count and size < 0:
+                break
+            count += 1
+        return count

@@ -1,0 +1,66 @@
+"""Writes the Resource List: one document, or an index and parts, streamed while the set changes.
+
+`at` is promised before the first resource is read, and `completed` after the last: each resource
+is listed as it was at some instant between, and the Change Lists have all changes since `at`
+(core §10.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability
+from rsnotify_publisher.documents.paging import Pager
+from rsnotify_publisher.files import also_as
+from rsnotify_publisher.journal import FinishedDocument
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import RESOURCE_LIST, stem
+
+
+class ResourceListWriter:
+    """Writes the Resource List of one Source."""
+
+    def __init__(self, source: SourceContext) -> None:
+        self._documents = source.documents
+        self._folder = source.documents_folder
+        self._keeps = source.documents.keeps(Capability.RESOURCE_LIST)
+        self._pager = Pager(source.documents, source.documents_folder, source.options)
+        self._count = 0
+
+    def write(
+        self, at: int, resources: Iterable[Resource], completed: Callable[[], int]
+    ) -> FinishedDocument:
+        """Write the Resource List.
+
+        Args:
+            at: All changes with a datetime (µs) up to this are in `resources`.
+            resources: The set, streamed.
+            completed: Called at the end; returns a datetime that no change in `resources` exceeds.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        own = stem(Capability.RESOURCE_LIST, at)
+        name = f"{own}.xml" if self._keeps else RESOURCE_LIST
+        end = at
+
+        def entries() -> Iterator[bytes]:
+            nonlocal end
+            self._count = 0
+            for self._count, resource in enumerate(resources, 1):
+                yield self._documents.entry(resource)
+            end = completed()
+
+        parts = self._pager.write(
+            name,
+            own,
+            self._documents.resource_list_part(at, name),
+            entries(),
+            lambda parts: self._documents.resource_list(at, end, parts),
+        )
+        if self._keeps:
+            parts = [name, *parts]
+            also_as(self._folder / name, self._folder / RESOURCE_LIST)
+        size = sum((self._folder / part).stat().st_size for part in parts)
+        return FinishedDocument(Capability.RESOURCE_LIST, at, end, self._count, size, tuple(parts))

@@ -1,0 +1,282 @@
+"""Decides when dumps are written, and what they hold.
+
+The Resource Dump is written by its schedule, if something changed. Each closed Change List gets
+a closed Change Dump, too; the live Change Dump lists the packages of the newest ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from shutil import rmtree
+
+from msgspec.structs import replace
+
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability
+from rsnotify_publisher.contents import CheckedContents
+from rsnotify_publisher.documents.archives import Archives
+from rsnotify_publisher.documents.closed_change_lists import changes_in, still_listed
+from rsnotify_publisher.documents.notifications import notify_version
+from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
+from rsnotify_publisher.files import also_as
+from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import (
+    ARCHIVES,
+    CAPABILITY_LIST,
+    CHANGE_DUMP,
+    RESOURCE_DUMP,
+    compact,
+    stem,
+)
+
+# How many of the newest Change Dumps stay in the live one if there is an archive.
+_LIVE = 10
+# Later than any instant (µs).
+_NEVER = 2**63
+
+
+class SourceDumps:
+    """Keeps the dumps of one Source.
+
+    Args:
+        source: The Source.
+        recorder: Makes durable which dumps there are.
+        archives: Where dumps go that are no longer live.
+        check: Called often; raises an exception to stop.
+    """
+
+    def __init__(
+        self,
+        source: SourceContext,
+        recorder: Recorder,
+        archives: Archives,
+        check: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._documents = source.documents
+        self._folder = source.documents_folder
+        self._recorder = recorder
+        self._archives = archives
+        self._check = check
+        self._writer = DumpWriter(
+            source.documents_folder,
+            source.base_url,
+            source.documents.uri(CAPABILITY_LIST),
+            max_resources=source.options.max_entries,
+            max_entries=source.options.max_entries,
+            profile=source.documents.profile,
+        )
+        self._captured = source.captured
+        self._begin = 0
+        self._forgotten = -1
+        self._shown: list[FinishedDocument] = []
+
+    def awaits(self, name: str) -> bool:
+        """Return whether a document is a Resource Dump that was never written, or its archive."""
+        dump = name in (RESOURCE_DUMP, ARCHIVES[Capability.RESOURCE_DUMP])
+        return dump and not (self._folder / RESOURCE_DUMP).exists()
+
+    # The Resource Dump
+
+    def resource_dump_is_due(self, journal: Journal) -> bool:
+        """Return whether it is time for a Resource Dump, and something changed since the last."""
+        schedule = self._source.resource_dump_schedule
+        live = journal.finished(Capability.RESOURCE_DUMP, archived=False)
+        if schedule is None or not live:
+            return schedule is not None
+        at, now = live[-1].begin, self._source.clock()
+        if journal.state().last_change <= at:
+            return False
+        if schedule.cron is None:
+            return now >= at + schedule.seconds * 1e6
+        scheduled = schedule.last_time(now)
+        return scheduled is not None and scheduled > at
+
+    def write_resource_dump(self, journal: Journal, resources: Iterable[Resource]) -> None:
+        """Write the Resource Dump while the set changes (core §11.1).
+
+        Raises:
+            StorageError: A resource is in the set, but its content is not available.
+        """
+        at = self._promise()
+        own = stem(Capability.RESOURCE_DUMP, at)
+        contents = self._contents(journal, at)
+        self._archives.reclaim(own)
+        packages = self._writer.resource_packages(
+            own,
+            from_microseconds(at),
+            resources,
+            lambda resource: contents.get(resource.uri),
+            now=lambda: from_microseconds(self._promise()),
+            check=self._check,
+        )
+        with self._all_or_none(packages):
+            contents.check()
+            end = self._promise()
+            parts = self._writer.write_resource_dump(
+                f"{own}.xml",
+                from_microseconds(at),
+                from_microseconds(end),
+                [package.entry for package in packages],
+                links=self._documents.archives_link(Capability.RESOURCE_DUMP),
+            )
+        also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
+        dump = FinishedDocument(Capability.RESOURCE_DUMP, at, end, 0, 0, (f"{own}.xml",))
+        document = self._with_files(dump, parts, packages)
+        self._archives.replace(journal, document)
+
+    def _contents(self, journal: Journal, since: int) -> CheckedContents:
+        """Return the contents of resources that were in the set after an instant (µs)."""
+        assert self._source.contents is not None
+        return CheckedContents(
+            self._source.contents,
+            lambda uris: still_listed(uris, since, journal, self._folder),
+        )
+
+    @contextmanager
+    def _all_or_none(self, packages: list[WrittenPackage]) -> Iterator[None]:
+        """Delete packages if there will be no document that lists them."""
+        try:
+            yield
+        except BaseException:
+            for name in chain.from_iterable(package.files for package in packages):
+                (self._folder / name).unlink(missing_ok=True)
+            raise
+
+    def _with_files(
+        self, document: FinishedDocument, parts: list[str], packages: list[WrittenPackage]
+    ) -> FinishedDocument:
+        """Return a dump document with its parts and packages."""
+        files = (*document.files, *parts, *(name for package in packages for name in package.files))
+        size = sum((self._folder / name).stat().st_size for name in files)
+        return replace(document, entries=sum(p.count for p in packages), size=size, files=files)
+
+    def _promise(self) -> int:
+        return self._recorder.submit(Journal.promise).result().reached
+
+    # Change Dumps
+
+    def prepare(self, journal: Journal) -> None:
+        """Rewrite the live dumps; the Change Dump begins with what is open now."""
+        for dump in journal.finished(Capability.RESOURCE_DUMP, archived=False)[-1:]:
+            # A crash or a full disk may have left another one, whose packages will be deleted.
+            also_as(self._folder / dump.files[0], self._folder / RESOURCE_DUMP)
+        self._begin = min(self._announced(), journal.state().closed)
+        if self._captured is not None:
+            self._write_live(journal.finished(Capability.CHANGE_DUMP, archived=False))
+        else:
+            rmtree(self._source.captured_folder, ignore_errors=True)
+
+    def _announced(self) -> int:
+        """Return the instant (µs) from which the live Change Dump claims to hold changes.
+
+        The former leader may have ended before it packed what was closed since.
+        """
+        try:
+            text = (self._folder / CHANGE_DUMP).read_bytes()
+        except FileNotFoundError:
+            return _NEVER
+        from_ = read_document(text, source=CHANGE_DUMP).from_
+        return _NEVER if from_ is None else to_microseconds(from_)
+
+    def write_change_dumps(self, journal: Journal) -> None:
+        """Pack the changes of each Change List that was closed since (core §13.1)."""
+        written = journal.finished(Capability.CHANGE_DUMP)
+        through = written[-1].end if written else self._begin
+        closed = journal.finished(Capability.CHANGE_LIST)
+        new = [document for document in closed if document.begin >= through]
+        self._forget(new[0].begin if new else through)
+        for document in new:
+            self._write_change_dump(document)
+            self._forget(document.end)
+        self._retire(journal)
+        live = journal.finished(Capability.CHANGE_DUMP, archived=False)
+        if live != self._shown:
+            self._write_live(live)
+
+    def _forget(self, through: int) -> None:
+        """Delete the content of changes that are packed, or will never be packed."""
+        if self._captured is not None and through != self._forgotten:
+            self._captured.forget(from_microseconds(through))
+            self._forgotten = through
+
+    def _retire(self, journal: Journal) -> None:
+        """Remove from the live Change Dump what belongs there no longer."""
+        live = journal.finished(Capability.CHANGE_DUMP, archived=False)
+        archives = self._documents.keeps(Capability.CHANGE_DUMP)
+        if archives:
+            removed = live[:-_LIVE]
+        else:
+            removed = self._source.retention.expired(live, self._source.clock())
+        # It covers an interval without a gap, even if a list was dropped before it was packed.
+        gaps = (n for n in range(len(live) - 1, 0, -1) if live[n].begin > live[n - 1].end)
+        removed = live[: max(len(removed), next(gaps, 0))]
+        if removed and archives:
+            self._archives.add(journal, removed, lambda journal: journal.archive(removed))
+        elif removed:
+            self._recorder.submit(lambda journal: journal.drop(removed)).result()
+        if removed:
+            self._begin = max(self._begin, removed[-1].end)
+
+    def _write_live(self, live: list[FinishedDocument]) -> None:
+        begin = live[0].begin if live else self._begin
+        parts = self._writer.write_change_dump(
+            CHANGE_DUMP,
+            from_microseconds(begin),
+            None,
+            [entry for document in live for entry in self._entries(document.files[0])],
+            links=self._documents.archives_link(Capability.CHANGE_DUMP),
+        )
+        self._archives.keep_only(f"{Capability.CHANGE_DUMP}-part-", parts)
+        self._shown = live
+        dump = Resource(
+            self._documents.uri(CHANGE_DUMP),
+            capability=Capability.CHANGE_DUMP,
+            from_=from_microseconds(begin),
+        )
+        through = live[-1].end if live else begin
+        notify_version(self._documents, self._recorder, dump, f"{begin}-{through}")
+
+    def _entries(self, name: str) -> Iterator[Resource]:
+        """Yield the entries of the packages of a closed Change Dump."""
+        document = read_document((self._folder / name).read_bytes(), source=name)
+        for entry in document.resources:
+            if document.index:
+                yield from self._entries(entry.uri.removeprefix(self._source.base_url))
+            else:
+                yield entry
+
+    def _write_change_dump(self, closed: FinishedDocument) -> None:
+        captured, contents = self._captured, self._source.contents
+        assert captured is not None
+        assert contents is not None
+        # If the journal was restored from a backup, another list may begin at this instant.
+        own = f"{stem(Capability.CHANGE_DUMP, closed.begin)}-{compact(closed.end)}"
+        from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
+        self._archives.reclaim(own)
+        packages = self._writer.change_packages(
+            own,
+            from_,
+            until,
+            changes_in(self._folder, closed),
+            lambda change: captured.content(change) or contents.get(change.uri),
+            check=self._check,
+        )
+        with self._all_or_none(packages):
+            parts = self._writer.write_change_dump(
+                f"{own}.xml",
+                from_,
+                until,
+                [package.entry for package in packages],
+                links=self._documents.archives_link(Capability.CHANGE_DUMP),
+            )
+        dump = FinishedDocument(
+            Capability.CHANGE_DUMP, closed.begin, closed.end, 0, 0, (f"{own}.xml",)
+        )
+        document = self._with_files(dump, parts, packages)
+        self._recorder.submit(lambda journal: journal.put(document)).result()

@@ -1,0 +1,107 @@
+"""Opens the bitstreams for packages one at a time, just before each is copied."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
+
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify_publisher.hashes import Digests
+
+#: Bytes that are copied at a time.
+CHUNK = 262_144
+
+#: Returns the content for an entry: the bytes, the file that has them, or None if it is gone.
+EntryContent = Callable[[Resource], bytes | Path | None]
+
+
+class Bitstream(Struct, frozen=True):
+    """Content about to be copied.
+
+    Args:
+        file: Readable and seekable.
+        size: Number of bytes to read; a file may grow meanwhile.
+    """
+
+    file: BinaryIO
+    size: int
+
+
+#: An entry, and its bitstream if there is one.
+EntryBitstream = tuple[Resource, Bitstream | None]
+
+
+@contextmanager
+def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
+    """Open what an `EntryContent` returned; None if there is no content.
+
+    Raises:
+        OSError: The file exists and cannot be read.
+    """
+    if isinstance(found, bytes):
+        yield Bitstream(io.BytesIO(found), len(found))
+        return
+    file = None if found is None else _open(found)
+    if file is None:
+        yield None
+        return
+    with file:
+        yield Bitstream(file, os.fstat(file.fileno()).st_size)
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return open(path, "rb")
+    except (FileNotFoundError, NotADirectoryError):  # deleted meanwhile
+        return None
+
+
+def chunks(bitstream: Bitstream) -> Iterator[bytes]:
+    """Yield the bytes of a bitstream, up to its size."""
+    bitstream.file.seek(0)
+    left = bitstream.size
+    while left and (chunk := bitstream.file.read(min(CHUNK, left))):
+        left -= len(chunk)
+        yield chunk
+
+
+def agrees(bitstream: Bitstream, hashes: str) -> bool:
+    """Return whether a bitstream has the digests of a `hash` attribute."""
+    digests = Digests(hashes)
+    for chunk in chunks(bitstream):
+        digests.update(chunk)
+    return digests.agree is True
+
+
+class BitstreamSupplier:
+    """Opens the bitstreams of entries, one after the other.
+
+    Args:
+        content: Returns the content of an entry.
+        check: Called often; raises an exception to stop.
+    """
+
+    def __init__(self, content: EntryContent, check: Callable[[], None]) -> None:
+        self._content = content
+        self.check = check
+
+    def of(self, entries: Iterable[Resource]) -> Generator[EntryBitstream]:
+        """Yield entries with their bitstreams; each is open until the next one is requested."""
+        for entry in entries:
+            self.check()
+            if entry.change is ChangeType.DELETED:
+                yield entry, None
+                continue
+            with self.opened(entry) as bitstream:
+                yield entry, bitstream
+
+    def opened(self, entry: Resource) -> AbstractContextManager[Bitstream | None]:
+        """Open the bitstream of one entry, if there is one."""
+        return opened(self._content(entry))

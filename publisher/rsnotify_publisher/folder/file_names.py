@@ -1,0 +1,102 @@
+"""Maps files to URIs: which files of a folder are published, and under which URI."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.media_types import guess_media_type
+from rsnotify_publisher.source_documents import RESERVED
+
+_UNKNOWN = "application/octet-stream"
+
+# Characters that a path allows (RFC 3986 §3.3) are not encoded, as other software does.
+_RAW = "/!$&'()*+,;=:@"
+
+
+def media_type(path: Path) -> str:
+    """Return the media type of a file by its name."""
+    return guess_media_type(f"file:///{quote(os.fsencode(path.name))}") or _UNKNOWN
+
+
+class FileNames:
+    """Maps the files below a folder to URIs and back, one to one.
+
+    Hidden files, and files with the name of a document, are not published.
+
+    Args:
+        root: The folder.
+        base_url: The URI of the folder, with a slash at its end.
+    """
+
+    def __init__(self, root: Path, base_url: str) -> None:
+        self.root = root.resolve()
+        self.base_url = base_url
+
+    def check(self) -> None:
+        """Check that the folder can be published.
+
+        Raises:
+            ConfigurationError: It is not a folder, cannot be read, or has a file with the name of
+                a document.
+        """
+        if not self.root.is_dir():
+            raise ConfigurationError(f"{self.root} is not a folder; name one that exists")
+        try:
+            taken = RESERVED.intersection(os.listdir(self.root))
+        except OSError as error:
+            raise ConfigurationError(f"{self.root} cannot be read: {error.strerror}") from None
+        for name in sorted(taken):
+            raise ConfigurationError(
+                f"{self.root / name} has the name of a ResourceSync document; move or rename it"
+            )
+
+    def uri(self, path: Path) -> str:
+        """Return the URI of a file or folder below the root; its name may have any bytes."""
+        relative = os.fsencode(path.relative_to(self.root))
+        return self.base_url + quote(relative, safe=_RAW)
+
+    def prefix(self, folder: Path) -> str:
+        """Return the beginning of the URIs of all files below a folder."""
+        return self.base_url if folder == self.root else self.uri(folder) + "/"
+
+    def path(self, uri: str) -> Path | None:
+        """Return the path of a URI; None if no file can have it."""
+        if not uri.startswith(self.base_url):
+            return None
+        return self.path_of(uri[len(self.base_url) :])
+
+    def path_of(self, relative: str) -> Path | None:
+        """Return the path of a percent-encoded reference below the base URL.
+
+        It is None for an encoded slash, a null byte, and names such as `..`.
+        """
+        parts = [unquote_to_bytes(part) for part in relative.split("/")]
+        if any(b"/" in part or b"\0" in part or part == b"" for part in parts):
+            return None
+        path = self.root.joinpath(*map(os.fsdecode, parts))
+        return path if self.may_be_published(path) else None
+
+    def may_be_published(self, path: Path) -> bool:
+        """Return whether a file at a path below the root would be published."""
+        parts = path.relative_to(self.root).parts
+        return (
+            bool(parts)
+            and parts[0] not in RESERVED
+            and not any(part.startswith(".") for part in parts)
+        )
+
+    def is_published(self, path: Path) -> bool:
+        """Return whether a path is a file that is published.
+
+        A file may be a link to another that is published; a folder may not be a link.
+        """
+        # os.path returns False where Path raises: for names that are too long or not accessible.
+        if not (self.may_be_published(path) and os.path.isfile(path)):
+            return False
+        if path.parent.resolve() != path.parent:
+            return False
+        real = path.resolve()
+        return real.is_relative_to(self.root) and self.may_be_published(real)

@@ -1,0 +1,170 @@
+"""Compares a folder with the journal: which files were created, updated and deleted.
+
+A `FolderScanner` belongs to one thread, since it reads the journal by a connection of its own. A
+file counts as deleted only if the operating system reports that it does not exist.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify_publisher.changes import Record, check_uri
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.file_snapshot import (
+    FileSnapshot,
+    FileStillChanging,
+    take_snapshot,
+    validator_of,
+)
+from rsnotify_publisher.journal import Journal
+
+_log = logging.getLogger("rsnotify.source")
+
+
+class FolderScanner:
+    """Finds changes in a folder.
+
+    Args:
+        names: The folder and its URIs.
+        journal: The journal of the Source.
+    """
+
+    def __init__(self, names: FileNames, journal: Journal) -> None:
+        self._names = names
+        self._journal = journal
+        #: Files that were being written, to be read again.
+        self.unsettled: set[Path] = set()
+        self._revalidated: dict[str, str] = {}
+
+    def baseline(self, on_file: Callable[[], None]) -> Iterator[Record]:
+        """Yield every file, for an empty journal; `on_file` is called after each."""
+        for path in self.files(self._names.root):
+            snapshot = self._read(path)
+            if snapshot is not None:
+                yield Record(snapshot.resource, snapshot.validator)
+            on_file()
+
+    def files(self, folder: Path) -> Iterator[Path]:
+        """Yield the published files at any depth; links to folders are not followed."""
+        try:
+            entries = list(os.scandir(folder))
+        except OSError as error:
+            self._unreadable(error)
+            return
+        for entry in entries:
+            path = folder / entry.name
+            if not self._names.may_be_published(path):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from self.files(path)
+            elif entry.is_file(follow_symlinks=False) or self._names.is_published(path):
+                yield path
+
+    def compare(self, folder: Path) -> Iterator[Record | None]:
+        """Yield the changes of all files below a folder; validators are compared first.
+
+        Yields:
+            Changes; and None for a file without a change, so that a caller can pause.
+        """
+        if not os.path.isdir(self._names.root):
+            _log.error("%s is gone; its resources stay as they are", self._names.root)
+            return
+        known = self._journal.validators(self._names.prefix(folder))
+        for path in self.files(folder):
+            uri = self._names.uri(path)
+            validator = known.pop(uri, None)
+            unchanged = validator is not None and validator == self._validator(path)
+            yield None if unchanged else self._changed(path, uri)
+        for uri in known:
+            yield self._gone(uri)
+
+    def examine(self, paths: Iterable[Path]) -> Iterator[Record | None]:
+        """Yield the changes at some paths, which may be files, folders, or missing."""
+        done: set[Path] = set()
+        # In this order a folder comes before its files, which need not be read twice.
+        for path in sorted(filter(self._names.may_be_published, paths)):
+            if not done.isdisjoint(path.parents):
+                continue
+            uri = self._names.uri(path)
+            if self._names.is_published(path):
+                yield self._changed(path, uri)
+                continue
+            done.add(path)
+            yield self._gone(uri)
+            if os.path.isdir(path) and path.resolve() == path:
+                yield from self.compare(path)
+            else:
+                yield from map(self._gone, self._journal.validators(self._names.prefix(path)))
+
+    def _changed(self, path: Path, uri: str) -> Record | None:
+        snapshot = self._read(path)
+        if snapshot is None:
+            return None
+        known = self._journal.resource(uri)
+        if known is None:
+            return self._record(snapshot, ChangeType.CREATED)
+        if known[0].hash != snapshot.resource.hash:
+            return self._record(snapshot, ChangeType.UPDATED)
+        if snapshot.validator is not None and snapshot.validator != known[1]:
+            self._revalidated[uri] = snapshot.validator
+        return None
+
+    def save_validators(self) -> None:
+        """Save the new validators of files that have not changed."""
+        if self._revalidated:
+            with self._journal.transaction():
+                for uri, validator in self._revalidated.items():
+                    self._journal.revalidate(uri, validator)
+            self._revalidated.clear()
+
+    def _record(self, snapshot: FileSnapshot, change: ChangeType) -> Record:
+        # The datetime of the change becomes lastmod, which readers of 1.0 need.
+        return Record(replace(snapshot.resource, change=change, lastmod=None), snapshot.validator)
+
+    def _gone(self, uri: str) -> Record | None:
+        path = self._names.path(uri)
+        if path is None or self._journal.resource(uri) is None:
+            return None
+        try:
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            self._unreadable(error)
+            return None
+        else:
+            if self._names.is_published(path):
+                return None
+        return Record(Resource(uri, change=ChangeType.DELETED))
+
+    def _validator(self, path: Path) -> str | None:
+        try:
+            return validator_of(path.stat())
+        except OSError:
+            return None  # `_read` reports the reason
+
+    def _read(self, path: Path) -> FileSnapshot | None:
+        try:
+            uri = self._names.uri(path)
+            check_uri(uri)
+            return take_snapshot(path, uri)
+        except FileNotFoundError:
+            _log.debug("%s vanished before it was read", path)
+        except FileStillChanging:
+            self.unsettled.add(path)
+        except OSError as error:
+            self._unreadable(error)
+        except ConfigurationError as error:
+            _log.warning("%s is not published: %s", path, error)
+        return None
+
+    def _unreadable(self, error: OSError) -> None:
+        _log.warning("%s cannot be read and is skipped: %s", error.filename, error.strerror)

@@ -1,0 +1,118 @@
+"""Serves the files of folders over HTTP, beside their documents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+from msgspec import Struct
+
+from rsnotify_publisher.description import SourceDescription
+from rsnotify_publisher.discovery import link_header
+from rsnotify_publisher.folder.file_names import FileNames, media_type
+from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.web import LIVE, path_of, robots, routes
+from rsnotify_publisher.web.responses import Representation, resource_representation, respond
+
+#: Seconds that a request waits until the first documents are written.
+_PATIENCE = 30.0
+
+
+class PublishedFolder(Struct, frozen=True):
+    """A folder as a set of resources.
+
+    Args:
+        names: The folder and its URIs.
+        publisher: Publishes the files.
+        ready: Set once every document is written.
+    """
+
+    names: FileNames
+    publisher: Publisher
+    ready: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+
+    @property
+    def prefix(self) -> str:
+        """The path of the base URL."""
+        return path_of(self.publisher)
+
+
+def server(
+    source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]
+) -> web.Application:
+    """Return the application that serves folders and their documents.
+
+    Args:
+        source: Started by the caller, before or after.
+        folders: All of its sets.
+    """
+    app = web.Application()
+    by_prefix = {folder.prefix: folder for folder in folders}
+    for route in routes(source, path_of(source)):
+        of = folders[0] if len(folders) == 1 else _folder_of(route.path, by_prefix)
+        app.add_routes([route if of is None else _once_ready(route, of)])
+    app.router.add_get("/robots.txt", _robots(source, folders))
+    for folder in folders:
+        app.router.add_get(folder.prefix + r"{name:[\s\S]+}", _files(folder))
+    return app
+
+
+def _folder_of(path: str, by_prefix: Mapping[str, PublishedFolder]) -> PublishedFolder | None:
+    """Return the folder to which a path belongs; None for the Source Description of several."""
+    ends = [number for number, letter in enumerate(path, 1) if letter == "/"]
+    return next((by_prefix[path[:end]] for end in ends if path[:end] in by_prefix), None)
+
+
+def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
+    """Let requests for the documents of a folder wait until all are written."""
+    ready = folder.ready
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await ready.wait()
+        response = await route.handler(request)
+        assert isinstance(response, web.StreamResponse)
+        return response
+
+    return web.RouteDef(route.method, route.path, handle, route.kwargs)
+
+
+def _files(folder: PublishedFolder) -> Handler:
+    names = folder.names
+    headers = LIVE | {hdrs.LINK: link_header(folder.publisher)}
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        # The undecoded path: in a decoded one an escaped slash would look like a real one.
+        sent = request.raw_path.partition("?")[0]
+        path = names.path_of(sent[len(folder.prefix) :])
+        if path is None:
+            raise web.HTTPNotFound
+
+        def load() -> Representation:
+            if not names.is_published(path):
+                raise FileNotFoundError
+            return resource_representation(path)
+
+        return await respond(request, load, headers | {hdrs.CONTENT_TYPE: media_type(path)})
+
+    return handle
+
+
+def _robots(source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]) -> Handler:
+    """Serve the robots.txt of the folder at the root, if it has one, or else a generated one."""
+    ours = robots(source)
+    root = next((folder for folder in folders if folder.prefix == "/"), None)
+    if root is None:
+        return ours
+    theirs, names = _files(root), root.names
+
+    async def either(request: web.Request) -> web.StreamResponse:
+        has_one = await asyncio.to_thread(names.is_published, names.root / "robots.txt")
+        return await (theirs if has_one else ours)(request)
+
+    return either

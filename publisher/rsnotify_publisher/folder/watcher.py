@@ -1,0 +1,148 @@
+"""Publishes the changes of a folder.
+
+Changes that the system reports are examined at once. Since reports can be missed (a file written
+before its new folder is watched, a queue that overflows), the whole folder is also compared
+with the journal at intervals, in slices, so that reports need not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from watchfiles import Change
+
+from rsnotify.errors import RsnotifyError
+from rsnotify_publisher.changes import Record
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.scanner import FolderScanner
+from rsnotify_publisher.publisher import Publisher
+
+T = TypeVar("T")
+
+_log = logging.getLogger("rsnotify.source")
+
+# Seconds.
+_AGAIN_AFTER = 0.2
+_COMPARE_EVERY = 60.0
+_SLICE = 0.02
+# Comparing may take this part of the time.
+_SHARE = 0.05
+
+
+class FolderWatcher:
+    """Records the changes of a folder; a listener of its watch.
+
+    Args:
+        names: The folder and its URIs.
+        publisher: Records the changes; started by the caller.
+        executor: Reads files, one task after the other, so that the event loop never waits for
+            a disk. It is shut down at the end.
+    """
+
+    def __init__(self, names: FileNames, publisher: Publisher, executor: Executor) -> None:
+        self._names = names
+        self._publisher = publisher
+        self._executor = executor
+        self._lock = asyncio.Lock()
+        self._paths: set[Path] = set()
+        self._reported = asyncio.Event()
+        self._missed = asyncio.Event()
+
+    async def run(self, on_compared: Callable[[], None]) -> None:
+        """Publish until cancelled; the folder must be watched already.
+
+        Args:
+            on_compared: Called when all earlier changes have been recorded.
+        """
+        journal = await self._in_thread(self._publisher.source.open_journal)
+        self._scanner = FolderScanner(self._names, journal)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._examine())
+                await self._compare()
+                on_compared()
+                await self._compare_regularly()
+        finally:
+            await self._in_thread(journal.close)
+            self._executor.shutdown()
+
+    def on_changes(self, changes: Iterable[tuple[Change, Path]]) -> None:
+        for change, path in changes:
+            self._report(path)
+            if change is Change.added and os.path.isdir(path):
+                # Files created in it before it was watched are not reported.
+                self._report_later(path)
+
+    def on_missed(self) -> None:
+        self._missed.set()
+
+    def _report(self, path: Path) -> None:
+        self._paths.add(path)
+        self._reported.set()
+
+    def _report_later(self, path: Path) -> None:
+        asyncio.get_running_loop().call_later(_AGAIN_AFTER, self._report, path)
+
+    async def _examine(self) -> None:
+        while True:
+            await self._reported.wait()
+            self._reported.clear()
+            paths, self._paths = self._paths, set()
+            found = self._scanner.examine(paths)
+            while not await self._publish(found):
+                pass
+
+    async def _compare_regularly(self) -> None:
+        pause = _COMPARE_EVERY
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._missed.wait()
+            self._missed.clear()
+            began = time.monotonic()
+            await self._compare()
+            pause = max(_COMPARE_EVERY, (time.monotonic() - began) / _SHARE)
+
+    async def _compare(self) -> None:
+        found = self._scanner.compare(self._names.root)
+        while not await self._publish(found):
+            pass
+
+    async def _publish(self, found: Iterator[Record | None]) -> bool:
+        """Record a slice of the changes found; return True at the end."""
+        async with self._lock:
+            try:
+                records, ended = await self._in_thread(lambda: self._next_slice(found))
+                if records:
+                    await self._publisher.arecord(records)
+            except RsnotifyError as error:
+                _log.error("changes could not be recorded; retrying: %s", error)
+                return True
+        for path in self._scanner.unsettled:
+            self._report_later(path)
+        self._scanner.unsettled.clear()
+        return ended
+
+    def _next_slice(self, found: Iterator[Record | None]) -> tuple[list[Record], bool]:
+        until = time.monotonic() + _SLICE
+        records: list[Record] = []
+        ended = True
+        for record in found:
+            if record is not None:
+                records.append(record)
+            if time.monotonic() > until:
+                ended = False
+                break
+        self._scanner.save_validators()
+        return records, ended
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)

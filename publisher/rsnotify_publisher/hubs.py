@@ -1,0 +1,174 @@
+"""The hubs of a Source: where fragments are sent, and what the documents advertise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import SplitResult, urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
+from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
+
+#: Prefix of the URL of a hub that is POSTed to, though it may end in a slash.
+_POSTED = "websub+"
+_WEBSOCKET = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+
+
+class Hub(Struct, frozen=True):
+    """One hub.
+
+    Args:
+        uri: Where fragments go: `http(s)` is POSTed to, `ws(s)` is a WebSocket, and the schemes of
+            MQTT a broker.
+        advertised: The URLs for Destinations, WebSub first.
+        token: The bearer token that this hub requires from a Source.
+        login: The login at a broker.
+        version: The version of MQTT.
+    """
+
+    uri: str
+    advertised: tuple[str, ...]
+    token: str | None = None
+    login: BrokerLogin = ANONYMOUS
+    version: str = "5"
+
+    def __repr__(self) -> str:
+        """Leave the token out, since a representation ends in logs."""
+        return f"Hub({self.uri!r})"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header with the token, if there is one."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+class HubFailure(RsnotifyError):
+    """A hub could not be fed just now.
+
+    Args:
+        hub: Its URI.
+        reason: What happened, as a clause.
+        retry_after: Seconds that the hub requested to wait.
+        remedy: What the user has to change, as a clause; None if it may pass by itself.
+    """
+
+    def __init__(
+        self, hub: str, reason: str, retry_after: float = 0.0, *, remedy: str | None = None
+    ) -> None:
+        self.hub = hub
+        self.reason = reason
+        self.retry_after = retry_after
+        self.remedy = remedy
+        super().__init__(hub, reason, retry_after)
+
+    def __str__(self) -> str:
+        """Return the hub, the reason and the remedy."""
+        text = f"{self.hub}: {self.reason}"
+        return text if self.remedy is None else f"{text}; {self.remedy}"
+
+
+def parse_hub(
+    url: str, token: str | None = None, *, login: BrokerLogin = ANONYMOUS, version: str = "5"
+) -> Hub:
+    """Read a hub as a user names it.
+
+    Args:
+        url: `http(s)://host/path` is POSTed to and `ws(s)://host/path` is a WebSocket, each
+            as it is. `http(s)://host`, or anything else that ends in `/`, is the base of an
+            rsnotify hub: both its URLs are advertised, and fragments go over its WebSocket.
+            `websub+http(s)://host/path/` is POSTed to without `websub+`, whatever it ends in: for
+            other hubs. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md).
+        token: The bearer token for this hub.
+        login: The login at a broker.
+        version: The version of MQTT, `5` or `3.1.1`.
+
+    Raises:
+        ConfigurationError: It is not the URL of a hub, or it holds a password; or no header can
+            carry the token, or the login is unusable.
+    """
+    if is_broker_url(url):
+        return _broker(url, login, version)
+    given, url = url, url.removeprefix(_POSTED)
+    try:
+        parts = urlsplit(url)
+        schemes = _WEBSOCKET if given == url else ("http", "https")
+        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(
+            f"{given!r} is no hub; write http(s)://host, websub+http(s)://host/path, "
+            "ws(s)://host/path or mqtt(s)://host"
+        )
+    if parts.username or parts.password:
+        raise ConfigurationError("a hub's URL holds a user name; give a token instead")
+    if parts.query or parts.fragment:
+        raise ConfigurationError(f"{url!r} has a query or fragment; a hub is named without them")
+    check_token(token)
+    if given != url or (parts.path and not parts.path.endswith("/")):
+        return Hub(url, (url,), token)
+    return _rsnotify_hub(parts, token)
+
+
+def parse_hubs(
+    urls: Sequence[str],
+    token: str | None = None,
+    advertise: Sequence[str] = (),
+    *,
+    login: BrokerLogin = ANONYMOUS,
+    version: str = "5",
+) -> tuple[Hub, ...]:
+    """Read the hubs of a Source as a user names them.
+
+    Args:
+        urls: As for `parse_hub`.
+        token: The bearer token for all of them.
+        advertise: Their URLs for Destinations, if these differ, for example behind a proxy.
+        login: The login at those of them that are brokers.
+        version: The version of MQTT.
+
+    Raises:
+        ConfigurationError: A URL is not that of a hub, or there is no hub to advertise.
+    """
+    hubs = tuple(parse_hub(url, token, login=login, version=version) for url in urls)
+    if not advertise:
+        return hubs
+    if not hubs:
+        raise ConfigurationError("a hub is to be advertised, but none is named to push to")
+    urls = advertised(tuple(map(parse_hub, advertise)))
+    return tuple(replace(hub, advertised=urls) for hub in hubs)
+
+
+def check_token(token: str | None) -> None:
+    """Check that a header can carry a token.
+
+    Raises:
+        ConfigurationError: It has a control character; the message does not show it.
+    """
+    if token is not None and not token.isprintable():
+        raise ConfigurationError("the token has a line break or another control character")
+
+
+def _broker(url: str, login: BrokerLogin, version: str) -> Hub:
+    parse_broker(url)
+    login.check()
+    if version not in ("5", "3.1.1"):
+        raise ConfigurationError(f"{version!r} is no version of MQTT; use 5 or 3.1.1")
+    return Hub(url, (url,), login=login, version=version)
+
+
+def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
+    base = f"://{parts.netloc}{parts.path or '/'}"
+    websocket = f"{_WEBSOCKET[parts.scheme]}{base}ws"
+    if parts.scheme.startswith("ws"):
+        return Hub(websocket, (websocket,), token)
+    return Hub(websocket, (f"{parts.scheme}{base}websub", websocket), token)
+
+
+def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:
+    """Return all URLs for Destinations, WebSub's first, since plain WebSub uses the first."""
+    urls = dict.fromkeys(url for hub in hubs for url in hub.advertised)
+    return tuple(sorted(urls, key=lambda url: not url.startswith("http")))

@@ -1,0 +1,138 @@
+"""The current set of resources, as the changes have made it, and the sum over it.
+
+The sum is updated by differences in the transaction of the change, so a reader always sees it as
+of the last change, whichever process made that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from msgspec import Struct, json
+from msgspec.structs import replace
+
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify_publisher.changes import Record, as_listed
+from rsnotify_publisher.journal.storage import JournalConnection
+
+encode = json.Encoder().encode
+decode = json.Decoder(Resource).decode
+# How many resources are read at once; no writer waits for the reader, and the WAL stays short.
+_PAGE = 1_000
+_FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
+_FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
+_PUT = (
+    "INSERT INTO resources VALUES (?1, ?2, ?3, ?4)"
+    " ON CONFLICT (uri) DO UPDATE SET at = ?2, entry = ?3, validator = ?4"
+)
+
+
+class RecordedState(Struct, frozen=True, gc=False):
+    """A resource after a change.
+
+    Args:
+        at: The datetime of the change (µs).
+        record: What was recorded.
+    """
+
+    at: int
+    record: Record
+
+    @property
+    def exists(self) -> bool:
+        """Whether the set has the resource after the change."""
+        return self.record.resource.change is not ChangeType.DELETED
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        """The row of the table; short, since each is written with its whole page."""
+        resource = self.record.resource
+        return (resource.uri, self.at, encode(replace(resource, uri="")), self.record.validator)
+
+
+class _Hashed(Struct):
+    """The part of an entry that the sum needs; the rest is not decoded."""
+
+    hash: str | None = None
+
+
+_hash_of = json.Decoder(_Hashed).decode
+
+
+def _named(uri: str, entry: bytes) -> Resource:
+    return replace(decode(entry), uri=uri)
+
+
+class CurrentSet(JournalConnection):
+    """Reads and writes the current set; writing belongs inside `transaction()`."""
+
+    def apply(self, states: Iterable[RecordedState], total: str) -> str:
+        """Apply changes to the set.
+
+        Args:
+            states: Resources in the order of their changes; the last state of each counts.
+            total: The sum over the set before.
+
+        Returns:
+            The sum over the set after.
+        """
+        running = SetSum.parse(total)
+        remaining = iter(states)
+        while page := {state.record.resource.uri: state for state in islice(remaining, _PAGE)}:
+            self._update_sum(running, page)
+            self._write(list(page.values()))
+        return str(running)
+
+    def _update_sum(self, running: SetSum, page: dict[str, RecordedState]) -> None:
+        # Most batches are a single change, for which this query takes a quarter of the time.
+        query = (_FIND_ONE, list(page)) if len(page) == 1 else (_FIND, [encode([*page])])
+        before = self._db.execute(*query)
+        running.remove((uri, _hash_of(entry).hash) for uri, entry in before)
+        running.add(
+            (uri, state.record.resource.hash) for uri, state in page.items() if state.exists
+        )
+
+    def _write(self, page: Sequence[RecordedState]) -> None:
+        existing = [state for state in page if state.exists]
+        self._db.executemany(_PUT, [state.row for state in existing])
+        if len(existing) < len(page):
+            deleted = [(state.record.resource.uri,) for state in page if not state.exists]
+            self._db.executemany("DELETE FROM resources WHERE uri = ?", deleted)
+
+    def revalidate(self, uri: str, validator: str) -> None:
+        """Set the validator of a resource that did not change; within a transaction."""
+        self._db.execute("UPDATE resources SET validator = ? WHERE uri = ?", (validator, uri))
+
+    def resources(self) -> Iterator[Resource]:
+        """Stream the current set by URI, as a Resource List shows it.
+
+        The set is read in pages and may change between them, so that no writer waits, however
+        long the caller takes.
+        """
+        after = ""
+        query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
+        while rows := self._db.execute(query, (after, _PAGE)).fetchall():
+            for uri, at, entry in rows:
+                yield as_listed(_named(uri, entry), from_microseconds(at))
+            after = rows[-1][0]
+
+    def count(self) -> int:
+        """Return the number of resources."""
+        number: int = self._db.execute("SELECT count(*) FROM resources").fetchone()[0]
+        return number
+
+    def resource(self, uri: str) -> tuple[Resource, str | None] | None:
+        """Return a resource of the current set and its validator; None if it has none such."""
+        query = "SELECT entry, validator FROM resources WHERE uri = ?"
+        row = self._db.execute(query, (uri,)).fetchone()
+        return None if row is None else (_named(uri, row[0]), row[1])
+
+    def validators(self, prefix: str = "") -> dict[str, str | None]:
+        """Return the validators of all resources whose URI begins with `prefix`."""
+        # U+10FFFF sorts behind every character that a URI can hold.
+        query = "SELECT uri, validator FROM resources WHERE uri >= ? AND uri < ?"
+        return dict(self._db.execute(query, (prefix, prefix + "\U0010ffff")))

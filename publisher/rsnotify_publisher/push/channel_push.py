@@ -1,0 +1,111 @@
+"""One channel of a Source: each hub is fed in a task of its own, so that none waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from random import Random
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.sync.retry import Retry
+from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.push.hub_feed import HubFeed
+from rsnotify_publisher.push.transports import feed_hub
+
+_log = logging.getLogger("rsnotify.publisher")
+_RETRY = Retry(first=0.1, most=30.0)
+
+
+class ChannelPush:
+    """Feeds the hubs on one channel until it is cancelled.
+
+    Args:
+        topic: The URI of the channel.
+        feeds: Each hub with its feed.
+        what: What waits in the journal while a hub is away, for messages.
+        beside: Feeds the same hubs on the other channel, and warns when a hub is away.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        feeds: Sequence[tuple[Hub, HubFeed]],
+        *,
+        what: str = "changes",
+        beside: ChannelPush | None = None,
+    ) -> None:
+        self._topic = topic
+        self._what = what
+        self._feeds = feeds
+        self._beside = beside
+        self._failed: dict[str, float] = {}
+        #: The last remedy that was reported, by hub.
+        self._remedies: dict[str, str] = {}
+        self._random = Random()
+
+    @property
+    def cursors(self) -> dict[str, int]:
+        """Through which instant (µs) each hub, by its URI, has everything."""
+        return {hub.uri: feed.cursor for hub, feed in self._feeds}
+
+    def failed_recently(self, hub: Hub) -> bool:
+        """Whether feeding a hub failed a moment ago."""
+        failed = self._failed.get(hub.uri)
+        now = asyncio.get_running_loop().time()
+        return failed is not None and now < failed + 2 * _RETRY.most
+
+    async def run(self) -> None:
+        """Feed all hubs."""
+        async with asyncio.TaskGroup() as tasks:
+            for hub, feed in self._feeds:
+                tasks.create_task(self._keep_feeding(hub, feed))
+
+    async def _keep_feeding(self, hub: Hub, feed: HubFeed) -> None:
+        failures = 0
+        while True:
+            before = feed.cursor
+            wait = 0.0
+            try:
+                await _in_a_task(feed_hub(hub, self._topic, feed))
+            except RsnotifyError as error:
+                self._report(hub, error, failures if feed.cursor == before else 0)
+                wait = error.retry_after or 0.0
+            except Exception:  # an error of our own must not end the feeding of a hub for good
+                _log.exception("feeding %s failed; it is tried again", hub.uri)
+            failures = 1 if feed.cursor > before else failures + 1
+            await asyncio.sleep(_RETRY.delay(failures, self._random, at_least=wait))
+
+    def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
+        """Log a warning for the first failure, and for a refusal that the user has to resolve.
+
+        A hub may be away first and refuse the Source when it is back. What repeats is only INFO.
+        """
+        self._failed[hub.uri] = asyncio.get_running_loop().time()
+        remedy = error.remedy
+        is_new = failures == 0
+        if self._beside is not None:  # the other channel has failed before this one fails again
+            is_new = failures == 1
+        if is_new:
+            self._remedies.pop(hub.uri, None)
+        if remedy is not None and remedy != self._remedies.get(hub.uri):
+            self._remedies[hub.uri] = remedy
+            is_new = is_new or failures > 0
+        if self._beside is not None and self._beside.failed_recently(hub):
+            is_new = False
+        level = logging.WARNING if is_new else logging.INFO
+        _log.log(level, "%s; %s wait in the journal until it accepts them", error, self._what)
+
+
+async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
+    """Run a coroutine; end as cancelled if it fails at the moment of being cancelled.
+
+    Before Python 3.13 a task group inside it that fails then hides that it was cancelled. The task
+    around it still knows: it has no group, so it is not being cancelled for any other reason.
+    """
+    try:
+        await asyncio.create_task(feeding)
+    finally:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError

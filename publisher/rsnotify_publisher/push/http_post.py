@@ -1,0 +1,133 @@
+"""Feeds a hub over HTTP: posts fragments, or pings the hub, which then fetches the channel.
+
+WebSub §7 leaves open how a publisher notifies a hub. Other hubs often accept only the form
+`hub.mode=publish`; such a hub refuses the first fragment, and is pinged from then on.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from urllib.parse import urljoin
+
+import aiohttp
+
+from rsnotify.format.links import format_links
+from rsnotify.format.vocabulary import Rel
+from rsnotify_publisher.hubs import Hub, HubFailure
+from rsnotify_publisher.push.fragments import FragmentSource
+
+RESPONSE_TIMEOUT = 30.0
+# Status codes of a hub that does not accept requests of this form.
+_NO_FORM = frozenset({400, 405, 406, 411, 415, 422, 501})
+# Client errors that do not depend on the request.
+_TRANSIENT = frozenset({408, 421, 423, 425, 429})
+
+
+async def feed_by_post(hub: Hub, topic: str, feed: FragmentSource) -> None:
+    """Post one fragment after the other, or ping a hub that does not accept them.
+
+    Args:
+        hub: The hub.
+        topic: The URI of the channel.
+        feed: The fragments to send.
+
+    Raises:
+        HubFailure: The hub refused something.
+        ClientError: It cannot be reached.
+    """
+    timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT)
+    async with (
+        aiohttp.ClientSession(headers=hub.headers, timeout=timeout) as session,
+        aclosing(feed.fragments()) as fragments,
+    ):
+        requests = _HubRequests(session, hub, topic)
+        is_pinged = False
+        fetched = None
+        async for fragment in fragments:
+            refusal = None if is_pinged else await requests.post(fragment.body)
+            if is_pinged or refusal is not None:
+                last = fragment.from_ if fragment.is_heartbeat else fragment.until
+                if fetched is None or last > fetched:
+                    # Until the documents have the change, the hub would fetch them in vain.
+                    fetched = await feed.documented(last)
+                    if (failure := await requests.ping()) is not None:
+                        raise failure if refusal is None or failure.remedy is None else refusal
+            if refusal is not None:
+                feed.pinged(hub.uri, refusal.reason)
+                is_pinged = True
+            feed.accepted(fragment.until)
+
+
+class _HubRequests:
+    """Requests to one hub on one channel."""
+
+    def __init__(self, session: aiohttp.ClientSession, hub: Hub, topic: str) -> None:
+        self._session = session
+        self._hub = hub
+        self._topic = topic
+
+    async def post(self, body: bytes) -> HubFailure | None:
+        """Post a fragment; return the refusal of a hub that may accept pings instead.
+
+        Raises:
+            HubFailure: The hub refused it for another reason.
+        """
+        headers = {
+            "Content-Type": "application/xml",
+            "Link": format_links([(Rel.SELF, self._topic), (Rel.HUB, self._hub.uri)]),
+        }
+        status, refusal = await self._send(body, headers)
+        if refusal is not None and status not in _NO_FORM:
+            raise refusal
+        return refusal
+
+    async def ping(self) -> HubFailure | None:
+        """Request the hub to fetch the channel; return why it does not."""
+        # WebSub names the field `hub.topic`, PubSubHubbub 0.4 `hub.url`; hubs read either.
+        form = {"hub.mode": "publish", "hub.topic": self._topic, "hub.url": self._topic}
+        _, refusal = await self._send(aiohttp.FormData(form), {})
+        return refusal
+
+    async def _send(
+        self, data: bytes | aiohttp.FormData, headers: dict[str, str]
+    ) -> tuple[int, HubFailure | None]:
+        async with self._session.post(
+            self._hub.uri, data=data, headers=headers, allow_redirects=False
+        ) as response:
+            status = response.status
+            if 200 <= status < 300:
+                return status, None
+            text = (await response.content.read(200)).decode(errors="replace").strip()
+            after = response.headers.get("Retry-After", "")
+            reason = f"it answered {status} {response.reason}: {text}".rstrip(": ")
+            location = response.headers.get("Location", "")
+            return status, HubFailure(
+                self._hub.uri,
+                reason,
+                float(after) if after.isascii() and after.isdigit() else 0.0,
+                remedy=remedy(self._hub, self._topic, status, location),
+            )
+
+
+def remedy(hub: Hub, topic: str, status: int, location: str = "") -> str | None:
+    """Return what the user has to change, as a clause; None if waiting may help.
+
+    Args:
+        hub: The hub.
+        topic: The URI of the channel.
+        status: The status of the hub's response.
+        location: Where it redirected to.
+    """
+    if status in (401, 403):
+        if not hub.token:
+            return f"give the Source a token that the hub accepts for {topic}"
+        return (
+            f"the hub does not accept this token for {topic}: replace it, or let the hub grant that"
+        )
+    if status == 413:
+        return "let the hub accept larger requests, or lower `fragment_bytes`"
+    if 300 <= status < 400 and location:
+        return f"name the hub as {urljoin(hub.uri, location)}"
+    if 300 <= status < 500 and status not in _TRANSIENT:
+        return "check the URL of the hub, and that it accepts this Source"
+    return None

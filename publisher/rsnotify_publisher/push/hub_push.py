@@ -1,0 +1,148 @@
+"""All hubs of a Source, fed on both of its channels, and their cursors.
+
+One channel carries changes, the other notices of the Source's own documents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rsnotify.format.vocabulary import Capability
+from rsnotify_publisher.framework import FrameworkNotices, framework_hubs, promise_notices
+from rsnotify_publisher.journal import Journal, JournalState, Recorder
+from rsnotify_publisher.push.channel_push import ChannelPush
+from rsnotify_publisher.push.fragments import FragmentWriter
+from rsnotify_publisher.push.hub_feed import ChannelNews, HubFeed
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import CAPABILITY_LIST
+
+_log = logging.getLogger("rsnotify.publisher")
+_POLL_CURSORS_EVERY = 0.01
+# Documents are rare, and so is the proof that no notice was missed: one in so many heartbeats.
+_HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
+
+
+class HubPush:
+    """Feeds the hubs.
+
+    Args:
+        source: The Source.
+        journal: What is sent; read in the event loop's thread.
+        recorder: Makes promises and cursors durable.
+
+    Attributes:
+        changes: Resumes the feeds of the channel for changes.
+        notices: Resumes the feeds of the channel for notices of documents.
+    """
+
+    def __init__(self, source: SourceContext, journal: Journal, recorder: Recorder) -> None:
+        self._source = source
+        self._journal = journal
+        self._recorder = recorder
+        self.changes, self.notices = ChannelNews(), ChannelNews()
+        options, documents, contents = source.options, source.documents, source.contents
+        writer = self._writer(documents.uri(CAPABILITY_LIST), Capability.CHANGE_NOTIFICATION)
+        changes = [
+            HubFeed(
+                journal,
+                journal.cursor(hub.uri),
+                writer,
+                lambda: self._promise(Journal.promise),
+                None if contents is None else contents.inline,
+                self.changes,
+                heartbeat=options.heartbeat,
+                batch=options.fragment_entries,
+            )
+            for hub in source.hubs
+        ]
+        self._change_push = ChannelPush(
+            documents.topic, list(zip(source.hubs, changes, strict=True))
+        )
+        channel = documents.framework
+        hubs = () if channel is None else framework_hubs(source.hubs)
+        writer = self._writer(documents.description_uri, Capability.FRAMEWORK_NOTIFICATION)
+        notices = [
+            HubFeed(
+                FrameworkNotices(journal),
+                journal.notice_cursor(hub.uri),
+                writer,
+                lambda: self._promise(promise_notices),
+                None,
+                self.notices,
+                heartbeat=options.heartbeat * _HEARTBEATS_PER_NOTICE_HEARTBEAT,
+                batch=options.fragment_entries,
+            )
+            for hub in hubs
+        ]
+        self._notice_push = ChannelPush(
+            "" if channel is None else channel.topic,
+            list(zip(hubs, notices, strict=True)),
+            what="notices of new documents",
+            beside=self._change_push,
+        )
+        self._saved: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        self._left_behind: set[str] = set()
+
+    def _writer(self, up: str, capability: str) -> FragmentWriter:
+        options = self._source.options
+        return FragmentWriter(
+            up,
+            max_entries=options.fragment_entries,
+            max_bytes=options.fragment_bytes,
+            profile=self._source.documents.profile,
+            capability=capability,
+        )
+
+    async def _promise(self, promise: Callable[[Journal], JournalState]) -> JournalState:
+        return await asyncio.wrap_future(self._recorder.submit(promise))
+
+    async def run(self) -> None:
+        """Feed all hubs, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._change_push.run())
+            tasks.create_task(self._notice_push.run())
+
+    async def drain(self) -> None:
+        """Wait up to `Options.grace` until the hubs have every change."""
+        last = self._journal.state().last_change
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._source.options.grace
+        while any(cursor < last for cursor in self._change_push.cursors.values()):
+            if clock() >= until:
+                break
+            await asyncio.sleep(_POLL_CURSORS_EVERY)
+
+    async def save_cursors(self) -> None:
+        """Save the cursors, and prune the journal.
+
+        The hubs may be ahead of what is saved: changes that are sent twice are kept once.
+        """
+        cursors, notices = current = (self._change_push.cursors, self._notice_push.cursors)
+        through = self._journal.prunable(cursors)
+        if through is not None:
+            self._warn_of_gaps({hub for hub, cursor in cursors.items() if cursor < through})
+        if current == self._saved and through is None:
+            return
+
+        def save(journal: Journal) -> None:
+            for hub, cursor in cursors.items():
+                journal.move_cursor(hub, cursor)
+            for hub, cursor in notices.items():
+                journal.move_notice_cursor(hub, cursor)
+            if through is not None:
+                journal.prune(through)
+
+        await asyncio.wrap_future(self._recorder.submit(save))
+        self._saved = current
+
+    def _warn_of_gaps(self, hubs: set[str]) -> None:
+        """Warn once of each hub that lacks changes that are no longer kept for it."""
+        for hub in hubs - self._left_behind:
+            _log.warning(
+                "%s lacks changes that are no longer kept; it will have a gap, which "
+                "Destinations fill from the documents",
+                hub,
+            )
+        self._left_behind = hubs

@@ -1,0 +1,143 @@
+"""When a job runs: at an interval in seconds, or at the times of a cron expression, in UTC.
+
+    resource_dump_every = 86400
+    resource_dump_every = "cron: 0 3 * * *"
+
+A cron expression has five fields: minute, hour, day of the month, month, and day of the week
+(0 or 7 is Sunday); or six, with seconds before them. As in cron, if both days are restricted, a
+time has to match only one of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+
+from apscheduler.triggers.base import BaseTrigger
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+
+CRON = "cron:"
+#: A cron time that was missed by more than this is skipped, since the next one comes anyway.
+MISFIRE_GRACE = timedelta(hours=1)
+_EXAMPLE = '"cron: 0 3 * * *"'
+_MICROSECOND = timedelta(microseconds=1)
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_DAYS = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/([1-9]\d?))?")
+
+
+class JobSchedule(Struct, frozen=True):
+    """An interval or a cron expression.
+
+    Args:
+        seconds: The interval; 0 if there is a cron expression.
+        cron: The cron expression.
+    """
+
+    seconds: float = 0.0
+    cron: str | None = None
+
+    def trigger(self) -> BaseTrigger:
+        """Return the trigger for APScheduler."""
+        return IntervalTrigger(seconds=self.seconds) if self.cron is None else _cron(self.cron)
+
+    def last_time(self, now: int) -> int | None:
+        """Return the last cron time (µs) up to `now`, if that was at most `MISFIRE_GRACE` ago."""
+        trigger, end = self.trigger(), from_microseconds(now)
+        for span in (timedelta(minutes=1), MISFIRE_GRACE):  # few steps, also if it is every second
+            last, start = None, end - span
+            while (time := trigger.get_next_fire_time(None, start)) is not None and time <= end:
+                last, start = to_microseconds(time.astimezone(UTC)), time + _MICROSECOND
+            if last is not None:
+                return last
+        return None
+
+
+def parse_schedule(name: str, value: float | str) -> JobSchedule:
+    """Read a schedule: seconds, or a text such as `cron: 0 3 * * *`.
+
+    Args:
+        name: Of the option, for the message.
+        value: What the option was set to.
+
+    Raises:
+        ConfigurationError: The value is neither.
+    """
+    if isinstance(value, str) and value.strip().startswith(CRON):
+        return JobSchedule(cron=parse_cron(name, value.strip().removeprefix(CRON)))
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not (0 < seconds < math.inf):
+        raise ConfigurationError(
+            f"{name} is {value!r}; give seconds above 0, or a cron expression like {_EXAMPLE}"
+        )
+    return JobSchedule(seconds)
+
+
+def parse_cron(name: str, expression: str) -> str:
+    """Return a cron expression, or refuse it.
+
+    Raises:
+        ConfigurationError: It is not a cron expression, or no time ever matches it.
+    """
+    expression = expression.strip()
+    try:
+        if _cron(expression).get_next_fire_time(None, datetime.now(UTC)) is None:
+            raise ValueError("no time ever matches it")
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{name} has the cron expression {expression!r}, but {_clause(error)}; write it "
+            f"like {_EXAMPLE}"
+        ) from None
+    return expression
+
+
+def _clause(error: ValueError) -> str:
+    text = str(error).rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _cron(expression: str) -> BaseTrigger:
+    fields = expression.split()
+    if len(fields) not in (5, 6):
+        raise ValueError(f"it has {len(fields)} fields instead of 5")
+    second, minute, hour, day, month, weekday = fields if len(fields) == 6 else ["0", *fields]
+    times = {"second": second, "minute": minute, "hour": hour, "month": month, "timezone": UTC}
+    if day != "*" and weekday != "*":
+        by_day = CronTrigger(day=day, **times)
+        return OrTrigger([by_day, CronTrigger(day_of_week=_weekdays(weekday), **times)])
+    return CronTrigger(day=day, day_of_week=_weekdays(weekday), **times)
+
+
+def _weekdays(field: str) -> str:
+    """Name the days of the week: APScheduler numbers them from Monday, cron from Sunday."""
+    if field == "*":
+        return field
+    days: set[int] = set()
+    for part in field.lower().split(","):
+        match = _DAYS.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{part!r} is not a day of the week")
+        first, last = _weekday(match[1] or "0"), _weekday(match[2] or match[1] or "6")
+        if match[1] and match[3] and not match[2]:
+            last = 6
+        if first > last:
+            raise ValueError(f"{part!r} ends before it begins")
+        days.update(day % 7 for day in range(first, last + 1, int(match[3] or 1)))
+    return ",".join(_WEEKDAYS[day] for day in sorted(days))
+
+
+def _weekday(text: str) -> int:
+    if text in _WEEKDAYS:
+        return _WEEKDAYS.index(text)
+    if text.isdecimal() and int(text) <= 7:
+        return int(text)
+    raise ValueError(f"{text!r} is not a day of the week")

@@ -1,0 +1,173 @@
+"""The parts of one Source that the rest of this package works on: folders, options, hubs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypedDict
+from urllib.parse import unquote, urlsplit
+
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.model import Resource
+from rsnotify_publisher.changes import Record, check_uri
+from rsnotify_publisher.contents import ContentCallback, SourceContents
+from rsnotify_publisher.dumps import Captured
+from rsnotify_publisher.files import check_writable
+from rsnotify_publisher.hubs import Hub, advertised
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.options import Options, check_options
+from rsnotify_publisher.retention import parse_retention, parse_rotation
+from rsnotify_publisher.schedule import JobSchedule, parse_schedule
+from rsnotify_publisher.source_documents import PARTS, SourceDocuments
+
+#: Returns the current set of resources.
+ResourceCallback = Callable[[], Iterable[Resource]]
+
+
+class SourceCallbacks(TypedDict, total=False):
+    """Functions of the Source that a Publisher calls, in threads.
+
+    `content` returns the current content of a resource: bytes, the path of a file, or None if the
+    resource is gone. With it, small content travels inside the fragments, and there can be dumps.
+
+    `resources` returns the current set of resources, for example from a database of the Source;
+    any iterable, which is not held in memory. Without it, the set is kept in the journal. Called
+    whenever a Resource List or Resource Dump is written.
+
+    `clock` returns the time in microseconds since 1970.
+    """
+
+    content: ContentCallback | None
+    resources: ResourceCallback | None
+    clock: Callable[[], int]
+
+
+class SourceContext:
+    """One Source, or one set of resources of a Source.
+
+    Args:
+        folder: Holds the journal, the lock of the leader, and `documents/`.
+        base_url: The URL below which documents are served; a missing slash at its end is added.
+        hubs: Where fragments are sent.
+        options: Tuning.
+        clock: Returns the time in microseconds since 1970.
+        content: Returns the current content of a resource.
+        resources: Returns the current set; None if the journal keeps it.
+        described_by: The URL of a document about the set of resources.
+
+    Raises:
+        ConfigurationError: The base URL or an option is unusable.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        base_url: str,
+        hubs: tuple[Hub, ...],
+        options: Options,
+        clock: Callable[[], int],
+        *,
+        content: ContentCallback | None = None,
+        resources: ResourceCallback | None = None,
+        described_by: str | None = None,
+    ) -> None:
+        check_options(options)
+        if described_by is not None:
+            check_uri(described_by)
+        self.folder = folder
+        self.base_url = normalize_base_url(base_url)
+        self.hubs = hubs
+        self.options = options
+        self.retention = parse_retention(options.keep)
+        self.rotation = parse_rotation(options.rotate)
+        if self.rotation.age is None and self.rotation.schedule is None:
+            # Nothing stays offered for ever only because little happens.
+            self.rotation = replace(self.rotation, age=self.retention.age)
+        self.resource_list_schedule = parse_schedule(
+            "resource_list_every", options.resource_list_every
+        )
+        #: None if there is no Resource Dump.
+        self.resource_dump_schedule: JobSchedule | None = None
+        if options.resource_dump_every is not None:
+            self.resource_dump_schedule = parse_schedule(
+                "resource_dump_every", options.resource_dump_every
+            )
+        self.contents = None if content is None else SourceContents(content)
+        self.resources = resources
+        if self.contents is None and (options.change_dump or options.resource_dump_every):
+            raise ConfigurationError("a dump holds what resources hold; give `content`, too")
+        if options.resource_dump_archive and options.resource_dump_every is None:
+            raise ConfigurationError("resource_dump_archive needs resource_dump_every, too")
+        if options.change_dump_archive and not options.change_dump:
+            raise ConfigurationError("change_dump_archive needs change_dump, too")
+        self.documents = SourceDocuments(
+            self.base_url,
+            advertised(hubs),
+            options,
+            described_by=described_by,
+        )
+        self.documents_folder = folder / "documents"
+        self.captured_folder = folder / "captured"
+        #: Keeps the content of changes for the Change Dump; None if there is no Change Dump.
+        self.captured: Captured | None = None
+        if self.contents is not None and options.change_dump:
+            self.captured = Captured(self.captured_folder, self.contents.get)
+        self.lock = folder / "leader.lock"
+        self.clock = clock
+
+    def check_folders(self) -> None:
+        """Create the folders if they are missing, and check that they can be written.
+
+        Raises:
+            ConfigurationError: One cannot be written.
+        """
+        for folder in (self.folder, self.documents_folder, self.documents_folder / PARTS):
+            check_writable(folder)
+
+    def record(self, journal: Journal, records: Sequence[Record]) -> list[Resource]:
+        """Enter changes in the journal, and keep the content that comes with them.
+
+        Call this within a transaction: once others can read a change, it may be packed.
+        """
+        recorded = journal.record(records)
+        if self.captured is not None:
+            for change, record in zip(recorded, records, strict=True):
+                if record.content is not None:
+                    self.captured.put(change, record.content)
+        return recorded
+
+    def open_journal(self) -> Journal:
+        """Return a connection to the journal for the calling thread.
+
+        Raises:
+            StorageError: The journal cannot be used.
+            ConfigurationError: It belongs to a Source with another base URL.
+        """
+        return Journal(self.folder / "journal.sqlite3", self.base_url, clock=self.clock)
+
+
+def normalize_base_url(base_url: str) -> str:
+    """Return the base URL with a slash at its end.
+
+    Raises:
+        ConfigurationError: It is not an absolute http(s) URL, or has a query, a fragment, a user
+            name, or segments that clients would remove.
+    """
+    check_uri(base_url)
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(f"base URL {base_url!r} must be http(s)://host/…")
+    if parts.username or parts.password:
+        # Not shown, because it contains a secret.
+        raise ConfigurationError("the base URL must have no user name or password")
+    if parts.query or parts.fragment:
+        raise ConfigurationError(f"base URL {base_url!r} must have no query or fragment")
+    if any(unquote(segment) in (".", "..") for segment in parts.path.split("/")):
+        raise ConfigurationError(f"base URL {base_url!r} must have no segment `.` or `..`")
+    return base_url if base_url.endswith("/") else base_url + "/"

@@ -1,0 +1,272 @@
+"""The documents of a Source: their names, and what each holds (docs/protocol.md)."""
+
+from __future__ import annotations
+
+import re
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.format.writer import Profile, write_document
+from rsnotify.format.writer import entry as write_entry
+from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
+from rsnotify_publisher.framework import framework_channel
+from rsnotify_publisher.journal import FinishedDocument
+from rsnotify_publisher.options import Options
+
+CAPABILITY_LIST = "capabilitylist.xml"
+RESOURCE_LIST = "resourcelist.xml"
+RESOURCE_DUMP = "resourcedump.xml"
+CHANGE_LIST = "changelist.xml"
+CHANGE_DUMP = "changedump.xml"
+CHANNEL = "channel.xml"
+DESCRIPTION = ".well-known/resourcesync"
+#: The documents of each kind that are no longer live (archives §3 to §6).
+ARCHIVES = {
+    kind: f"{kind}-archive.xml"
+    for kind in (
+        Capability.RESOURCE_LIST,
+        Capability.RESOURCE_DUMP,
+        Capability.CHANGE_LIST,
+        Capability.CHANGE_DUMP,
+    )
+}
+#: Below this are closed documents, the parts of those that have an index, and packages.
+PARTS = "resourcesync/"
+#: The open Change List if changelist.xml is an index; the only part that is rewritten.
+OPEN_PART = PARTS + "changelist-open.xml"
+#: The channel for notices of documents; its content changes with them.
+FRAMEWORK = PARTS + "framework.xml"
+#: Not a document but a service; below PARTS, so that no resource can have its name.
+CHANGE_MEMORY = PARTS + "changes"
+
+#: Names at the top of the base URL that no resource can have.
+RESERVED = frozenset(
+    {
+        *(CAPABILITY_LIST, RESOURCE_LIST, RESOURCE_DUMP, CHANGE_LIST, CHANGE_DUMP, CHANNEL),
+        *ARCHIVES.values(),
+        PARTS.rstrip("/"),
+    }
+)
+
+_INSTANT = re.compile(r"\d{8}T\d{12}Z")
+
+
+def compact(at: int) -> str:
+    """Return an instant (µs) in a form for names of files and for URIs."""
+    return from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ")
+
+
+def is_final(name: str) -> bool:
+    """Return whether a file below PARTS is never rewritten: then an instant is in its name."""
+    return _INSTANT.search(name) is not None
+
+
+def stem(kind: str, begin: int) -> str:
+    """Return the beginning of the names of a document that is never rewritten, and of its parts.
+
+    Args:
+        kind: Its capability.
+        begin: Its `from` or `at`, which no other document of the kind has.
+    """
+    return f"{PARTS}{kind}-{compact(begin)}"
+
+
+class SourceDocuments:
+    """Builds the documents of one Source.
+
+    Args:
+        base_url: Ends in a slash.
+        hubs: Every URL of a hub; a broker's is completed with the name of the channel.
+        options: Which documents are offered, and in which profile they are written.
+        described_by: The URL of a document about this set of resources (core §9).
+
+    Raises:
+        ConfigurationError: The profile is unknown.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        hubs: tuple[str, ...],
+        options: Options | None = None,
+        *,
+        described_by: str | None = None,
+    ) -> None:
+        self.options = options or Options()
+        self.profile = _profile(self.options.profile)
+        self.base_url = base_url
+        self.topic = self.uri(CHANNEL)
+        self.hubs = tuple(
+            parse_broker(hub).url_for(self.topic) if is_broker_url(hub) else hub for hub in hubs
+        )
+        #: The channel for notices of documents; None if there is none.
+        self.framework = (
+            framework_channel(self.uri(FRAMEWORK), hubs) if self.options.framework else None
+        )
+        #: The Source Description; a Source of several sets replaces it by its own.
+        self.description_uri = self.uri(DESCRIPTION)
+        self._described_by = () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)
+        self._up = Link(Rel.UP, self.uri(CAPABILITY_LIST))
+
+    def uri(self, name: str) -> str:
+        return self.base_url + name
+
+    def description(self) -> Document:
+        """Return the Source Description of a Source that has this set alone (core §8)."""
+        # A document about the only set is about the Source.
+        links = self._described_by + self._framework_links
+        entries = (self._described(self._described_by), *self.framework_entries)
+        return Document(Capability.DESCRIPTION, entries, links=links)
+
+    def description_entry(self) -> Resource:
+        """Return the entry for this set in the Source Description of several sets (core §8)."""
+        return self._described(self._described_by + self._framework_links)
+
+    def _described(self, links: tuple[Link, ...]) -> Resource:
+        uri = self.uri(CAPABILITY_LIST)
+        return Resource(uri, capability=Capability.CAPABILITY_LIST, links=links)
+
+    @property
+    def _framework_links(self) -> tuple[Link, ...]:
+        return () if self.framework is None else self.framework.links
+
+    @property
+    def framework_entries(self) -> tuple[Resource, ...]:
+        """The entry of the channel for notices in the Source Description, if it is wanted."""
+        if self.framework is None or not self.options.framework_url:
+            return ()
+        return (self.framework.entry,)
+
+    @property
+    def offered(self) -> dict[str, str]:
+        """The names of the offered documents by capability, in order."""
+        options = self.options
+        dump = options.resource_dump_every is not None
+        wanted = {
+            Capability.RESOURCE_LIST: (True, options.resource_list_archive),
+            Capability.RESOURCE_DUMP: (dump, options.resource_dump_archive),
+            Capability.CHANGE_LIST: (True, True),
+            Capability.CHANGE_DUMP: (options.change_dump, options.change_dump_archive),
+        }
+        live = {kind: f"{kind}.xml" for kind, (offered, _) in wanted.items() if offered}
+        archives = {f"{kind}-archive": ARCHIVES[kind] for kind, (_, kept) in wanted.items() if kept}
+        return live | archives
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all offered documents that HTTP serves from their files."""
+        offered = (name for name in self.offered.values() if name != CHANGE_LIST)
+        return (DESCRIPTION, CAPABILITY_LIST, *offered)
+
+    def keeps(self, kind: str) -> bool:
+        """Return whether there is an archive for a kind of document."""
+        return f"{kind}-archive" in self.offered
+
+    def is_own(self, volume: FinishedDocument) -> bool:
+        """Return whether a live document has a file of its own, with which it can be archived."""
+        own = f"{stem(volume.kind, volume.begin)}.xml"
+        return self.keeps(volume.kind) and volume.files[:1] == (own,)
+
+    def write(self, document: Document) -> bytes:
+        """Write a whole document in the Source's profile."""
+        return write_document(document, profile=self.profile)
+
+    def entry(self, resource: Resource) -> bytes:
+        """Write one entry in the Source's profile."""
+        return write_entry(resource, profile=self.profile)
+
+    def capability_list(self, missing: frozenset[str] = frozenset()) -> Document:
+        """Return the Capability List (core §9), with the channel if there are hubs.
+
+        Args:
+            missing: Names of documents that do not exist yet.
+        """
+        offered = [
+            Resource(self.uri(name), capability=capability)
+            for capability, name in self.offered.items()
+            if name not in missing
+        ]
+        if self.hubs:
+            hubs = tuple(Link(Rel.HUB, hub) for hub in self.hubs)
+            channel = Resource(self.topic, capability=Capability.CHANGE_NOTIFICATION, links=hubs)
+            offered.append(channel)
+        links = [*self._described_by, Link(Rel.UP, self.description_uri)]
+        if self.options.change_memory:
+            links.append(Link(Rel.CHANGE_SET, self.uri(CHANGE_MEMORY)))
+        return Document(Capability.CAPABILITY_LIST, tuple(offered), links=tuple(links))
+
+    def archive(self, kind: str, parts: list[str] | None = None) -> Document:
+        """Return the archive of a kind without its entries, or its index (archives §3 to §6).
+
+        Args:
+            kind: The capability of the documents in it.
+            parts: The names of its parts, if it has any.
+        """
+        entries = tuple(Resource(self.uri(name)) for name in parts or ())
+        return Document(f"{kind}-archive", entries, index=bool(parts), links=(self._up,))
+
+    def archive_part(self, kind: str) -> Document:
+        """Return a part of an archive that has an index, without its entries (archives §3.1)."""
+        index = Link(Rel.INDEX, self.uri(ARCHIVES[kind]))
+        return Document(f"{kind}-archive", links=(self._up, index))
+
+    def archived(self, volume: FinishedDocument) -> Resource:
+        """Return the entry for a document in its archive, or in an index."""
+        begin, end = from_microseconds(volume.begin), from_microseconds(volume.end)
+        uri = self.uri(volume.files[0])
+        if volume.kind in (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP):
+            return Resource(uri, at=begin, completed=end)
+        return Resource(uri, from_=begin, until=end)
+
+    def archives_link(self, kind: str) -> tuple[Link, ...]:
+        """Return the link from a live document to the archive of its kind (archives §2.2)."""
+        return (Link(Rel.ARCHIVES, self.uri(ARCHIVES[kind])),) if self.keeps(kind) else ()
+
+    def change_list(
+        self, from_at: int, until_at: int | None = None, *, is_part: bool = False
+    ) -> Document:
+        """Return a Change List, or a part, without entries; open unless it ends (core §12)."""
+        index = (Link(Rel.INDEX, self.uri(CHANGE_LIST)),) if is_part else ()
+        return Document(
+            Capability.CHANGE_LIST,
+            from_=from_microseconds(from_at),
+            until=None if until_at is None else from_microseconds(until_at),
+            links=(self._up, *index, *self.archives_link(Capability.CHANGE_LIST)),
+        )
+
+    def change_list_index(self, closed: list[FinishedDocument], open_from: int) -> Document:
+        """Return the index of the open period; its last part is open (core §12.2)."""
+        last = Resource(self.uri(OPEN_PART), from_=from_microseconds(open_from))
+        return Document(
+            Capability.CHANGE_LIST,
+            (*map(self.archived, closed), last),
+            index=True,
+            from_=from_microseconds(closed[0].begin),
+            links=(self._up, *self.archives_link(Capability.CHANGE_LIST)),
+        )
+
+    def resource_list(self, at: int, completed: int, parts: list[str] | None = None) -> Document:
+        """Return a Resource List without its entries, or the index of its parts (core §10)."""
+        instant = from_microseconds(at)
+        return Document(
+            Capability.RESOURCE_LIST,
+            tuple(Resource(self.uri(name), at=instant) for name in parts or ()),
+            index=bool(parts),
+            at=instant,
+            completed=from_microseconds(completed),
+            links=(self._up, *self.archives_link(Capability.RESOURCE_LIST)),
+        )
+
+    def resource_list_part(self, at: int, index: str) -> Document:
+        """Return a part of a Resource List, without entries, for the named index (core §10.2)."""
+        links = (self._up, Link(Rel.INDEX, self.uri(index)))
+        return Document(Capability.RESOURCE_LIST, at=from_microseconds(at), links=links)
+
+
+def _profile(name: str) -> Profile:
+    try:
+        return Profile(name)
+    except ValueError:
+        raise ConfigurationError(f"profile {name!r} is unknown; write 1.1 or 1.0") from None

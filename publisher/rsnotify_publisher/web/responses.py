@@ -1,0 +1,294 @@
+"""Sends representations as the client requests them: whole, in part, compressed, or not at all.
+
+Reading, compressing and inflating run in threads, a piece at a time, so that a long document
+neither occupies memory nor blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from email.utils import formatdate
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+from aiohttp import hdrs, web
+from msgspec import Struct
+
+from rsnotify.errors import StorageError
+from rsnotify_publisher.files import TICK
+from rsnotify_publisher.web.conditions import RepresentationVersion, accepts_gzip, decide
+
+_log = logging.getLogger("rsnotify.publisher")
+_PIECE = 256 * 1024
+#: A response with fewer bytes than this fits into one packet anyway.
+_WORTH_COMPRESSING = 1_400
+_GZIP_WINDOW = 31
+_GZIP_LEVEL = 2  # lists are so repetitive that more effort makes them hardly smaller
+
+
+class Representation(Struct):
+    """Bytes that can be sent.
+
+    Args:
+        tag: Differs whenever the bytes do.
+        modified: When they were last modified, in seconds since 1970.
+        length: How many bytes there are.
+        read: Reads a part of them, from a start to a stop, in pieces.
+        close: Called at the end.
+        is_gzip: Whether they are the compressed document.
+    """
+
+    tag: str
+    modified: float
+    length: int
+    read: Callable[[int, int], Iterator[bytes]]
+    close: Callable[[], None] = lambda: None
+    is_gzip: bool = False
+
+
+def file_representation(path: Path, *, is_gzip: bool = False) -> Representation:
+    """Open a file.
+
+    Raises:
+        OSError: It cannot be read, or is not a file.
+    """
+    file = open(path, "rb")  # noqa: SIM115 - closed by the caller of `close`
+    status = os.fstat(file.fileno())
+    tag = f"{status.st_mtime_ns:x}-{status.st_size:x}"
+
+    def read(start: int, stop: int) -> Iterator[bytes]:
+        return _read(file, start, stop)
+
+    return Representation(tag, status.st_mtime, status.st_size, read, file.close, is_gzip)
+
+
+def resource_representation(path: Path) -> Representation:
+    """Open a file that others may write at any time.
+
+    The entity tag is made of size and modification time, which prove nothing until the clock of
+    the file system has moved on (RFC 9110 §8.8.1). Until then each response has another tag, so
+    that no later request gets a 304.
+
+    Raises:
+        OSError: It cannot be read, or is not a file.
+    """
+    representation = file_representation(path)
+    if time.time() - representation.modified < TICK:
+        representation.tag += f"-{time.time_ns():x}"
+    return representation
+
+
+def memory_representation(tag: str, modified: float, chunks: Sequence[bytes]) -> Representation:
+    """Return a representation of bytes in memory."""
+
+    def read(start: int, stop: int) -> Iterator[bytes]:
+        return _gather(_part(chunks, start, stop))
+
+    return Representation(tag, modified, sum(map(len, chunks)), read)
+
+
+async def respond(
+    request: web.Request,
+    load: Callable[[], Representation],
+    headers: Mapping[str, str],
+    *,
+    compressible: bool = False,
+) -> web.StreamResponse:
+    """Respond to a GET or HEAD.
+
+    Args:
+        request: The request.
+        load: Returns the representation; called in a thread.
+        headers: Of every response, also of a 304.
+        compressible: Whether the response may be compressed.
+
+    Raises:
+        HTTPNotFound: `load` raised OSError.
+        HTTPServiceUnavailable: `load` raised StorageError.
+    """
+    try:
+        reply = await asyncio.to_thread(_prepare, request, load, headers, compressible)
+    except OSError:
+        raise web.HTTPNotFound from None
+    except StorageError as error:
+        _log.error("%s is answered by 503: %s", request.rel_url, error)
+        raise web.HTTPServiceUnavailable from None
+    try:
+        if reply.rest is None:
+            return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
+        return await _stream(request, reply, reply.rest)
+    finally:
+        reply.close()
+
+
+class _Form(Struct):
+    """A representation in the content coding for the client."""
+
+    version: RepresentationVersion
+    length: int | None
+    is_gzip: bool
+    read: Callable[[int, int], Iterator[bytes]]
+
+
+class _Reply(Struct):
+    """A response: a body, or the pieces of a long one."""
+
+    status: int
+    headers: dict[str, str]
+    close: Callable[[], None]
+    body: bytes = b""
+    rest: Iterator[bytes] | None = None
+    length: int | None = None
+
+
+def _choose(request: web.Request, representation: Representation, compressible: bool) -> _Form:
+    # A range refers to stored bytes, not to bytes that are compressed for the response.
+    gzip = accepts_gzip(request.headers)
+    plain = RepresentationVersion(
+        representation.tag, representation.modified, representation.length
+    )
+    compressed = RepresentationVersion(
+        f"{representation.tag}-gzip",
+        representation.modified,
+        representation.length if representation.is_gzip else None,
+    )
+    if representation.is_gzip and gzip:
+        return _Form(compressed, representation.length, True, representation.read)
+    if representation.is_gzip:
+        version = RepresentationVersion(representation.tag, representation.modified, None)
+        return _Form(version, None, False, lambda *part: _inflate(representation.read(*part)))
+    worthwhile = compressible and representation.length >= _WORTH_COMPRESSING
+    if worthwhile and gzip and hdrs.RANGE not in request.headers:
+        return _Form(compressed, None, True, lambda *part: _deflate(representation.read(*part)))
+    return _Form(plain, representation.length, False, representation.read)
+
+
+def _prepare(
+    request: web.Request,
+    load: Callable[[], Representation],
+    headers: Mapping[str, str],
+    compressible: bool,
+) -> _Reply:
+    """Decide how to respond, and read the first piece."""
+    representation = load()
+    try:
+        form = _choose(request, representation, compressible)
+        now = time.time()
+        decision = decide(request, form.version, now)
+        own = _headers(form, now, varies=compressible or representation.is_gzip)
+        reply = _Reply(decision.status, {**headers, **own}, representation.close)
+        if decision.status == 416:
+            reply.headers[hdrs.CONTENT_RANGE] = f"bytes */{representation.length}"
+        if decision.status in (200, 206):
+            _begin(reply, form, decision.start, representation.length, decision.stop)
+    except BaseException:
+        representation.close()
+        raise
+    return reply
+
+
+def _headers(form: _Form, now: float, *, varies: bool) -> dict[str, str]:
+    headers: dict[str, str] = {
+        hdrs.ETAG: f'"{form.version.tag}"',
+        hdrs.LAST_MODIFIED: formatdate(form.version.last_modified(now), usegmt=True),
+    }
+    if varies:
+        headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
+    if form.version.length is not None:
+        headers[hdrs.ACCEPT_RANGES] = "bytes"
+    return headers
+
+
+def _begin(reply: _Reply, form: _Form, start: int, whole: int, stop: int | None) -> None:
+    """Read the first pieces; stream only if there are more."""
+    if form.is_gzip:
+        reply.headers[hdrs.CONTENT_ENCODING] = "gzip"
+    reply.length = form.length
+    if stop is not None:
+        reply.headers[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{whole}"
+        reply.length = stop - start
+    pieces = form.read(start, whole if stop is None else stop)
+    reply.body = next(pieces, b"")
+    second = next(pieces, b"")
+    if second:
+        reply.rest = chain((reply.body, second), pieces)
+
+
+async def _stream(
+    request: web.Request, reply: _Reply, pieces: Iterator[bytes]
+) -> web.StreamResponse:
+    response = web.StreamResponse(status=reply.status, headers=reply.headers)
+    response.content_length = reply.length
+    with suppress(ConnectionError):  # the client may hang up at any moment
+        await response.prepare(request)
+        if request.method != hdrs.METH_HEAD:
+            await _send(request, response, pieces)
+        await response.write_eof()
+    return response
+
+
+async def _send(
+    request: web.Request, response: web.StreamResponse, pieces: Iterator[bytes]
+) -> None:
+    sent = 0
+    while piece := await asyncio.to_thread(next, pieces, b""):
+        await response.write(piece)
+        sent += len(piece)
+    if sent < (response.content_length or 0) and request.transport is not None:
+        # The file was truncated meanwhile: only a broken connection shows that to the client.
+        request.transport.abort()
+
+
+def _read(file: BinaryIO, start: int, stop: int) -> Iterator[bytes]:
+    file.seek(start)
+    while start < stop and (piece := file.read(min(_PIECE, stop - start))):
+        start += len(piece)
+        yield piece
+
+
+def _part(chunks: Sequence[bytes], start: int, stop: int) -> Iterator[bytes]:
+    at = 0
+    for chunk in chunks:
+        if at < stop and at + len(chunk) > start:
+            yield chunk[max(start - at, 0) : stop - at]
+        at += len(chunk)
+
+
+def _gather(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Join small chunks to pieces that are worth a write."""
+    waiting: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        size += len(chunk)
+        if size >= _PIECE:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
+
+
+def _deflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WINDOW)
+    for piece in pieces:
+        if packed := packer.compress(piece):
+            yield packed
+    yield packer.flush()
+
+
+def _inflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    opener = zlib.decompressobj(wbits=_GZIP_WINDOW)
+    for piece in pieces:
+        while piece:
+            if opened := opener.decompress(piece, _PIECE):
+                yield opened
+            piece = opener.unconsumed_tail
+    if rest := opener.flush():
+        yield rest

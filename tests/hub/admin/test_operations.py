@@ -1,0 +1,123 @@
+"""The admin API acts on subscriptions and topics."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.subscriptions import subscription_id
+from tests.hub.admin.admin_user import AdminUser
+from tests.hub.helpers import (
+    TOPIC,
+    Callback,
+    Client,
+    LogWatch,
+    RunHub,
+    fragment,
+    seconds_of,
+    up_to_date,
+)
+
+NOWHERE = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+async def id(hub: Client, callback: Callback) -> str:
+    """A subscription that is up to date after three fragments."""
+    await hub.subscribe(callback)
+    for second in range(3):
+        await hub.accepted(fragment(second, second + 1))
+        assert seconds_of((await callback.delivery())[1]) == [second + 1]
+    await hub.subscriptions(up_to_date)
+    return subscription_id(TOPIC, callback.url)
+
+
+async def test_redelivery_goes_back_in_the_log(admin: AdminUser, callback: Callback, id: str):
+    await admin.subscription(lambda row: row["behind"] == 0)
+    status, row = await admin.request(
+        "POST", f"subscriptions/{id}/redeliver", json={"since": "2026-01-01T00:00:01Z"}
+    )
+    assert (status, row["id"]) == (200, id)
+    assert seconds_of((await callback.delivery())[1]) == [2, 3]
+    await admin.subscription(lambda row: row["behind"] == 0)
+
+
+async def test_redelivery_without_an_instant_delivers_the_backlog_at_once(
+    run_hub: RunHub, callback: Callback
+):
+    async with run_hub(retry_seconds=3600, max_retry_seconds=3600) as hub:
+        admin = AdminUser(hub)
+        await hub.subscribe(callback)
+        callback.answers = [500]
+        await hub.accepted(fragment(0, 1))
+        await callback.delivery()
+        row = await admin.subscription(lambda row: row["state"] == "retrying")
+        status, _ = await admin.request("POST", f"subscriptions/{row['id']}/redeliver")
+        assert status == 200
+        assert seconds_of((await callback.delivery())[1]) == [1]
+        await admin.subscription(lambda row: row["state"] == "active" and row["behind"] == 0)
+
+
+async def test_a_resumed_subscription_receives_everything_it_missed(
+    hub: Client, admin: AdminUser, callback: Callback, id: str
+):
+    status, row = await admin.request("POST", f"subscriptions/{id}/suspend")
+    assert (status, row["state"]) == (200, "suspended")
+    await hub.accepted(fragment(3, 4))
+    await hub.accepted(fragment(4, 5))
+    await admin.subscription(lambda row: row["behind"] == 2, state="suspended")
+    assert callback.deliveries.empty()
+    status, row = await admin.request("POST", f"subscriptions/{id}/resume")
+    assert status == 200
+    assert row["state"] == "active"
+    assert seconds_of((await callback.delivery())[1]) == [4, 5]
+
+
+async def test_a_dropped_subscription_ends_and_its_callback_receives_the_reason(
+    hub: Client, admin: AdminUser, callback: Callback, id: str
+):
+    assert await admin.request("DELETE", f"subscriptions/{id}") == (204, None)
+    told = await callback.intent()
+    assert (told["hub.mode"], told["hub.topic"]) == ("denied", TOPIC)
+    assert "administrator" in told["hub.reason"]
+    assert (await admin.get("subscriptions"))["total"] == 0
+    await hub.accepted(fragment(3, 4))
+    assert callback.deliveries.empty()
+
+
+async def test_changes_by_an_admin_are_logged_at_the_default_level(
+    admin: AdminUser, id: str, watch: LogWatch
+):
+    watch.setLevel(logging.WARNING)
+    await admin.get("subscriptions")
+    await admin.request("POST", f"subscriptions/{NOWHERE}/suspend")
+    await admin.request("DELETE", f"subscriptions/{id}")
+    await watch.line("an administrator at 127.0.0.1", "drop", id)
+    assert sum("an administrator" in line for line in watch.lines) == 1
+
+
+async def test_a_dropped_topic_is_deleted_with_its_subscriptions(
+    hub: Client, admin: AdminUser, callback: Callback, id: str
+):
+    assert await admin.request("DELETE", f"topics/{topic_id(TOPIC)}") == (204, None)
+    assert (await callback.intent())["hub.mode"] == "denied"
+    assert (await admin.get("topics"))["topics"] == []
+    assert (await admin.get("status"))["log_bytes"] == 0
+    await hub.accepted(fragment(0, 1))  # the same again: it is not known any more
+    (row,) = (await admin.get("topics"))["topics"]
+    assert (row["kept"], row["subscriptions"]) == (1, 0)
+
+
+async def test_an_unknown_id_is_not_found(admin: AdminUser):
+    for method, path in (
+        ("POST", f"subscriptions/{NOWHERE}/redeliver"),
+        ("POST", f"subscriptions/{NOWHERE}/suspend"),
+        ("POST", f"subscriptions/{NOWHERE}/resume"),
+        ("DELETE", f"subscriptions/{NOWHERE}"),
+        ("DELETE", f"topics/{NOWHERE}"),
+    ):
+        status, answer = await admin.request(method, path)
+        assert status == 404, path
+        assert answer["error"].startswith("there is no such")

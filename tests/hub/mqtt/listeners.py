@@ -1,0 +1,69 @@
+"""A client of the broker, and requests for parts of a topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, request_prefix
+from rsnotify.selection.push_selection import PushSelection
+from tests.hub.helpers import PATIENCE, START, TOPIC, seconds_of
+from tests.hub.selections import BASE
+
+MAPS = PushSelection(prefixes=(BASE + "maps/",))
+MAPS_NAME = DEFAULT_PREFIX + MAPS.digest(TOPIC)
+#: The log line of the inbox about a refused message.
+REFUSED = "refused a message over MQTT"
+
+
+class BrokerListener:
+    """A client of the broker that records the messages it receives."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[MqttMessage] = asyncio.Queue()
+        self.connection: BrokerConnection
+
+    async def next(self) -> MqttMessage:
+        async with asyncio.timeout(PATIENCE):
+            return await self.messages.get()
+
+    async def until(self, body: bytes) -> list[bytes]:
+        """Return the bodies of all messages up to one with this body."""
+        bodies = [(await self.next()).payload]
+        while bodies[-1] != body:
+            bodies.append((await self.next()).payload)
+        return bodies
+
+    async def publish(self, topic: str, body: bytes, channel: str, content_type: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await (
+                await self.connection.publish(
+                    topic, body, content_type=content_type, channel=channel, retain=False
+                )
+            )
+
+
+Listen = Callable[..., AbstractAsyncContextManager[BrokerListener]]
+
+
+async def request_part(
+    listener: BrokerListener, select: PushSelection = MAPS, *, topic: str = TOPIC, of: str = TOPIC
+) -> None:
+    body = SelectionRequest(topic, select).encode()
+    await listener.publish(
+        channel_topic(of, request_prefix(DEFAULT_PREFIX)), body, of, "application/json"
+    )
+
+
+def span(body: bytes) -> tuple[float, float, list[float]]:
+    """Return the interval of a fragment and the datetimes of its changes, in seconds."""
+    found = read_document(body)
+    assert found.from_ is not None
+    assert found.until is not None
+    begin, until = ((each - START).total_seconds() for each in (found.from_, found.until))
+    return begin, until, seconds_of(body)

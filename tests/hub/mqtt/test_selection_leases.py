@@ -1,0 +1,152 @@
+"""The leases of the parts of topics that are published over MQTT."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsnotify.errors import Unavailable
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.selection_requests import LEASE
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX
+from rsnotify.selection.push_selection import PushSelection
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.mqtt import bridge, requested_selections
+from rsnotify_hub.mqtt.backlog_sender import BacklogSender
+from rsnotify_hub.mqtt.requested_selections import RequestedSelections
+from tests.hub.helpers import TOPIC, LogWatch, RunHub
+from tests.hub.mqtt.listeners import MAPS, MAPS_NAME, REFUSED, Listen, request_part, span
+from tests.hub.selections import BASE, named
+
+OTHER = PushSelection(prefixes=(BASE + "b",))
+OTHER_NAME = DEFAULT_PREFIX + OTHER.digest(TOPIC)
+THIRD = PushSelection(prefixes=(BASE + "c",))
+
+
+class Time:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """The clock of the leases."""
+    found = Time()
+    monkeypatch.setattr(requested_selections, "_now", found)
+    monkeypatch.setattr(bridge, "_CLEAN_UP_SECONDS", 0.05)
+    return found
+
+
+async def test_a_part_that_nobody_renewed_is_replaced_by_another(
+    run_hub_with_parts: RunHub, listen: Listen, watch: LogWatch, time: Time
+) -> None:
+    async with (
+        run_hub_with_parts(max_selections=1) as hub,
+        listen(MAPS_NAME) as first,
+        listen(OTHER_NAME) as second,
+    ):
+        await hub.accepted(named(0, maps_a=1, b=1))
+        await request_part(first)
+        assert span((await first.next()).payload) == (0, 1, [1])
+        time.seconds = LEASE / 2  # a Destination renews its request by then
+        await request_part(second, OTHER)
+        await watch.line(REFUSED, "enough parts")
+        time.seconds = LEASE * 0.7
+        await request_part(second, OTHER)
+        assert span((await second.next()).payload) == (0, 1, [1])
+        assert (await first.next()).payload == b""
+
+
+async def test_a_replaced_part_counts_against_the_limit_when_requested_again(
+    run_hub_with_parts: RunHub,
+    listen: Listen,
+    watch: LogWatch,
+    time: Time,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bridge, "_CLEAN_UP_SECONDS", 3_600.0)
+    async with (
+        run_hub_with_parts(max_selections=1) as hub,
+        listen(MAPS_NAME) as first,
+        listen(OTHER_NAME) as second,
+    ):
+        await hub.accepted(named(0, maps_a=1, b=1))
+        await request_part(first)
+        await first.next()
+        time.seconds = LEASE * 0.7
+        await request_part(second, OTHER)
+        await second.next()
+        await request_part(first)
+        await watch.line(REFUSED, "enough parts")
+
+
+async def test_a_renewed_part_stays_and_the_oldest_other_is_replaced(
+    run_hub_with_parts: RunHub, listen: Listen, time: Time
+) -> None:
+    async with run_hub_with_parts(max_selections=2) as hub, listen("rsnotify/+") as listener:
+        await hub.accepted(named(0, maps_a=1))
+        await request_part(listener)
+        await request_part(listener, OTHER)
+        names = set[str]()
+        while not {MAPS_NAME, OTHER_NAME} <= names:
+            names.add((await listener.next()).topic)
+        time.seconds = LEASE * 0.6
+        await request_part(listener)
+        time.seconds = LEASE * 0.7
+        await request_part(listener, THIRD)
+        while (message := await listener.next()).payload:
+            pass
+        assert message.topic == OTHER_NAME
+
+
+@pytest.mark.parametrize("error", [Unavailable, ConnectionRefused])
+async def test_deleting_a_part_is_retried_after_an_error(
+    run_hub_with_parts: RunHub,
+    listen: Listen,
+    watch: LogWatch,
+    time: Time,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Unavailable],
+) -> None:
+    end, tries = BacklogSender.end, []
+
+    async def fail_once(self: BacklogSender, selection: TopicSelection) -> None:
+        tries.append(selection)
+        if len(tries) == 1:
+            raise error("mqtt://broker.example", "not now")
+        await end(self, selection)
+
+    monkeypatch.setattr(BacklogSender, "end", fail_once)
+    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
+        await hub.accepted(named(0, maps_a=1))
+        await request_part(listener)
+        assert (await listener.next()).payload
+        time.seconds = LEASE + 1
+        assert (await listener.next()).payload == b""
+        assert tries == [TopicSelection(TOPIC, MAPS)] * 2
+        was_lost = any("the MQTT broker is away" in line for line in watch.lines)
+        assert was_lost is (error is Unavailable), "a refusal ends no connection"
+
+
+async def test_a_part_that_expired_just_before_sending_can_be_requested_again(
+    run_hub_with_parts: RunHub, listen: Listen, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake, remove, senders = BacklogSender.wake, RequestedSelections.remove, list[BacklogSender]()
+
+    def remove_later(self: RequestedSelections, selection: TopicSelection) -> None:
+        wake(senders[0], selection.topic)
+        remove(self, selection)
+
+    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
+        await hub.accepted(named(0, maps_a=1))
+        await request_part(listener)
+        assert span((await listener.next()).payload) == (0, 1, [1])
+        with monkeypatch.context() as patch:
+            patch.setattr(BacklogSender, "wake", lambda self, topic: senders.append(self))
+            patch.setattr(RequestedSelections, "remove", remove_later)
+            await hub.accepted(named(1, maps_a=2))
+            time.seconds = LEASE + 1
+            assert (await listener.next()).payload == b""
+        await request_part(listener)
+        assert span((await listener.next()).payload) == (1, 2, [2])

@@ -1,0 +1,192 @@
+"""Other hubs: hubs that accept only the publish ping, and hubs that refuse the Source."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from rsnotify.format.reader import read_document
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.hubs import parse_hub
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub
+
+CHANNEL = BASE + "channel.xml"
+
+
+class PingedHub:
+    """Accepts only forms, and fetches a topic from the folder of documents when it is pinged.
+
+    Args:
+        documents: Where the topics are.
+        refuses_with: How it answers posted content.
+    """
+
+    def __init__(self, documents: Path, refuses_with: int = 400) -> None:
+        self._documents = documents
+        self._refuses_with = refuses_with
+        self.answers_pings_with = 204
+        self.posted = 0
+        self.pings: list[str] = []
+        self.seen: set[str] = set()
+        self.url = ""
+        self._news = asyncio.Condition()
+
+    async def run(self) -> AsyncIterator[None]:
+        app = web.Application()
+        app.router.add_post("/hub", self._answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hub"
+        yield
+        await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        topic = str(form.get("hub.topic"))
+        async with self._news:
+            if form.get("hub.mode") != "publish":
+                self.posted += 1
+                self._news.notify_all()
+                return web.Response(status=self._refuses_with, text="hub.mode is missing")
+            if self.answers_pings_with == 204:
+                assert form.get("hub.url") == topic
+                name = topic.removeprefix(BASE)
+                document = read_document((self._documents / name).read_bytes())
+                self.seen |= {entry.uri for entry in document.resources}
+            self.pings.append(topic)
+            self._news.notify_all()
+        return web.Response(status=self.answers_pings_with)
+
+    async def until(self, happened: Callable[[], object]) -> None:
+        async with self._news, asyncio.timeout(PATIENCE):
+            await self._news.wait_for(happened)
+
+
+@pytest.fixture
+async def pinged(tmp_path: Path) -> AsyncIterator[PingedHub]:
+    hub = PingedHub(tmp_path / "state/documents")
+    running = hub.run()
+    await anext(running)
+    yield hub
+    await anext(running, None)
+
+
+async def test_a_hub_that_accepts_only_the_ping_fetches_every_change(
+    tmp_path: Path, pinged: PingedHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = replace(QUICK, refresh=0.2)
+    async with Publisher(tmp_path / "state", BASE, hubs=[pinged.url], options=options) as publisher:
+        for name in ("a", "b", "c"):
+            await publisher.aupdated(BASE + name)
+            await pinged.until(lambda uri=BASE + name: uri in pinged.seen)
+        # The same for what is told of documents.
+        await pinged.until(lambda: BASE + "resourcelist.xml" in pinged.seen)
+    assert pinged.posted <= 2, "once on each channel"
+    assert not caplog.records
+
+
+async def test_a_program_that_ends_has_pinged_for_its_last_change(
+    tmp_path: Path, pinged: PingedHub
+) -> None:
+    options = replace(QUICK, refresh=60)
+    async with Publisher(tmp_path / "state", BASE, hubs=[pinged.url], options=options) as publisher:
+        assert await publisher.await_published(PATIENCE)
+        await publisher.aupdated(BASE + "last")
+    assert BASE + "last" in pinged.seen
+    with publisher.source.open_journal() as journal:
+        assert journal.cursor(pinged.url) >= journal.state().last_change
+
+
+async def test_a_ping_that_fails_is_repeated(tmp_path: Path, pinged: PingedHub) -> None:
+    async with Publisher(tmp_path / "state", BASE, hubs=[pinged.url], options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await pinged.until(lambda: BASE + "a" in pinged.seen)
+        pinged.answers_pings_with = 503
+        count = len(pinged.pings)
+        await publisher.aupdated(BASE + "b")
+        await pinged.until(lambda: len(pinged.pings) > count)
+        pinged.answers_pings_with = 204
+        await pinged.until(lambda: BASE + "b" in pinged.seen)
+
+
+async def first_warning(
+    tmp_path: Path, hub: FakeHub, url: str, log: pytest.LogCaptureFixture
+) -> str:
+    """Return what is logged of a hub that refuses."""
+    token = "secret" if "token" in tmp_path.name else None
+    options = replace(QUICK, grace=0, framework=False)
+    hubs = [parse_hub(url, token)]
+    async with Publisher(tmp_path / "state", BASE, hubs=hubs, options=options) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.until(lambda: len(hub.headers) > 2)
+    (warning,) = [each.getMessage() for each in log.records if each.levelno >= logging.WARNING]
+    assert "secret" not in warning
+    return warning
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        (401, f"give the Source a token that the hub accepts for {CHANNEL}"),
+        (403, f"give the Source a token that the hub accepts for {CHANNEL}"),
+        (404, "check the URL of the hub"),
+        (413, "lower `fragment_bytes`"),
+        (400, "check the URL of the hub, and that it accepts this Source"),
+    ],
+)
+async def test_a_permanent_refusal_names_the_remedy(
+    tmp_path: Path, hub: FakeHub, status: int, remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.refuse_with = status
+    warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
+    assert f"it answered {status} " in warning
+    assert remedy in warning
+
+
+async def test_a_token_that_is_refused_is_to_be_replaced_or_granted(
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.refuse_with = 403
+    warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
+    assert f"the hub does not accept this token for {CHANNEL}: replace it" in warning
+
+
+async def test_an_overloaded_hub_is_reported_as_temporary(
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.refuse_with = 503
+    warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
+    assert warning.endswith("changes wait in the journal until it accepts them")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_websocket_names_the_remedy(
+    tmp_path: Path, hub: FakeHub, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.refuse_with = status
+    warning = await first_warning(tmp_path, hub, hub.url, caplog)
+    assert f"it answered {status} " in warning
+    assert "give the Source a token" in warning
+
+
+async def test_a_hub_that_comes_back_and_refuses_says_what_to_change(
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    hubs, options = [parse_hub(hub.url)], replace(QUICK, grace=0)
+    async with Publisher(tmp_path / "state", BASE, hubs=hubs, options=options) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.has(BASE + "a")
+        hub.refuse_with = 401
+        await hub.stop()
+        await hub.start()
+        refused = len(hub.headers)
+        await hub.until(lambda: len(hub.headers) > refused + 3)
+    warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert sum("give the Source a token" in each for each in warnings) == 1

@@ -1,0 +1,412 @@
+"""Feeding hubs over HTTP POST and WebSocket: at once, in batches, and through every break."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify_publisher import Publisher, parse_hub
+from rsnotify_publisher.journal import Recorder
+from rsnotify_publisher.push.channel_push import ChannelPush
+from rsnotify_publisher.push.fragments import OutgoingFragment
+from rsnotify_publisher.push.hub_feed import HubFeed
+from rsnotify_publisher.push.hub_push import HubPush
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
+
+TRANSPORTS = ["websub", "ws"]
+
+
+def url_of(hub: FakeHub, transport: str) -> str:
+    return hub.url + "websub" if transport == "websub" else hub.url.replace("http", "ws") + "ws"
+
+
+def update(name: str) -> Resource:
+    return Resource(BASE + name, change=ChangeType.UPDATED)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, transport: str) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[url_of(hub, transport)], options=QUICK) as publisher:
+        change = await publisher.acreated(BASE + "a", length=3, type="text/turtle")
+        await hub.has(BASE + "a")
+    (fragment,) = hub.fragments
+    assert fragment.until == change.datetime
+    (entry,) = fragment.resources
+    assert (entry.uri, entry.datetime, entry.length) == (BASE + "a", change.datetime, 3)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_many_changes_chain_without_a_gap(
+    tmp_path: Path, hub: FakeHub, transport: str
+) -> None:
+    options = replace(QUICK, fragment_entries=7)
+    async with Publisher(
+        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options
+    ) as publisher:
+        names = [BASE + str(number) for number in range(100)]
+        await publisher.arecord([update(str(number)) for number in range(50)])
+        for number in range(50, 100):
+            await publisher.aupdated(BASE + str(number))
+        await hub.has(*names)
+    assert hub.uris() == names
+    chain_of(hub.fragments)
+    assert all(len(fragment.resources) <= 7 for fragment in hub.fragments)
+
+
+async def test_what_gathers_while_a_hub_is_busy_is_sent_together(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=QUICK) as publisher:
+        hub.answering.clear()
+        for number in range(30):
+            await publisher.aupdated(BASE + str(number))
+        hub.answering.set()
+        await hub.has(BASE + "29")
+    assert len(hub.uris()) == 30
+    assert len(hub.fragments) <= 3
+
+
+async def test_a_websocket_does_not_wait_for_acknowledgements(tmp_path: Path, hub: FakeHub) -> None:
+    hub.answering.clear()
+    options = replace(QUICK, grace=0)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+        for name in ("a", "b", "c"):
+            await publisher.aupdated(BASE + name)
+            await hub.has(BASE + name)
+    with publisher.source.open_journal() as journal:
+        (known,) = publisher.source.hubs
+        assert journal.cursor(known.uri) < journal.state().last_change, "nothing was accepted"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
+    tmp_path: Path, hub: FakeHub, transport: str
+) -> None:
+    options = replace(QUICK, heartbeat=0.05)
+    clock_is_back = False
+
+    def clock() -> int:
+        return 1_000_000 if clock_is_back else 2_000_000
+
+    publisher = Publisher(
+        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options, clock=clock
+    )
+    async with publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.until(lambda: sum(not f.resources for f in hub.fragments) >= 2)
+        promised = hub.fragments[-1].until
+        clock_is_back = True
+        change = await publisher.aupdated(BASE + "b")
+        await hub.has(BASE + "b")
+    assert promised is not None
+    assert change.datetime is not None
+    assert change.datetime > promised
+    chain_of(hub.fragments)
+
+
+async def test_a_heartbeat_is_durable_before_it_is_sent(tmp_path: Path, hub: FakeHub) -> None:
+    options = replace(QUICK, heartbeat=0.05)
+    publisher = Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=options)
+    async with publisher:
+        await hub.until(lambda: hub.fragments)
+        with publisher.source.open_journal() as journal:
+            state = journal.state()
+    last = hub.fragments[0].until
+    assert last is not None
+    assert state.promised >= to_microseconds(last)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_hub_that_was_down_misses_nothing(
+    tmp_path: Path, hub: FakeHub, transport: str
+) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[url_of(hub, transport)], options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "before")
+        await hub.has(BASE + "before")
+        await hub.stop()
+        hub.through = hub.fragments[-1].until
+        for number in range(20):
+            await publisher.aupdated(BASE + str(number))
+        await hub.start()
+        await hub.has(*(BASE + str(number) for number in range(20)))
+        await publisher.aupdated(BASE + "after")
+        await hub.has(BASE + "after")
+    chain_of(hub.fragments)
+
+
+async def test_a_source_starts_while_its_hub_is_down(tmp_path: Path, hub: FakeHub) -> None:
+    await hub.stop()
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.start()
+        await hub.has(BASE + "a")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_what_one_run_could_not_send_the_next_one_does(
+    tmp_path: Path, hub: FakeHub, transport: str
+) -> None:
+    await hub.stop()
+    options = replace(QUICK, grace=0)
+    async with Publisher(
+        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options
+    ) as publisher:
+        await publisher.aupdated(BASE + "a")
+    await hub.start()
+    async with publisher:
+        await hub.has(BASE + "a")
+
+
+async def test_what_was_accepted_is_not_sent_again_by_the_next_run(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    # What was accepted at the last moment must have been heard before it ends.
+    options = replace(QUICK, grace=PATIENCE)
+    publisher = Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=options)
+    for name in ("a", "b"):
+        async with publisher:
+            await publisher.aupdated(BASE + name)
+            await hub.has(BASE + name)
+    assert hub.uris() == [BASE + "a", BASE + "b"]
+
+
+async def test_a_hub_that_reports_more_than_was_saved_is_trusted(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    await hub.stop()
+    options = replace(QUICK, grace=0)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+        hub.through = (await publisher.aupdated(BASE + "known")).datetime
+        await publisher.aupdated(BASE + "new")
+    await hub.start()
+    async with publisher:
+        await hub.has(BASE + "new")
+    assert hub.uris() == [BASE + "new"]
+    assert hub.fragments[0].from_ == hub.through
+
+
+async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub) -> None:
+    hub.refuse_with = 503
+    async with Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.until(lambda: len(hub.headers) >= 3)
+        hub.refuse_with = None
+        await hub.has(BASE + "a")
+
+
+async def test_a_hub_that_is_down_does_not_delay_another(
+    tmp_path: Path, hub: FakeHub, unused_tcp_port: int
+) -> None:
+    hubs = [f"http://127.0.0.1:{unused_tcp_port}/", hub.url]
+    options = replace(QUICK, grace=0)
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=options) as publisher:
+        for number in range(10):
+            await publisher.aupdated(BASE + str(number))
+            await hub.has(BASE + str(number))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_the_token_goes_into_a_header_and_nowhere_else(
+    tmp_path: Path, hub: FakeHub, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "rsnotify")
+    await hub.stop()
+    known = [parse_hub(url_of(hub, transport), "hunter2")]
+    async with Publisher(tmp_path, BASE, hubs=known, options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        await hub.start()
+        await hub.has(BASE + "a")
+    assert hub.headers[0]["Authorization"] == "Bearer hunter2"
+    assert "hunter2" not in caplog.text
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or b"hunter2" not in path.read_bytes()
+
+
+async def test_a_post_names_topic_and_hub(tmp_path: Path, hub: FakeHub) -> None:
+    uri = hub.url + "websub"
+    async with Publisher(tmp_path, BASE, hubs=[uri], options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.has(BASE + "a")
+    headers = hub.headers[0]
+    assert headers["Content-Type"] == "application/xml"
+    assert headers["Link"] == f'<{BASE}channel.xml>; rel="self", <{uri}>; rel="hub"'
+
+
+async def test_content_travels_inline_and_stays_out_of_the_lists(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    content = b"small"
+    publisher = Publisher(
+        tmp_path,
+        BASE,
+        hubs=[hub.url],
+        options=QUICK,
+        content=lambda uri: content if uri == BASE + "a" else None,
+    )
+    async with publisher:
+        digest = hashlib.sha256(content).hexdigest()
+        await publisher.aupdated(BASE + "a", hash=f"sha-256:{digest}", length=5)
+        await publisher.aupdated(BASE + "b", hash=f"sha-256:{digest}", length=5)
+        await hub.has(BASE + "a", BASE + "b")
+        with publisher.source.open_journal() as journal:
+            assert all(not change.links for change in journal.changes(0))
+    links = {entry.uri: entry.links for f in hub.fragments for entry in f.resources}
+    assert links[BASE + "a"][0].href == "data:application/octet-stream;base64,c21hbGw="
+    assert links[BASE + "b"] == ()
+
+
+async def test_a_content_callback_that_fails_costs_only_the_content(
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(uri: str) -> bytes:
+        raise ZeroDivisionError(uri)
+
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK, content=fail) as publisher:
+        await publisher.aupdated(BASE + "a", hash="md5:00")
+        await hub.has(BASE + "a")
+    assert "not sent inline" in caplog.text
+
+
+OTHER = """
+import sys, time
+from rsnotify_publisher import Options, Publisher
+options = Options(refresh=0.02, grace=0)
+publisher = Publisher(
+    sys.argv[1], "http://source.example/data/", hubs=[sys.argv[2]], options=options
+)
+with publisher:
+    publisher.wait_published()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        publisher.updated(line.strip())
+        print("done", flush=True)
+"""
+
+
+class Other:
+    """Another process of the same Source."""
+
+    def __init__(self, folder: Path, hub: FakeHub) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", OTHER, str(folder), hub.url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    async def read_line(self) -> str:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            return await asyncio.to_thread(self._process.stdout.readline)
+
+    async def updates(self, uri: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(uri + "\n")
+        self._process.stdin.flush()
+        assert await self.read_line() == "done\n"
+
+    def kill(self) -> None:
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait(PATIENCE)
+
+
+async def test_one_process_pushes_for_all_and_another_takes_over_when_it_is_killed(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    leader = Other(tmp_path, hub)
+    assert await leader.read_line() == "ready\n"
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK) as publisher:
+        await leader.updates(BASE + "by-leader")
+        await publisher.aupdated(BASE + "by-other")
+        await hub.has(BASE + "by-leader", BASE + "by-other")
+        assert hub.connections == 1, "only one process may emit"
+        hub.through = hub.fragments[-1].until
+        leader.kill()
+        await publisher.aupdated(BASE + "after")
+        await hub.has(BASE + "after")
+        assert hub.connections == 2
+    chain_of(hub.fragments)
+    assert set(hub.uris()) == {BASE + name for name in ("by-leader", "by-other", "after")}
+
+
+async def test_the_leader_notices_at_once_what_another_process_records(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    # So that nothing of the leader's own makes it look into the journal, no heartbeat either.
+    options = replace(QUICK, resource_list_every=900, heartbeat=900)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options):
+        other = Other(tmp_path, hub)
+        assert await other.read_line() == "ready\n"
+        await other.updates(BASE + "a")
+        await hub.has(BASE + "a")
+        other.kill()
+    assert hub.connections == 1
+
+
+async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
+    hub: FakeHub,
+) -> None:
+    class Breaking:
+        cursor = 0
+        requested, broken = asyncio.Event(), asyncio.Event()
+
+        async def fragments(self, through: object = None) -> AsyncGenerator[OutgoingFragment, None]:
+            self.requested.set()
+            await self.broken.wait()
+            raise ConnectionResetError("lost")
+            yield
+
+    feed = Breaking()
+    channel = ChannelPush(BASE, [(parse_hub(url_of(hub, "ws")), cast(HubFeed, feed))])
+    pushing = asyncio.create_task(channel.run())
+    async with asyncio.timeout(PATIENCE):
+        await feed.requested.wait()
+    feed.broken.set()
+    pushing.cancel()
+    done, _ = await asyncio.wait({pushing}, timeout=PATIENCE)
+    pushing.cancel()
+    assert done
+    assert pushing.cancelled()
+
+
+async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(
+    tmp_path: Path,
+) -> None:
+    publisher = Publisher(
+        tmp_path, BASE, hubs=["http://127.0.0.1:1/"], options=replace(QUICK, grace=0.2)
+    )
+    async with publisher:
+        await publisher.aupdated(BASE + "a")
+    iterations = 0
+
+    async def be_slow() -> None:
+        nonlocal iterations
+        while True:
+            iterations += 1
+            threading.Event().wait(0.1)
+            await asyncio.sleep(0)
+
+    with publisher.source.open_journal() as journal:
+        recorder = Recorder(publisher.source.open_journal, lambda: None)
+        push = HubPush(publisher.source, journal, recorder)
+        slow = asyncio.create_task(be_slow())
+        await push.drain()
+        slow.cancel()
+    assert iterations < 10

@@ -1,0 +1,363 @@
+"""When documents are written and changes closed: at intervals, or at the times of cron."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify_publisher import Options, Publisher
+from rsnotify_publisher.background.job_scheduler import JobScheduler
+from rsnotify_publisher.journal import FinishedDocument
+from rsnotify_publisher.retention import parse_retention, parse_rotation
+from rsnotify_publisher.schedule import MISFIRE_GRACE, JobSchedule, parse_schedule
+from tests.publisher.helpers import BASE, PATIENCE, PORT, Start, eventually, put
+from tests.publisher.published import QUIET, Published, names
+
+#: 2024-01-01 is a Monday.
+MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+EVERY_SECOND = JobSchedule(cron="* * * * * *")
+NEVER_DURING_A_TEST = "cron: 0 0 29 2 *"
+
+
+def times(expression: str, count: int = 3) -> list[str]:
+    """Return the first times of a cron expression in 2024."""
+    trigger = parse_schedule("it", f"cron: {expression}").trigger()
+    found: list[datetime] = []
+    while len(found) < count:
+        start = found[-1] + timedelta(microseconds=1) if found else MONDAY
+        found.append(trigger.get_next_fire_time(None, start))
+    return [f"{time:%a %d %H:%M}" for time in found]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("0 3 * * *", ["Mon 01 03:00", "Tue 02 03:00", "Wed 03 03:00"]),
+        ("*/20 5 * * *", ["Mon 01 05:00", "Mon 01 05:20", "Mon 01 05:40"]),
+        ("0 0 15,31 * *", ["Mon 15 00:00", "Wed 31 00:00", "Thu 15 00:00"]),
+        ("0 4 * * 0", ["Sun 07 04:00", "Sun 14 04:00", "Sun 21 04:00"]),
+        ("0 4 * * 7", ["Sun 07 04:00", "Sun 14 04:00", "Sun 21 04:00"]),
+        ("0 4 * * 1-2", ["Mon 01 04:00", "Tue 02 04:00", "Mon 08 04:00"]),
+        ("0 4 * * 5-7", ["Fri 05 04:00", "Sat 06 04:00", "Sun 07 04:00"]),
+        ("0 4 * * SAT,sun", ["Sat 06 04:00", "Sun 07 04:00", "Sat 13 04:00"]),
+        ("0 4 * * */3", ["Wed 03 04:00", "Sat 06 04:00", "Sun 07 04:00"]),
+        ("0 4 * * 4/2", ["Thu 04 04:00", "Sat 06 04:00", "Thu 11 04:00"]),
+        ("0 0 2 * 5", ["Tue 02 00:00", "Fri 05 00:00", "Fri 12 00:00"]),
+    ],
+)
+def test_a_cron_expression_means_what_it_means_to_cron(
+    expression: str, expected: list[str]
+) -> None:
+    assert times(expression) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("cron: 0 3 * *", "it has 4 fields instead of 5"),
+        ("cron: 61 3 * * *", "error validating expression '61'"),
+        ("cron: 0 3 * * 8", "'8' is not a day of the week"),
+        ("cron: 0 3 * * fri-mon", "'fri-mon' ends before it begins"),
+        ("cron: 0 3 30 2 *", "no time ever matches it"),
+        ("daily", "give seconds above 0, or a cron expression"),
+        ("0", "give seconds above 0"),
+        ("inf", "give seconds above 0"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(tmp_path: Path, value: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Publisher(tmp_path, BASE, options=Options(resource_list_every=value))
+    assert "resource_list_every" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_seconds_may_be_a_text_as_in_an_environment_variable() -> None:
+    assert parse_schedule("it", "1.5") == parse_schedule("it", 1.5) == JobSchedule(1.5)
+
+
+def test_a_cron_expression_is_one_of_the_limits_of_rotation_and_retention() -> None:
+    rotation = parse_rotation("500 changes or cron: 0 3,15 * * mon-fri")
+    assert (rotation.changes, rotation.schedule) == (500, JobSchedule(cron="0 3,15 * * mon-fri"))
+    retention = parse_retention("cron: 0 4 * * sun, 2 GB")
+    assert (retention.size, retention.schedule) == (2 * 10**9, JobSchedule(cron="0 4 * * sun"))
+    for text in ("cron: 0 3 * * * or cron: 0 4 * * *", "cron: 0 3 * * fun"):
+        with pytest.raises(ConfigurationError, match="cron"):
+            parse_rotation(text)
+    with pytest.raises(ConfigurationError, match="add a limit"):
+        parse_retention("cron: 0 3 * * *")
+
+
+@pytest.mark.parametrize(
+    ("now", "last"),
+    [
+        (MONDAY + 3 * HOUR, MONDAY + 3 * HOUR),
+        (MONDAY + 3 * HOUR + timedelta(seconds=59), MONDAY + 3 * HOUR),
+        (MONDAY + 4 * HOUR, MONDAY + 3 * HOUR),
+        (MONDAY + 4 * HOUR + timedelta(seconds=1), None),
+        (MONDAY + 2 * HOUR, None),
+    ],
+)
+def test_a_missed_time_counts_for_an_hour(now: datetime, last: datetime | None) -> None:
+    found = JobSchedule(cron="0 3 * * *").last_time(to_microseconds(now))
+    assert (None if found is None else from_microseconds(found)) == last
+
+
+def test_of_many_missed_times_the_last_counts() -> None:
+    now = to_microseconds(MONDAY) + 500_000
+    assert EVERY_SECOND.last_time(now) == to_microseconds(MONDAY)
+    assert JobSchedule(cron="*/7 * * * *").last_time(now) == to_microseconds(MONDAY)
+
+
+class Job:
+    """Counts its runs, each of which lasts until it is released."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.most_at_once = self._at_once = 0
+        self._ran = asyncio.Event()
+        self.release = asyncio.Event()
+        self.release.set()
+        self.error: Exception | None = None
+
+    async def __call__(self) -> None:
+        self.runs += 1
+        self._ran.set()
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            await self.release.wait()
+            if self.error is not None:
+                raise self.error
+        finally:
+            self._at_once -= 1
+
+    async def has_run(self, times: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while self.runs < times:
+                self._ran.clear()
+                await self._ran.wait()
+
+
+class Scheduled:
+    """A job scheduler that runs one job."""
+
+    def __init__(self, schedule: JobSchedule) -> None:
+        self.job = Job()
+        self.scheduler = JobScheduler()
+        self._schedule = schedule
+
+    async def __aenter__(self) -> Scheduled:
+        self._running = asyncio.create_task(self.scheduler.run())
+        await asyncio.sleep(0)
+        self.repeating = asyncio.create_task(
+            self.scheduler.repeat("a job", self._schedule, self.job)
+        )
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in (self.repeating, self._running):
+            task.cancel()
+        await asyncio.wait([self.repeating, self._running])
+
+    @property
+    def entry(self) -> Any:
+        (entry,) = self.scheduler._scheduler.get_jobs()
+        return entry
+
+
+@pytest.mark.parametrize("schedule", [JobSchedule(0.02), EVERY_SECOND])
+async def test_a_job_runs_again_and_again(schedule: JobSchedule) -> None:
+    async with Scheduled(schedule) as scheduled:
+        await scheduled.job.has_run(2)
+
+
+async def test_a_job_that_takes_long_does_not_run_twice_at_a_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Scheduled(JobSchedule(0.01)) as scheduled:
+        scheduled.job.release.clear()
+        await scheduled.job.has_run(1)
+        await asyncio.sleep(0.1)
+        assert scheduled.job.runs == 1
+        scheduled.job.release.set()
+        await scheduled.job.has_run(3)
+        assert scheduled.job.most_at_once == 1
+    assert "maximum number of running instances" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("late", "runs"), [(MISFIRE_GRACE - timedelta(minutes=1), 1), (MISFIRE_GRACE * 2, 0)]
+)
+async def test_times_that_passed_unnoticed_make_one_run_within_the_grace(
+    late: timedelta, runs: int
+) -> None:
+    # Once a year, so that no other time comes during the test.
+    at = datetime.now(UTC) - late
+    schedule = JobSchedule(cron=f"{at:%S %M %H %d %m} *")
+    async with Scheduled(schedule) as scheduled:
+        scheduled.entry.modify(next_run_time=at)
+        await asyncio.sleep(0.1)
+        assert scheduled.job.runs == runs
+        assert scheduled.entry.next_run_time > datetime.now(UTC)
+
+
+async def test_many_missed_times_make_one_run() -> None:
+    async with Scheduled(JobSchedule(cron="0 * * * *")) as scheduled:
+        scheduled.entry.modify(next_run_time=datetime.now(UTC) - 5 * HOUR)
+        await scheduled.job.has_run(1)
+        await asyncio.sleep(0.05)
+        assert scheduled.job.runs == 1
+
+
+async def test_a_clock_that_is_set_back_does_not_stretch_an_interval() -> None:
+    async with Scheduled(JobSchedule(0.5)) as scheduled:
+        scheduled.entry.modify(next_run_time=datetime.now(UTC) + 5 * HOUR)
+        scheduled.scheduler.check_clock()
+        await scheduled.job.has_run(1)
+
+
+async def test_an_error_of_a_job_ends_it_and_is_raised() -> None:
+    async with Scheduled(JobSchedule(0.01)) as scheduled:
+        scheduled.job.error = ZeroDivisionError()
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(scheduled.repeating, PATIENCE)
+        assert scheduled.scheduler._scheduler.get_jobs() == []
+
+
+async def test_a_job_that_runs_is_cancelled_with_its_schedule() -> None:
+    async with Scheduled(JobSchedule(0.01)) as scheduled:
+        scheduled.job.release.clear()
+        await scheduled.job.has_run(1)
+    assert scheduled.job._at_once == 0
+
+
+class At(Published):
+    """A Source whose clock shows a time of the day, and goes on from there."""
+
+    def __init__(self, folder: Path, options: Options, hour: float, **settings: Any) -> None:
+        super().__init__(folder, options, **settings)
+        self.set(hour)
+
+    def set(self, hour: float) -> None:
+        target = to_microseconds(MONDAY + hour * HOUR)
+        self.clock._ahead = target - time.time_ns() // 1000
+
+
+def test_at_a_cron_time_all_changes_before_it_are_closed(tmp_path: Path) -> None:
+    options = replace(QUIET, rotate="cron: 0 3 * * *")
+    with At(tmp_path, options, 1.0) as source:
+        source.update("a", "b")
+        source.set(2.5)
+        source.wait_written()
+    assert not source.read("changelist-archive.xml").resources
+    # It does not run at 3:00, and makes up for that at 3:30.
+    source.set(3.5)
+    source.update("c")
+    with source:
+        eventually(lambda: bool(source.read("changelist-archive.xml").resources))
+        source.wait_written()
+    (closed,) = source.read("changelist-archive.xml").resources
+    assert names([source.read(closed.uri)]) == ["a", "b"]
+    assert names([source.read("changelist.xml")]) == ["c"]
+
+
+def test_a_rotation_that_was_missed_by_more_than_an_hour_waits_for_the_next(
+    tmp_path: Path,
+) -> None:
+    options = replace(QUIET, rotate="cron: 0 3 * * *")
+    with At(tmp_path, options, 1.0) as source:
+        source.update("a")
+        source.wait_written()
+    source.set(4.5)
+    with source:
+        source.update("b")
+        source.wait_written()
+    assert names([source.read("changelist.xml")]) == ["a", "b"]
+
+
+def test_a_running_source_rotates_at_cron_times(tmp_path: Path) -> None:
+    with Published(tmp_path, replace(QUIET, rotate="cron: * * * * * *")) as source:
+        for count in (1, 2):
+            source.update(count)
+            eventually(lambda: len(source.read("changelist-archive.xml").resources) == count)  # noqa: B023
+        eventually(lambda: source.read("changelist.xml").resources == ())
+
+
+def test_a_resource_dump_is_written_at_the_start_and_at_cron_times(tmp_path: Path) -> None:
+    options = replace(QUIET, resource_dump_every="cron: 0 3 * * *")
+    with At(tmp_path, options, 1.0) as source:
+        source.update("a")
+        eventually(lambda: source.has("resourcedump.xml"))
+        first = source.read("resourcedump.xml").at
+        source.update("b")
+        source.wait_written()
+        assert source.read("resourcedump.xml").at == first
+    for hour in (2.5, 4.5):  # not yet, and no more
+        source.set(hour)
+        with source:
+            source.wait_written()
+        assert source.read("resourcedump.xml").at == first
+    source.set(27.5)
+    with source:
+        eventually(lambda: source.read("resourcedump.xml").at != first)
+
+
+def test_archives_are_thinned_out_only_at_cron_times(tmp_path: Path) -> None:
+    options = replace(QUIET, rotate="2 changes", keep=f"1 list, {NEVER_DURING_A_TEST}")
+    archive = lambda source: source.read("changelist-archive.xml").resources  # noqa: E731
+    with Published(tmp_path, options) as source:
+        source.update(*range(8))
+        source.wait_written()
+        assert len(archive(source)) > 3
+    with Published(tmp_path, replace(options, keep="1 list, cron: * * * * * *")) as source:
+        eventually(lambda: len(archive(source)) == 1)
+
+
+def test_the_resource_list_is_written_at_the_start_and_at_cron_times(tmp_path: Path) -> None:
+    with Published(tmp_path, replace(QUIET, resource_list_every=NEVER_DURING_A_TEST)) as source:
+        source.update("a")
+        source.wait_written()
+        assert source.read("resourcelist.xml").resources == ()
+    with Published(tmp_path, replace(QUIET, resource_list_every="cron: * * * * * *")) as source:
+        source.update("b")
+        source.wait_listed()
+        assert sorted(names([source.read("resourcelist.xml")])) == ["a", "b"]
+
+
+def test_changes_up_to_the_schedule_may_be_closed_whatever_the_limits() -> None:
+    policy = parse_rotation("10 changes or cron: 0 3 * * *")
+    assert policy.minimum_open(1, 10, oldest=50, now=99, scheduled=None) is None
+    assert policy.minimum_open(1, 10, oldest=50, now=99, scheduled=49) is None
+    minimum = policy.minimum_open(10, 10, oldest=50, now=99, scheduled=60)
+    assert minimum is not None
+    assert (minimum.changes, minimum.since) == (5, 60)
+
+
+def test_a_document_expires_by_the_limits_beside_the_schedule() -> None:
+    policy = parse_retention("1 list, cron: 0 3 * * *")
+    documents = [FinishedDocument("changelist", at, at + 1, 1, 1, ()) for at in (1, 2)]
+    assert policy.expired(documents, now=9) == documents[:1]
+
+
+def test_the_command_accepts_cron_expressions(folder: Path, source: Start) -> None:
+    every_second = "cron: * * * * * *"
+    options = {"--rotate": every_second, "--resource-dump-every": every_second}
+    options |= {"--resource-list-every": every_second, "--keep": f"9 lists, {every_second}"}
+    process = source(folder, *PORT, *(text for option in options.items() for text in option))
+    put(folder / "a", "new")
+    eventually(lambda: b"resourcesync/changelist-" in process.get("changelist-archive.xml"))
+    eventually(lambda: b"<loc>" + process.url.encode() + b"a<" in process.get("resourcelist.xml"))
+    eventually(lambda: b".zip<" in process.get("resourcedump.xml"))
+    code, errors = process.end()
+    assert code == 0
+    assert len(errors.splitlines()) == 1, "it writes only that it scanned the folder"
