@@ -87,7 +87,7 @@ async def test_a_redirect_to_another_scheme_is_refused(
 ) -> None:
     source.put("a", b"1")
     source.answers["/data/resourcelist.xml"] = redirect(target)
-    with pytest.raises(RefusedAddress, match="absolute http"):
+    with pytest.raises(RefusedAddress, match="not an absolute http"):
         await destination.catch_up()
 
 
