@@ -34,7 +34,7 @@ _log = logging.getLogger("rsnotify.publisher")
 _SHOWN = 100
 
 
-class WritingStopped(Exception):
+class WritingStopped(RsnotifyError):
     """A document was not written, because the Publisher closes."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Resource
 from rsnotify_publisher.files import TICK
@@ -27,7 +28,7 @@ class FileSnapshot(Struct, frozen=True):
     validator: str | None
 
 
-class FileStillChanging(Exception):
+class FileStillChanging(RsnotifyError):
     """The file changed while it was read; it has to be read again."""
 
 

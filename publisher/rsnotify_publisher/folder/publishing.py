@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.plural import counted
 from rsnotify.runtime.lanes import Lane
 from rsnotify_publisher.folder.server import PublishedFolder
@@ -24,7 +25,7 @@ _SCANNERS = 4
 _Announce = Callable[[str], None]
 
 
-class PublishingStopped(Exception):
+class PublishingStopped(RsnotifyError):
     """The first scan of a folder is not needed any more."""
 
 

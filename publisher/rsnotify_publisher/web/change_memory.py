@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from urllib.parse import urlencode
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import format_datetime, from_microseconds, to_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
@@ -24,7 +25,7 @@ USUAL_LIMIT = 1_000
 _MOST = 10_000
 
 
-class ChangesForgotten(LookupError):
+class ChangesForgotten(RsnotifyError, LookupError):
     """The changes since the instant are no longer known; the text says what to do instead."""
 
 

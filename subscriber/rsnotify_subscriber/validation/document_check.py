@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from rsnotify.errors import ContentMismatch, FetchError, MalformedDocument
+from rsnotify.errors import ContentMismatch, FetchError, MalformedDocument, RsnotifyError
 from rsnotify.format.model import Resource
 from rsnotify.format.writer import Profile
 from rsnotify.validation import Validator
@@ -32,7 +32,7 @@ _PIECE = 131_072
 _ZIP = b"PK\x03\x04"
 
 
-class PackageReceived(Exception):
+class PackageReceived(RsnotifyError):
     """The response for a document is a ZIP."""
 
 
