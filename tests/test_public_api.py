@@ -21,9 +21,10 @@ SNAPSHOT = Path(__file__).with_name("public_api.txt")
 
 def signature(value: object) -> str:
     try:
-        return str(inspect.signature(value))  # type: ignore[arg-type]
+        text = str(inspect.signature(value))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return ""
+    return text.replace("pathlib._local.", "pathlib.")  # since Python 3.13
 
 
 def describe(name: str, value: object) -> Iterator[str]:

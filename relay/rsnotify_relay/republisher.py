@@ -92,6 +92,7 @@ class Republisher:
 
     @property
     def place(self) -> str:
+        """The folder of the mirror."""
         return self._mirror.place
 
     def held_content(self, uri: str) -> Path | None:

@@ -6,11 +6,11 @@ import asyncio
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
-from rsnotify_publisher.web.answers import answer, hold_resource
 
 from rsnotify.format.media_types import guess_media_type
 from rsnotify_publisher import Publisher, link_header, routes
 from rsnotify_publisher.web import LIVE, robots
+from rsnotify_publisher.web.responses import resource_representation, respond
 from rsnotify_relay.republisher import Republisher
 from rsnotify_subscriber import Callbacks
 
@@ -40,7 +40,7 @@ def server(
         resource, path = found
         media_type = resource.type or guess_media_type(uri) or _UNKNOWN
         answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
-        return await answer(request, lambda: hold_resource(path), answer_headers)
+        return await respond(request, lambda: resource_representation(path), answer_headers)
 
     app = web.Application()
     if callbacks is not None:

@@ -40,11 +40,15 @@ from rsnotify_subscriber import default_state
 from rsnotify_subscriber.storage.state import DestinationState
 from tests.end_to_end import history
 
-#: The rungs in the order in which they are tried.
-LADDER = [
-    DocumentKind.CHANGE_LIST, DocumentKind.CHANGE_LIST_ARCHIVE, DocumentKind.CHANGE_DUMP, DocumentKind.CHANGE_DUMP_ARCHIVE,
-    DocumentKind.RESOURCE_LIST, DocumentKind.RESOURCE_DUMP,
-]  # fmt: skip
+#: The kinds of documents in the order in which they are tried.
+FALLBACK_ORDER = [
+    DocumentKind.CHANGE_LIST,
+    DocumentKind.CHANGE_LIST_ARCHIVE,
+    DocumentKind.CHANGE_DUMP,
+    DocumentKind.CHANGE_DUMP_ARCHIVE,
+    DocumentKind.RESOURCE_LIST,
+    DocumentKind.RESOURCE_DUMP,
+]
 _TAKEN = re.compile(r"(?:changes|baseline) from the ([A-Z][A-Za-z ]*?) http")
 #: Seconds that one return may take, and the Source to write what is due.
 PATIENCE = 300
@@ -196,7 +200,7 @@ class Destination:
         )
         assert done.returncode == 0, done.stderr
         taken = [DocumentKind(name) for name in _TAKEN.findall(done.stderr)]
-        return max(taken, key=LADDER.index, default=None)
+        return max(taken, key=FALLBACK_ORDER.index, default=None)
 
 
 def go_through(

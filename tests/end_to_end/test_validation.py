@@ -145,4 +145,7 @@ async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool) -> Non
             elif newest != listed:
                 listed, round_ = newest, round_ + 1
                 for number in range(5):
-                    (folder / f"{number} {round_}.txt").write_text(f"{number} {round_}")
+                    # In one step: the Change Dump has no content of a file seen half written.
+                    written = tmp_path / "written"
+                    written.write_text(f"{number} {round_}")
+                    written.rename(folder / f"{number} {round_}.txt")

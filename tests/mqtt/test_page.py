@@ -8,9 +8,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from rsnotify_hub.settings.loading import load_configuration
 
 from rsnotify.runtime.mqtt.topics import channel_topic
+from rsnotify_hub.config.loading import load_configuration
 from tests.certificates import Authority
 from tests.mosquitto import Mosquitto
 from tests.reader import ROOT, Reader, fences_of, lines_of

@@ -184,8 +184,8 @@ def test_the_capability_list_names_the_channel(tmp_path: Path) -> None:
     hubs = ["wss+mqtt://broker.example", "mqtts://other.example/own/"]
     documents = Publisher(tmp_path, BASE, hubs=hubs).source.documents
     assert documents.hubs == (
-        f"wss+mqtt://broker.example/{channel_name(CHANNEL)}",
-        f"mqtts://other.example/{channel_name(CHANNEL, 'own/')}",
+        f"wss+mqtt://broker.example/{channel_topic(CHANNEL)}",
+        f"mqtts://other.example/{channel_topic(CHANNEL, 'own/')}",
     )
 
 

@@ -327,7 +327,7 @@ def tidy(tree: Tree) -> Tree:
     return [tree[0], tree[1], children]
 
 
-def without_credentials(tree: Tree | str) -> str:
+def shown(tree: Tree | str) -> str:
     if isinstance(tree, str):
         return escape(tree)
     name, attributes, children = tree
@@ -359,7 +359,7 @@ def test_any_operation_does_to_a_tree_what_it_does_to_the_model(
     tree: Tree, content: list[Any], data: st.DataObject
 ) -> None:
     tree = tidy(tree)
-    before = without_credentials(tree)
+    before = shown(tree)
     kind = data.draw(st.sampled_from(["append", "prepend", "before", "after", "remove", "replace"]))
     inner = "".join(map(shown, content))
     if kind in ("append", "prepend") or len(places(tree, "/*")) == 0:
@@ -375,9 +375,9 @@ def test_any_operation_does_to_a_tree_what_it_does_to_the_model(
         elif kind == "replace":
             new = "new" if isinstance(parent[2][index], str) else ["new", {}, content]
             parent[2][index] = new
-            operation = f'<replace sel="{selector}">{without_credentials(new)}</replace>'
+            operation = f'<replace sel="{selector}">{shown(new)}</replace>'
         else:
             at = index + (kind == "after")
             parent[2][at:at] = content
             operation = f'<add sel="{selector}" pos="{kind}">{inner}</add>'
-    assert canonical(patched(before, operation)) == canonical(without_credentials(tidy(tree)))
+    assert canonical(patched(before, operation)) == canonical(shown(tidy(tree)))

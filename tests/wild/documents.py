@@ -1,8 +1,8 @@
-"""Documents as foreign Sources write them: XML put together by hand, also where it is wrong.
+"""Documents as other Sources write them: XML made by hand, also where it is wrong.
 
-Nothing here goes through `rsnotify.format.writer`, which would refuse or repair most of it. Times are
-instants, or strings that are written as they are; `seconds`, `days` and `zoned` write an instant
-as Sources of a coarser clock do.
+Nothing here uses `rsnotify.format.writer`, which would refuse or repair most of it. Times are
+instants, or strings that are written unchanged; `seconds`, `days` and `zoned` write an instant as
+Sources with a coarser clock do.
 """
 
 from __future__ import annotations

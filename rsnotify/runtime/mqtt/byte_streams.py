@@ -279,5 +279,5 @@ async def _open_websocket(
     )
     if connection.subprotocol != "mqtt":
         await connection.close()
-        raise WebSocketException("it has a WebSocket that speaks no MQTT")
+        raise WebSocketException("its WebSocket does not speak MQTT")
     return WebSocketByteStream(max_packet, connection)

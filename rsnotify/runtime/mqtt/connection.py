@@ -125,7 +125,7 @@ class BrokerConnection:
         if len(payload) + len(topic.encode()) + len(channel.encode()) + 64 > (
             self._maximum_packet_size
         ):
-            reason = f"it takes messages of {self._maximum_packet_size} bytes at most"
+            reason = f"it accepts messages of at most {self._maximum_packet_size} bytes"
             raise ConnectionRefused(self._broker.url, reason, too_large=True)
         await self._send_quota.acquire()
         self._check_connected()
@@ -220,7 +220,7 @@ class BrokerConnection:
             while self._stream.readable and self._client.socket() is not None:
                 self._client.loop_read()
         except Exception as error:  # paho raises many kinds for malformed packets
-            self._fail(f"it sends what is no MQTT: {type(error).__name__}")
+            self._fail(f"it does not speak MQTT: {type(error).__name__}")
             self._stream.close()
         arrived, self._arrived = self._arrived, []
         for message in arrived:

@@ -86,7 +86,7 @@ def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
     allow = "let the broker allow this user to publish it"
     return ConnectionRefused(
         url,
-        f"it takes no message: {reason}",
+        f"it refuses the message: {reason}",
         too_large=reason.value == _TOO_LARGE,
         remedy=allow if reason.value == _NOT_AUTHORIZED else None,
     )
@@ -94,7 +94,7 @@ def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
 
 def subscription_refusal(url: str, reason: ReasonCode) -> Unavailable:
     """Return the error for a subscription that is refused."""
-    refusal = f"it grants no subscription: {reason}"
+    refusal = f"it refuses the subscription: {reason}"
     if reason.value == _NOT_AUTHORIZED:
         return NotPermitted(url, refusal, "let the broker allow this user to subscribe")
     return Unavailable(url, refusal)

@@ -49,7 +49,7 @@ def read_selection_request(payload: bytes) -> SelectionRequest:
         request = msgspec.json.decode(payload, type=SelectionRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error)[:200]  # which may quote what was sent
-        raise ConfigurationError(f"it asks for no part of a topic: {reason}") from None
+        raise ConfigurationError(f"it is not a request for a part of a topic: {reason}") from None
     select = request.select.canonical()
     if not select:
         raise ConfigurationError("it asks for all of its topic, which has a name of its own")

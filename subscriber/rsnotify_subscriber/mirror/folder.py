@@ -105,6 +105,7 @@ class FolderMirror:
         return path if path.is_file() and not path.is_symlink() else None
 
     async def apply(self, changes: Sequence[Received]) -> None:
+        """Write the files of changes durably."""
         await asyncio.to_thread(self.apply_blocking, changes)
 
     def apply_blocking(self, changes: Sequence[Received]) -> None:

@@ -15,7 +15,7 @@ from rsnotify_subscriber.push.document_notices import NoticeSubscription
 from rsnotify_subscriber.push.subscription import PushSubscription
 from rsnotify_subscriber.status import PushState
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
-from rsnotify_subscriber.sync.push_intake import PushIntake
+from rsnotify_subscriber.sync.push_monitor import PushMonitor
 from rsnotify_subscriber.tasks import Tasks
 
 
@@ -90,7 +90,7 @@ class PushChannels:
         random = Random()
         self._changes = PushSubscription(
             () if once else self._transports.change_endpoints(context.identity.offer),
-            PushIntake(follower, perform, observers.announce),
+            PushMonitor(follower, perform, observers.announce),
             lambda: follower.since,
             random,
             most=context.options.hubs,

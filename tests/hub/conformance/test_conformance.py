@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
 
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.endpoints import SimulatedEndpoints, serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel
 from rsnotify_hub_check.run import ALL, ConformanceCheck, run_checks

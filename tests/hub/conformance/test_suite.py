@@ -9,11 +9,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.settings.loading import load_configuration
 from typer.testing import CliRunner
 
 import rsnotify_hub_check
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.command import app
 from rsnotify_hub_check.endpoints import serve_endpoints
 from rsnotify_hub_check.hub_under_test import HubUnderTest

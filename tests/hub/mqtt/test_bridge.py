@@ -159,7 +159,7 @@ async def test_a_topic_that_the_broker_refuses_delays_no_other_and_is_retried(
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, listen: Listen
 ) -> None:
     other = "https://source.example/other"
-    acl = f"topic read #\ntopic write {channel_name(other)}\n"
+    acl = f"topic read #\ntopic write {channel_topic(other)}\n"
     async with (
         Mosquitto(tmp_path / "strict", acl=acl) as broker,
         listen(broker=broker) as listener,

@@ -293,4 +293,4 @@ def test_the_documentation_shows_the_encoding_of_a_request() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs/mqtt.md").read_text()
     maps = PushSelection(prefixes=("https://source.example/data/maps/",))
     assert SelectionRequest(TOPIC, maps).encode().decode() in page
-    assert f"`{PREFIX}{maps.digest(TOPIC)}`" in page
+    assert f"`{DEFAULT_PREFIX}{maps.digest(TOPIC)}`" in page

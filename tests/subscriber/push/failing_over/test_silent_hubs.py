@@ -13,7 +13,7 @@ from rsnotify_subscriber.events import (
     PushDown,
 )
 from rsnotify_subscriber.push import subscription as push_module
-from rsnotify_subscriber.sync import push_intake
+from rsnotify_subscriber.sync import push_monitor as push_intake
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.push.failing_over.scene import (

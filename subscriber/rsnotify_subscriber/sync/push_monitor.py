@@ -20,7 +20,7 @@ QUIET = 15.0
 LONGEST_QUIET = 60.0
 
 
-class PushIntake:
+class PushMonitor:
     """Hands pushed fragments to a follower; the `Events` of a `Push`.
 
     After a loss of push the lists are polled as without it until something new has come: a broker
