@@ -111,7 +111,7 @@ async def test_a_callable_that_returns_nothing_to_await_fails_with_a_sentence() 
         ({"prefer": 5}, "prefer is of type int"),
         ({"patches": [1]}, "patches is of type list"),
         ({"callbacks": "https://me.example/"}, "callbacks is of type str; give Callbacks"),
-        ({"mqtt": "mqtt://broker.example"}, "mqtt is of type str; give MqttOptions"),
+        ({"mqtt": "mqtt://broker.example"}, "mqtt is of type str; give a MqttOptions"),
         ({"hubs": "2"}, "hubs is of type str; give a number"),
         ({"on_event": 5}, "on_event is of type int; give a function"),
         ({"on_committed": ignore}, "on_committed is an async function, and is not awaited"),
