@@ -135,7 +135,7 @@ class SelectionGroup:
 
 
 class SelectionGroups:
-    """The groups of every topic (a `Channel`)."""
+    """The groups of every topic (a `DeliveryChannel`)."""
 
     def __init__(self, live: WebSocketChannel, filter_cache: FilterCache, most: int) -> None:
         self._live = live
@@ -144,12 +144,12 @@ class SelectionGroups:
         self._groups: dict[str, dict[TopicSelection, SelectionGroup]] = {}
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Begin to send what was appended (`Channel.deliver`)."""
+        """Begin to send what was appended (`DeliveryChannel.deliver`)."""
         for group in self._groups.get(topic, {}).values():
             group.wake()
 
     def subscribers(self, topic: str) -> int:
-        """Return 0: `WebSocketChannel` counts the members (`Channel.subscribers`)."""
+        """Return 0: `WebSocketChannel` counts the members (`DeliveryChannel.subscribers`)."""
         return 0
 
     def enter(

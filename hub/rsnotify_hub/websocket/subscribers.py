@@ -191,7 +191,7 @@ def _descriptor(connection: WebSocketConnection) -> int:
 
 
 class WebSocketChannel:
-    """The live subscribers of every topic (a `Channel`)."""
+    """The live subscribers of every topic (a `DeliveryChannel`)."""
 
     def __init__(self, configuration: WebSocketConfig, statistics: Statistics) -> None:
         self._max_bytes = configuration.queue_bytes
@@ -201,7 +201,7 @@ class WebSocketChannel:
         self._open: Counter[str] = Counter()
 
     def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
-        """Send to all live subscribers (`Channel.deliver`) of a topic or of a selection from it."""
+        """Send to all live subscribers (`DeliveryChannel.deliver`) of a topic or of a selection from it."""
         audience = self._audiences.get(key)
         if audience is None:
             return

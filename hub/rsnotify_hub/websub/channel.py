@@ -116,7 +116,7 @@ class WebSubChannel:
         return self._scheduler.waiting()
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Begin to deliver what was appended (`Channel.deliver`)."""
+        """Begin to deliver what was appended (`DeliveryChannel.deliver`)."""
         for delivery in self.registry.of_topic(topic):
             self._sender.deliver_appended(delivery)
 
