@@ -18,9 +18,9 @@ from callback_server import callbacks, secret_of
 from fanout import TOPIC
 
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSubConfig
 
-_DEFAULTS = HubConfiguration()
+_DEFAULTS = WebSubConfig()
 _RETRY = Retry(_DEFAULTS.retry_seconds, _DEFAULTS.max_retry_seconds)
 
 

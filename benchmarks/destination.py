@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_subscriber import FolderMirror, Subscriber
+from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
 
 
 def print_committed(changes: Sequence[Change]) -> None:
@@ -38,8 +38,8 @@ async def main(url: str, folder: Path) -> None:
         url,
         FolderMirror(folder),
         state=folder.with_suffix(".state"),
+        options=FollowOptions(allow_private_addresses=True),
         on_committed=print_committed,
-        allow_private_addresses=True,
     )
     async with subscriber:
         await in_step(subscriber)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from destination import in_step, print_committed
 
-from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 
 #: How many start at once.
 _AT_ONCE = 25
@@ -25,9 +25,8 @@ async def ignore(change: Received) -> None:
 
 
 def subscriber(url: str, folder: Path) -> Subscriber:
-    return Subscriber(
-        url, ignore, state=folder, on_committed=print_committed, allow_private_addresses=True
-    )
+    options = FollowOptions(allow_private_addresses=True)
+    return Subscriber(url, ignore, state=folder, options=options, on_committed=print_committed)
 
 
 async def main(url: str, count: int, folder: Path) -> None:

@@ -23,7 +23,7 @@ from rsnotify.runtime.processes import free_port
 from rsnotify.sync.pace import Pace
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_subscriber import Subscriber
+from rsnotify_subscriber import FollowOptions, Subscriber
 from tests.end_to_end.history import Step, read
 from tests.publisher.helpers import PATIENCE, eventually
 
@@ -50,10 +50,10 @@ async def running(folder: Path, *, delta: bool) -> AsyncIterator[tuple[Any, Any,
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", int(base.rpartition(":")[2][:-1])).start()
         triples = aggregator["TripleStore"](folder / "copy")
-        subscriber = Subscriber(
-            base, triples, state=folder / "copy/state", patches=aggregator["PATCHES"],
-            pace=Pace(poll=0.5), allow_private_addresses=True,
-        )  # fmt: skip
+        options = FollowOptions(
+            patches=aggregator["PATCHES"], pace=Pace(poll=0.5), allow_private_addresses=True
+        )
+        subscriber = Subscriber(base, triples, state=folder / "copy/state", options=options)
         await stack.enter_async_context(subscriber)
         yield feed, triples, subscriber
 

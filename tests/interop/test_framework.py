@@ -29,7 +29,7 @@ async def test_it_follows_a_source_that_tells_others_of_its_documents(
         await asyncio.to_thread(eventually, lambda: _listed(process) == 12)
         await asyncio.to_thread(client.baseline, process.url)
         put(folder / "last", "1")
-        await asyncio.to_thread(process.told, "created", "last")
+        await asyncio.to_thread(process.wait_for_change, "created", "last")
         await asyncio.to_thread(client.incremental, process.url)
         assert contents(client.copy) == contents(folder)
     finally:

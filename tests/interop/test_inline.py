@@ -48,8 +48,8 @@ async def test_it_follows_a_source_that_sends_content_to_others(
         await hub.has(process.url + "a.ttl", process.url + "b.ttl")
         entries = [entry for fragment in hub.fragments for entry in fragment.resources]
         assert any(link.href.startswith("data:") for entry in entries for link in entry.links)
-        await asyncio.to_thread(process.told, "updated", "a.ttl")
-        await asyncio.to_thread(process.told, "created", "b.ttl")
+        await asyncio.to_thread(process.wait_for_change, "updated", "a.ttl")
+        await asyncio.to_thread(process.wait_for_change, "created", "b.ttl")
         await asyncio.to_thread(client.incremental, process.url)
         assert contents(client.copy) == contents(folder)
     finally:

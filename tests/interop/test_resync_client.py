@@ -48,7 +48,7 @@ def test_it_copies_follows_and_audits(
     write(folder, 1, text="changed")
     (folder / "sub" / "2.ttl").unlink()
     for change in (("created", "new.ttl"), ("updated", "sub/1.ttl"), ("deleted", "sub/2.ttl")):
-        process.told(*change)
+        process.wait_for_change(*change)
     version = ("--spec-version", "1.0") if "1.0" in options else ()
     client.incremental(process.url, *version)
     assert contents(client.copy) == contents(folder)
@@ -69,7 +69,7 @@ def test_rotation_takes_nothing_from_a_client_that_polls_now_and_then(
     for begin in (1, 4, 7, 10):
         for number in range(begin, begin + 3):
             write(folder, number)
-            process.told("created", f"sub/{number}.ttl")
+            process.wait_for_change("created", f"sub/{number}.ttl")
         client.incremental(process.url)
         assert contents(client.copy) == contents(folder)
     eventually(lambda: b"changelist-2" in process.get("changelist-archive.xml"))

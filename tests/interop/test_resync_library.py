@@ -108,7 +108,7 @@ def test_it_reads_what_we_write(
         """Change something; tell if there are so many packages that some are in the archive."""
         name = f"{next(numbers)}.ttl"
         put(folder / name, f"<a> <b> <{name}> .")
-        process.told("created", name)
+        process.wait_for_change("created", name)
         return bool(read_document(process.get("changedump-archive.xml")).resources)
 
     eventually(is_packed_away)

@@ -90,7 +90,7 @@ def test_the_page_configures_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Path("mqtt.password").write_text("secret")
     [settings] = [body for name, body in fences_of(PAGE) if name == "toml"]
     Path("hub.toml").write_text(settings)
-    assert load_configuration("hub.toml").mqtt_url == "mqtts://broker.example"
+    assert load_configuration("hub.toml").mqtt.url == "mqtts://broker.example"
 
 
 def test_the_three_brokers_are_configured_with_the_same_rights() -> None:

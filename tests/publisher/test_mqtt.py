@@ -37,7 +37,7 @@ class Ear:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        async with connect(self._broker, session=AWAY, take=self._take) as connection:
+        async with connect(self._broker, session=AWAY, on_message=self._take) as connection:
             await connection.subscribe(channel_topic(CHANNEL))
             yield
 

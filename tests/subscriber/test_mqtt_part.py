@@ -55,7 +55,7 @@ class Hub:
 @pytest.fixture
 async def hub(mosquitto: Mosquitto) -> AsyncIterator[Hub]:
     asked: asyncio.Queue[MqttMessage] = asyncio.Queue()
-    async with connect(parse_broker(mosquitto.url), take=asked.put_nowait) as connection:
+    async with connect(parse_broker(mosquitto.url), on_message=asked.put_nowait) as connection:
         await connection.subscribe(request_prefix(DEFAULT_PREFIX) + "+")
         yield Hub(connection, asked)
 

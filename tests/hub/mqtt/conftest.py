@@ -27,7 +27,10 @@ def listen(mosquitto: Mosquitto) -> Listen:
     ) -> AsyncIterator[BrokerListener]:
         listener = BrokerListener()
         async with connect(
-            parse_broker(broker.url), session=session, take=listener.messages.put_nowait, **options
+            parse_broker(broker.url),
+            session=session,
+            on_message=listener.messages.put_nowait,
+            **options,
         ) as listener.connection:
             await listener.connection.subscribe(topic)
             yield listener
