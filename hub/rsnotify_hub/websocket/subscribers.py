@@ -201,7 +201,7 @@ class WebSocketChannel:
         self._open: Counter[str] = Counter()
 
     def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
-        """Send to all live subscribers (`DeliveryChannel.deliver`) of a topic or of a selection from it."""
+        """Send to all live subscribers of a topic or selection (`DeliveryChannel.deliver`)."""
         audience = self._audiences.get(key)
         if audience is None:
             return
