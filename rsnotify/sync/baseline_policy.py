@@ -33,11 +33,12 @@ class BaselinePolicy:
         #: Whether a pull is not enough.
         self.needed = False
 
-    def new_baseline(self, offer: Offer) -> Baseline:
+    def new_baseline(self, offer: Offer, *, has_moved: bool) -> Baseline:
         """Return the next baseline.
 
         An empty copy needs everything, and a dump has it in one document. If the Resource List did
-        not close a gap, a younger dump may.
+        not close a gap, a younger dump may. If the Source has moved, even an old dump is compared,
+        since its resources may have new URIs.
         """
         frontiers = self._state.frontiers
         begins, ends = self._restarted or (None, None)
@@ -47,8 +48,8 @@ class BaselinePolicy:
             offer,
             frontiers.known or begins or EARLIEST,
             dump_first=is_empty or is_second,
-            is_old=frontiers.covers,
-            last_dump=self._last_dump,
+            is_old=(lambda _: False) if has_moved else frontiers.covers,
+            last_dump=None if has_moved else self._last_dump,
             until=ends,
         )
 

@@ -307,7 +307,8 @@ class CatchUp:
     # Baseline
 
     def _begin_baseline(self, *, is_routine: bool) -> None:
-        baseline, place = self._policy.new_baseline(self._offer), self._offer.capability_list
+        baseline = self._policy.new_baseline(self._offer, has_moved=self._has_moved)
+        place = self._offer.capability_list
         self._run = BaselineRun(self._state, self._intake, baseline, place, is_routine=is_routine)
 
     def _advance(self, run: BaselineRun, now: float) -> None:
