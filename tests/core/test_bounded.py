@@ -49,7 +49,7 @@ ENDLESS = {
 PROGRAM = """
 import json, sys
 from rsnotify.errors import DocumentError
-from rsnotify.format.reader import Limits, read_document
+from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.validation.validator import Validator
 
 def peak():
@@ -81,7 +81,7 @@ if how == "read":
     except DocumentError as error:
         outcome = str(error)
 else:
-    validator = Validator(limits=Limits(document_bytes=20_000_000))
+    validator = Validator(limits=DocumentLimits(document_bytes=20_000_000))
     for chunk in chunks():
         outcome = next((f.rule for f in validator.feed(chunk) if f.rule == "limit"), outcome)
         if outcome == "limit":

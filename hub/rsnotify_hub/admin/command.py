@@ -192,7 +192,7 @@ def suspend(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json
 
 @_command("resume")
 def resume(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
-    """Continue the deliveries of a suspended subscription, without a gap.
+    """Continue the deliveries of a suspended subscription.
 
     Examples:
         rsnotify hub resume 0123456789abcdef0123456789abcdef
