@@ -47,10 +47,13 @@ def within(name: str, modules: set[str] | tuple[str, ...]) -> bool:
     return any(name == module or name.startswith(module + ".") for module in modules)
 
 
-def imports(path: Path) -> set[str]:
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def imports(path: Path, tree: ast.Module) -> set[str]:
     """Return the full names of all modules that a file imports, at any depth."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -61,7 +64,7 @@ def imports(path: Path) -> set[str]:
     return names
 
 
-IMPORTS = {name: imports(path) for name, path in MODULES.items()}
+IMPORTS = {name: imports(path, TREES[name]) for name, path in MODULES.items()}
 
 
 def test_the_pure_folders_have_modules() -> None:
@@ -83,11 +86,7 @@ def test_a_pure_module_imports_no_io(name: str) -> None:
 
 @pytest.mark.parametrize("name", PURE_MODULES)
 def test_a_pure_module_reads_no_clock_and_no_file(name: str) -> None:
-    calls = {
-        ast.unparse(node.func)
-        for node in ast.walk(ast.parse(MODULES[name].read_text()))
-        if isinstance(node, ast.Call)
-    }
+    calls = {ast.unparse(node.func) for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)}
     clocks = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "open", "print"}
     assert calls & clocks == set()
 
@@ -168,8 +167,8 @@ def test_no_module_is_too_long() -> None:
 def classes() -> list[tuple[str, ast.ClassDef]]:
     return [
         (name, node)
-        for name, path in MODULES.items()
-        for node in ast.parse(path.read_text()).body
+        for name, tree in TREES.items()
+        for node in tree.body
         if isinstance(node, ast.ClassDef)
     ]
 
