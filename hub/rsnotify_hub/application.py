@@ -76,7 +76,7 @@ def create_application(
             with_guard,
             with_client_address(proxies),
             with_plain_reasons(_statistics),
-            with_host_check(lambda request: request.config_dict[HUB].gate),
+            with_host_check(lambda request: request.config_dict[HUB].authorizer),
             without_encoding,
         ],
     )
@@ -89,7 +89,7 @@ def create_application(
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
-    add_dashboard(app, is_admin=lambda request: request.app[HUB].gate.is_admin(request))
+    add_dashboard(app, is_admin=lambda request: request.app[HUB].authorizer.is_admin(request))
     add_admin_routes(app, lambda request: request.config_dict[HUB].admin)
     return app
 
@@ -177,7 +177,7 @@ async def serve(
             protocols = partial(ConnectionGuard, runner.server, watch)
             await ProtocolSite(runner, listener, protocols).start()
             if source is not None:
-                reloader = GrantReloader(app[HUB].gate, source, configuration)
+                reloader = GrantReloader(app[HUB].authorizer, source, configuration)
                 stack.callback(asyncio.create_task(reloader.run()).cancel)
             yield url_of(listener)
 

@@ -11,7 +11,7 @@ import typer
 
 from rsnotify.runtime.cli.commands import from_environment
 from rsnotify.runtime.cli.running import run
-from rsnotify.runtime.config.former_variables import warn_of_former
+from rsnotify.runtime.config.deprecated_variables import warn_of_former
 from rsnotify_hub.admin.command import commands as hub
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.access.gate import Gate
+from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
@@ -63,7 +63,7 @@ class HubService:
 
     Attributes:
         store: The store.
-        gate: Decides who may do what.
+        authorizer: Decides who may do what.
         statistics: Counts what the hub has done.
         websub: Handles `POST /websub`.
         websockets: Handles `GET /ws`.
@@ -80,7 +80,7 @@ class HubService:
         store: Store,
         client: aiohttp.ClientSession,
         requests: CallbackRequests,
-        gate: Gate,
+        authorizer: Authorizer,
         limits: RateLimits,
         *,
         public_url: str,
@@ -88,7 +88,7 @@ class HubService:
     ) -> None:
         websub, websocket, mqtt = configuration.websub, configuration.websocket, configuration.mqtt
         self.store = store
-        self.gate = gate
+        self.authorizer = authorizer
         self.statistics = Statistics()
         self._clock = clock
         self._intent_requests = IntentRequests(
@@ -117,11 +117,13 @@ class HubService:
         self._topics = TopicLogs(
             store, (*channels, self._bridge) if self._bridge else channels, self.statistics
         )
-        gate.topic_quota = TopicQuota(self._topics, configuration.limits.max_topics_per_publisher)
+        authorizer.topic_quota = TopicQuota(
+            self._topics, configuration.limits.max_topics_per_publisher
+        )
         self._verification = IntentVerification(
             self._callbacks, self._topics, self._intent_requests, websub, clock
         )
-        self._intake = intake = FragmentIntake(gate, configuration.intake, clock)
+        self._intake = intake = FragmentIntake(authorizer, configuration.intake, clock)
         self._pings = PingHandler(
             self._topics,
             client,
@@ -156,7 +158,7 @@ class HubService:
         self.metrics = Metrics(self._readings)
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store)
-        self.admin = AdminApi(service, gate, self.statistics, version=_VERSION)
+        self.admin = AdminApi(service, authorizer, self.statistics, version=_VERSION)
 
     async def start(self) -> None:
         """Load the state from the store.
@@ -256,9 +258,16 @@ async def open_hub(
         )
         stack.callback(requests.close)
         limits = RateLimits(configuration.limits)
-        gate = Gate(grants_of(configuration, anonymous=anonymous), limits.tokens)
+        authorizer = Authorizer(grants_of(configuration, anonymous=anonymous), limits.tokens)
         hub = HubService(
-            configuration, store, client, requests, gate, limits, public_url=public_url, clock=clock
+            configuration,
+            store,
+            client,
+            requests,
+            authorizer,
+            limits,
+            public_url=public_url,
+            clock=clock,
         )
         stack.push_async_callback(hub.close)
         await hub.start()

@@ -8,7 +8,7 @@ from functools import partial
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import DocumentLimits
-from rsnotify_hub.access.gate import Gate
+from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.config.configuration import IntakeConfig
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
@@ -21,13 +21,15 @@ class FragmentIntake:
     """Reads and checks fragments.
 
     Attributes:
-        gate: Decides who may publish.
+        authorizer: Decides who may publish.
         max_bytes: The largest fragment.
         request_seconds: How long the body of a request may take to arrive.
     """
 
-    def __init__(self, gate: Gate, config: IntakeConfig, clock: Callable[[], Instant]) -> None:
-        self.gate = gate
+    def __init__(
+        self, authorizer: Authorizer, config: IntakeConfig, clock: Callable[[], Instant]
+    ) -> None:
+        self.authorizer = authorizer
         self.max_bytes = config.max_fragment_bytes
         self.request_seconds = config.request_seconds
         self._clock = clock

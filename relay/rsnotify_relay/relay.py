@@ -26,7 +26,7 @@ from rsnotify_subscriber import (
 )
 from rsnotify_subscriber.events import Behind, Event
 from rsnotify_subscriber.options import DEFAULT_OPTIONS
-from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.storage.destination_state import DestinationState
 
 _log = logging.getLogger("rsnotify.relay")
 #: Seconds for which a thread waits for the first documents, before it checks for `stop`.

@@ -28,9 +28,9 @@ from rsnotify.sync.baseline_run import BaselineRun
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.failure_policy import FailurePolicy
 from rsnotify.sync.fallback_order import change_documents, resource_documents
-from rsnotify.sync.frontiers import LONGEST_LEAP
 from rsnotify.sync.pull import PullStep
 from rsnotify.sync.pull_run import PullRun
+from rsnotify.sync.sync_frontiers import LONGEST_LEAP
 from rsnotify.sync.sync_state import SyncState
 
 

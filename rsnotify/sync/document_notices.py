@@ -14,7 +14,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import FIELDS, Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
-from rsnotify.sync.frontiers import SyncFrontiers
+from rsnotify.sync.sync_frontiers import SyncFrontiers
 
 #: The documents that list the other documents.
 _OFFERS = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})

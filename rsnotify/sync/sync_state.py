@@ -8,10 +8,10 @@ from random import Random
 
 from rsnotify.format.coverage import Change
 from rsnotify.sync.actions import ActionList, Progress
-from rsnotify.sync.frontiers import SyncFrontiers
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pending_changes import PendingChanges
 from rsnotify.sync.schedule import Schedule
+from rsnotify.sync.sync_frontiers import SyncFrontiers
 from rsnotify.sync.unconfirmed_changes import UnconfirmedChanges
 
 

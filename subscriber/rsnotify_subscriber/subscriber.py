@@ -39,9 +39,9 @@ from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.endpoints import Transports
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storage.database import StateLocation
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.disk import is_disk_fault
 from rsnotify_subscriber.storage.opening import opened
-from rsnotify_subscriber.storage.state import DestinationState
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
 from rsnotify_subscriber.sync.following import Following
 from rsnotify_subscriber.sync.presence import PresenceCheck, check_files, check_location

@@ -15,7 +15,7 @@ from rsnotify.format.offer import Offer, read_framework
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
-from rsnotify.sync.frontiers import SyncFrontiers
+from rsnotify.sync.sync_frontiers import SyncFrontiers
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BASE = "http://a/"

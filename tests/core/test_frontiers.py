@@ -8,8 +8,8 @@ from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_co
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Progress
-from rsnotify.sync.frontiers import SyncFrontiers
 from rsnotify.sync.reorder_buffer import ReorderBuffer
+from rsnotify.sync.sync_frontiers import SyncFrontiers
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(microseconds=1)

@@ -37,7 +37,7 @@ from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.folder.file_names import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_subscriber import default_state
-from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.end_to_end import history
 
 #: The kinds of documents in the order in which they are tried.

@@ -122,11 +122,11 @@ async def test_a_request_that_is_cancelled_frees_its_capacity():
 
 
 async def test_running_requests_may_end_when_the_scheduler_closes():
-    scheduler, gate = DeliveryScheduler(1000), asyncio.Event()
+    scheduler, authorizer = DeliveryScheduler(1000), asyncio.Event()
     ended = []
 
     async def work(slot: DeliverySlot) -> None:
-        await gate.wait()
+        await authorizer.wait()
         ended.append(slot.host)
 
     def start(slot: DeliverySlot) -> None:
@@ -137,7 +137,7 @@ async def test_running_requests_may_end_when_the_scheduler_closes():
     closing = asyncio.create_task(scheduler.close(PATIENCE))
     await asyncio.sleep(0)  # it waits
     scheduler.submit("b", start)  # too late
-    gate.set()
+    authorizer.set()
     await closing
     assert ended == ["a"]
 

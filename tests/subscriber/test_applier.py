@@ -20,7 +20,7 @@ from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.tasks import Tasks
 from tests.subscriber.destination import PATIENCE

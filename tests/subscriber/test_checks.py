@@ -23,8 +23,8 @@ from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import ResourceState
-from rsnotify_subscriber.storage.state import DestinationState
 from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.tasks import Tasks
 from tests.subscriber.destination import PATIENCE

@@ -14,7 +14,7 @@ from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import FolderMirror, Received
 from rsnotify_subscriber.mirror import MirrorTree
-from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.storage.destination_state import DestinationState
 
 BASE = "http://example.com/data/"
 

@@ -16,8 +16,8 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Action, BeginBaseline, Compare, FindUnlisted
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import ResourceState
-from rsnotify_subscriber.storage.state import DestinationState
 from tests.core.mixed import HISTORIES, NUMBERS, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
 

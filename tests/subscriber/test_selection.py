@@ -13,7 +13,7 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.cli.application import application
 from rsnotify.selection.selection import Selection
 from rsnotify_subscriber import audit
-from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import Destination
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import SmallSource, path_of, status

@@ -16,9 +16,9 @@ from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.storage import postgresql
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from rsnotify_subscriber.storage.resource_state import ResourceState
-from rsnotify_subscriber.storage.state import DestinationState
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 PRECISE = SECOND + timedelta(microseconds=7)

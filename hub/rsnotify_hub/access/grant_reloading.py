@@ -7,7 +7,7 @@ import logging
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import FileWatch
-from rsnotify_hub.access.gate import Gate
+from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
@@ -16,12 +16,12 @@ log = logging.getLogger("rsnotify.hub.access")
 
 
 class GrantReloader:
-    """Watches the settings files, and gives the gate new grants."""
+    """Watches the settings files, and gives the authorizer new grants."""
 
     def __init__(
-        self, gate: Gate, source: ConfigurationSource, configuration: HubConfiguration
+        self, authorizer: Authorizer, source: ConfigurationSource, configuration: HubConfiguration
     ) -> None:
-        self._gate = gate
+        self._authorizer = authorizer
         self._source = source
         self._configuration = configuration
         self._watch = FileWatch(source.files(configuration))
@@ -47,7 +47,7 @@ class GrantReloader:
     def _replace_grants(self, configuration: HubConfiguration) -> None:
         self._configuration = configuration
         # Removing the last token must not open the hub to everybody.
-        anonymous = self._gate.grants.anonymous
-        self._gate.grants = grants_of(configuration, anonymous=anonymous)
+        anonymous = self._authorizer.grants.anonymous
+        self._authorizer.grants = grants_of(configuration, anonymous=anonymous)
         self._watch.watch(self._source.files(configuration))
         log.info("the grants were reloaded")

@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.access.gate import Gate
+from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.admin.openapi import describe
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation, OperationRequest
 from rsnotify_hub.admin.schemas import Problem
@@ -32,10 +32,10 @@ class AdminApi:
     """Answers requests to the admin API."""
 
     def __init__(
-        self, service: AdminService, gate: Gate, statistics: Statistics, *, version: str
+        self, service: AdminService, authorizer: Authorizer, statistics: Statistics, *, version: str
     ) -> None:
         self._service = service
-        self._gate = gate
+        self._authorizer = authorizer
         self._statistics = statistics
         self._description = msgspec.json.encode(describe(version))
 
@@ -52,7 +52,7 @@ class AdminApi:
             StorageError: The store failed, and nothing has changed.
         """
         try:
-            self._gate.check_admin(request)
+            self._authorizer.check_admin(request)
             answer = await operation.run(self._service, await _parse(operation, request))
         except Refusal as refusal:
             self._statistics.refused[refusal.code] += 1

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import msgspec
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.config.deprecated_variables import is_former
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.former_variables import is_former
 from rsnotify.runtime.config.line_numbers import SettingPath, line_of
 from rsnotify_hub.config.tokens import find_secrets, with_digests
 

@@ -9,8 +9,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from rsnotify.errors import FetchError, StorageError
+from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.clients import TrustedProxies
-from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.http.connection_guard import find_guard
 from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
 from rsnotify_hub.statistics import Statistics
@@ -73,12 +73,12 @@ async def without_encoding(request: web.Request, handler: Handler) -> web.Stream
     return await handler(request)
 
 
-def with_host_check(gate: Callable[[web.Request], Gate]) -> Middleware:
+def with_host_check(authorizer: Callable[[web.Request], Authorizer]) -> Middleware:
     """Return the middleware that checks the host name of requests."""
 
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        gate(request).check_name(request)
+        authorizer(request).check_name(request)
         return await handler(request)
 
     return checked

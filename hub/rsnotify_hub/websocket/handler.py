@@ -171,7 +171,7 @@ class WebSocketHandler:
     def _publish(
         self, connection: WebSocketConnection, request: web.Request, frame: PublishFrame
     ) -> None:
-        permission = self._intake.gate.check_publisher(request, frame.topic)
+        permission = self._intake.authorizer.check_publisher(request, frame.topic)
         connection.allow_large()
         connection.handler = inbox = WebSocketInbox(connection)
         read, check = self._intake.read, permission.check

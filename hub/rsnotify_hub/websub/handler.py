@@ -63,7 +63,7 @@ class WebSubHandler:
         if len(topics) != 1:
             raise Refusal(Code.BAD_REQUEST, 'it needs one Link with rel="self", the topic')
         topic = check_url(topics[0], 'the Link with rel="self"')
-        permission = self._intake.gate.check_publisher(request, topic)
+        permission = self._intake.authorizer.check_publisher(request, topic)
         body = await self._body(request, self._intake.max_bytes)
         try:
             content = await self._intake.read_content(body, content_type)
@@ -81,7 +81,7 @@ class WebSubHandler:
 
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
-            self._intake.gate.check_ping(request, topic)
+            self._intake.authorizer.check_ping(request, topic)
             if self._pings.is_open(topic):  # a small request that causes a large one
                 self._limits.pings.check(request.remote)
         await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
@@ -93,7 +93,7 @@ class WebSubHandler:
         if refusal is not None:
             raise Refusal(Code.TOO_MANY, refusal)
         unknown = self._topics.state(wanted.topic) is None
-        is_served = self._intake.gate.grants.is_served(wanted.topic)
+        is_served = self._intake.authorizer.grants.is_served(wanted.topic)
         if wanted.mode == "subscribe" and unknown and not is_served:
             self._verification.deny(wanted, client, "this hub does not serve the topic")
         else:

@@ -19,7 +19,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.contents import CheckedContents
 from rsnotify_publisher.documents.archives import Archives
-from rsnotify_publisher.documents.closed_change_lists import changes_in, still_listed
+from rsnotify_publisher.documents.closed_list_reader import changes_in, still_listed
 from rsnotify_publisher.documents.notifications import notify_version
 from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
 from rsnotify_publisher.files import also_as

@@ -15,7 +15,7 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import format_datetime, from_microseconds, to_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify_publisher.documents.closed_change_lists import changes_in
+from rsnotify_publisher.documents.closed_list_reader import changes_in
 from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import CAPABILITY_LIST, CHANGE_MEMORY, RESOURCE_LIST

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from rsnotify.errors import ConfigurationError, WrongOption
-from rsnotify.runtime.config.former_variables import is_former, warn_of_former
+from rsnotify.runtime.config.deprecated_variables import is_former, warn_of_former
 
 _EXAMPLES = "\n\nExamples:\n"
 _PREFIX = "RSNOTIFY_"

@@ -12,7 +12,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.endpoint_connection import EndpointConnection, PushEvents
 from rsnotify_subscriber.push.endpoints import Endpoint
-from rsnotify_subscriber.push.preference import EndpointPreference
+from rsnotify_subscriber.push.failover import EndpointFailover
 from rsnotify_subscriber.tasks import Tasks
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -48,7 +48,7 @@ class PushSubscription:
     ) -> None:
         self._needed = needed
         self._endpoints = tuple(endpoints)
-        self._preference = EndpointPreference(endpoints, random, most=most)
+        self._failover = EndpointFailover(endpoints, random, most=most)
         self._events = events
         self._since = since
         self._announce = announce
@@ -86,7 +86,7 @@ class PushSubscription:
     def set_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
         """Use these endpoints from now on; connections to those that stay are kept."""
         self._endpoints = tuple(endpoints)
-        self._preference.set_endpoints(endpoints)
+        self._failover.set_endpoints(endpoints)
         self._failed = {one: reason for one, reason in self._failed.items() if one in endpoints}
         self._arrange()
 
@@ -111,12 +111,12 @@ class PushSubscription:
     # Opening and closing
 
     def _arrange(self) -> None:
-        """Open and close connections as `EndpointPreference` decides at this time."""
+        """Open and close connections as `EndpointFailover` decides at this time."""
         if self._ended is None:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()  # once: a second reading could skip a time that falls due between them
-        wanted = self._preference.tick(now)
+        wanted = self._failover.tick(now)
         for endpoint in [endpoint for endpoint in self._open if endpoint not in wanted]:
             self._close(endpoint)
         for endpoint in [endpoint for endpoint in wanted if endpoint not in self._open]:
@@ -124,7 +124,7 @@ class PushSubscription:
             connection.open(self._tasks, self._since)
         if self._timer is not None:
             self._timer.cancel()
-        due = self._preference.due(now)
+        due = self._failover.due(now)
         self._timer = None if due is None else loop.call_at(due, self._arrange)
 
     def _close(self, endpoint: Endpoint) -> None:
@@ -139,13 +139,13 @@ class PushSubscription:
     def connection_up(self, connection: EndpointConnection) -> None:
         """Note that a hub has accepted the subscription."""
         self._failed.pop(connection.endpoint, None)
-        self._preference.up(connection.endpoint, connection.up_at, connection.hub_address)
+        self._failover.up(connection.endpoint, connection.up_at, connection.hub_address)
         self._report_up(connection)
         self._arrange()
 
     def connection_received(self, connection: EndpointConnection) -> None:
         """Note that a new fragment arrived."""
-        self._preference.received(connection.endpoint, connection.received_at)
+        self._failover.received(connection.endpoint, connection.received_at)
         if connection.is_mute:
             connection.is_mute = False
             self._report_up(connection)
@@ -157,7 +157,7 @@ class PushSubscription:
         endpoint, reason = connection.endpoint, str(error)
         del self._open[endpoint]
         now = asyncio.get_running_loop().time()
-        self._preference.down(endpoint, now, error.retry_after or 0.0)
+        self._failover.down(endpoint, now, error.retry_after or 0.0)
         is_news = endpoint not in self._failed
         is_refusal = error.remedy is not None
         is_new_refusal = is_refusal and self._failed.get(endpoint) != reason
@@ -193,7 +193,7 @@ class PushSubscription:
             return
         reason = f"{connection.hub}: it does not send changes that the lists have"
         connection.is_mute = True
-        self._preference.mute(connection.endpoint)
+        self._failover.mute(connection.endpoint)
         self._log(reason, is_news=True)
         self._report_down(connection, reason, counted=True)
         self._arrange()

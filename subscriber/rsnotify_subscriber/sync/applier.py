@@ -19,8 +19,8 @@ from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.handlers import BlockingHandler, Handler, Received, TransactionalHandler
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import ResourceState
-from rsnotify_subscriber.storage.state import DestinationState
 from rsnotify_subscriber.sync.preparation import Preparation
 from rsnotify_subscriber.sync.prepared_change import PreparedChange, write
 from rsnotify_subscriber.tasks import Tasks

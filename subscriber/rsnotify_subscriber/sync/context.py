@@ -14,8 +14,8 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.handlers import Handler, TransactionalHandler
 from rsnotify_subscriber.options import FollowOptions
 from rsnotify_subscriber.push.endpoints import Transports
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity
-from rsnotify_subscriber.storage.state import DestinationState
 
 
 class RunContext(Struct, frozen=True, kw_only=True):

@@ -14,8 +14,8 @@ from rsnotify.selection.representations import WantedRepresentation
 from rsnotify.selection.selection import Selection
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.digests import agree
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
-from rsnotify_subscriber.storage.state import DestinationState
 from rsnotify_subscriber.storage.uri_spellings import normal
 from rsnotify_subscriber.sync.prepared_change import PreparedChange
 from rsnotify_subscriber.tasks import Tasks

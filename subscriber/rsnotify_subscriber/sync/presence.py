@@ -15,8 +15,8 @@ from itertools import islice
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.sync.fallback_order import resource_documents
 from rsnotify_subscriber.handlers import LocatedHandler
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity
-from rsnotify_subscriber.storage.state import DestinationState
 
 logger = logging.getLogger("rsnotify.subscriber")
 

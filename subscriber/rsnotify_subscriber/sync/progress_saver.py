@@ -11,7 +11,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.follower import Follower
-from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.sync.applier import Applier
 
 #: How much later a comparison must be to be stored: a digest may be compared every few seconds.

@@ -13,7 +13,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber.push.endpoints import Endpoint
-from rsnotify_subscriber.push.preference import HOLD, LONGEST_HOLD
+from rsnotify_subscriber.push.failover import HOLD, LONGEST_HOLD
 from rsnotify_subscriber.push.subscription import PushSubscription
 from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.via import Via

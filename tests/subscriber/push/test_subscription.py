@@ -10,7 +10,7 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.endpoints import Endpoint
-from rsnotify_subscriber.push.preference import HOLD, PATIENCE, SLACK
+from rsnotify_subscriber.push.failover import HOLD, PATIENCE, SLACK
 from rsnotify_subscriber.push.subscription import SILENCE_GRACE, PushSubscription
 from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.via import Via

@@ -1,11 +1,11 @@
-"""Endpoints that can or cannot be reached, with a real `EndpointPreference` and a test clock."""
+"""Endpoints that can or cannot be reached, with a real `EndpointFailover` and a test clock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
 
-from rsnotify_subscriber.push.preference import EndpointPreference
+from rsnotify_subscriber.push.failover import EndpointFailover
 
 
 class World:
@@ -21,7 +21,7 @@ class World:
     """
 
     def __init__(self, ways: str = "abc", *, can: str = "abc", most: int = 1) -> None:
-        self.preference = EndpointPreference(ways, Random(0), most=most)
+        self.preference = EndpointFailover(ways, Random(0), most=most)
         self.now = 1000.0
         self._beat = 1000.5
         self.can = set(can)

@@ -15,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.commands.callback_server import CallbackServer
-from rsnotify_subscriber.push import preference
+from rsnotify_subscriber.push import failover as preference
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported
 from tests.subscriber.source import SmallSource, body, status

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from rsnotify_subscriber.push import mqtt, preference
+from rsnotify_subscriber.push import failover as preference
+from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.websub import transport
 from tests.subscriber.destination import PATIENCE
 from tests.subscriber.hub import SmallHub

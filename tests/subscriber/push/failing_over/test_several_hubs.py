@@ -11,7 +11,8 @@ from rsnotify_subscriber.events import (
     Event,
     OfferChanged,
 )
-from rsnotify_subscriber.push import preference, websocket
+from rsnotify_subscriber.push import failover as preference
+from rsnotify_subscriber.push import websocket
 from rsnotify_subscriber.sync import rediscovery
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub, anywhere

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_subscriber.push import preference
+from rsnotify_subscriber.push import failover as preference
 from rsnotify_subscriber.push.websub import transport
 from tests.mosquitto import Mosquitto
 from tests.subscriber.destination import Destination

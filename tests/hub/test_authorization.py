@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.http import HttpVersion10
 from aiohttp.test_utils import make_mocked_request
 
-from rsnotify_hub.access.gate import Gate
+from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.grants import Grants
 from rsnotify_hub.config.configuration import AdminGrant
 from rsnotify_hub.refusals import Refusal
@@ -24,44 +24,46 @@ def request(headers: dict[str, str], *, peer: str = "127.0.0.1", **more: Any) ->
     return make_mocked_request("POST", "/", headers=headers, **more).clone(remote=peer)
 
 
-def anonymous() -> Gate:
-    return Gate(Grants(anonymous=True))
+def anonymous() -> Authorizer:
+    return Authorizer(Grants(anonymous=True))
 
 
 @pytest.fixture
-def gate() -> Gate:
+def authorizer() -> Authorizer:
     admin = AdminGrant(publisher(ADMIN).token_sha256)
-    return Gate(Grants([publisher(SOURCE, TOPIC)], [admin], ["https://o.example/"], anonymous=True))
+    return Authorizer(
+        Grants([publisher(SOURCE, TOPIC)], [admin], ["https://o.example/"], anonymous=True)
+    )
 
 
 def bearing(token: str, **headers: str) -> web.Request:
     return request({**LOCAL, "Authorization": f"Bearer {token}", **headers})
 
 
-def test_a_token_allows_what_it_grants(gate: Gate):
-    gate.check_publisher(bearing(SOURCE), TOPIC)
-    gate.check_ping(bearing(SOURCE), TOPIC)
-    gate.check_admin(bearing(ADMIN, Origin="https://elsewhere.example"))
+def test_a_token_allows_what_it_grants(authorizer: Authorizer):
+    authorizer.check_publisher(bearing(SOURCE), TOPIC)
+    authorizer.check_ping(bearing(SOURCE), TOPIC)
+    authorizer.check_admin(bearing(ADMIN, Origin="https://elsewhere.example"))
 
 
-def test_a_token_allows_nothing_else(gate: Gate):
-    for check, token in ((gate.check_publisher, ADMIN), (gate.check_ping, ADMIN)):
+def test_a_token_allows_nothing_else(authorizer: Authorizer):
+    for check, token in ((authorizer.check_publisher, ADMIN), (authorizer.check_ping, ADMIN)):
         with pytest.raises(Refusal, match="needs a token"):
             check(bearing(token), TOPIC)
     with pytest.raises(Refusal, match="needs the token of an admin"):
-        gate.check_admin(bearing(SOURCE))
+        authorizer.check_admin(bearing(SOURCE))
 
 
-def test_once_there_are_tokens_a_request_needs_one(gate: Gate):
+def test_once_there_are_tokens_a_request_needs_one(authorizer: Authorizer):
     with pytest.raises(Refusal):
-        gate.check_publisher(request(LOCAL), TOPIC)
-    assert not gate.is_admin(request(LOCAL))
+        authorizer.check_publisher(request(LOCAL), TOPIC)
+    assert not authorizer.is_admin(request(LOCAL))
 
 
-def test_anybody_may_ping_open_topics_but_not_publish_on_them(gate: Gate):
-    gate.check_ping(request(LOCAL, peer="192.0.2.1"), "https://o.example/feed")
+def test_anybody_may_ping_open_topics_but_not_publish_on_them(authorizer: Authorizer):
+    authorizer.check_ping(request(LOCAL, peer="192.0.2.1"), "https://o.example/feed")
     with pytest.raises(Refusal):
-        gate.check_publisher(request(LOCAL), "https://o.example/feed")
+        authorizer.check_publisher(request(LOCAL), "https://o.example/feed")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "[::1]:8080", "127.0.0.1"])
@@ -102,11 +104,11 @@ def test_pages_of_other_sites_and_proxies_are_no_local_admins(headers: dict[str,
 @pytest.mark.parametrize(
     "name", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "["]
 )
-def test_a_local_hub_refuses_requests_for_another_host(gate: Gate, name: str):
+def test_a_local_hub_refuses_requests_for_another_host(authorizer: Authorizer, name: str):
     rebound = request({"Host": name, "Origin": f"http://{name}"})
     with pytest.raises(Refusal, match="answers to localhost"):
         anonymous().check_name(rebound)
-    gate.check_name(rebound)  # with tokens, a proxy may use any name
+    authorizer.check_name(rebound)  # with tokens, a proxy may use any name
 
 
 def test_another_machine_is_not_local():

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_subscriber.push.preference import (
+from rsnotify_subscriber.push.failover import (
     HOLD,
     LONGEST_HOLD,
     PATIENCE,
     QUIET,
     SLACK,
-    EndpointPreference,
+    EndpointFailover,
 )
 from tests.subscriber.push.world import World
 
@@ -142,7 +142,7 @@ def test_an_endpoint_that_received_more_is_closed_when_it_is_silent_too() -> Non
 
 
 def test_a_better_endpoint_that_receives_the_same_a_little_later_closes_the_first() -> None:
-    preference = EndpointPreference("ab", Random(0))
+    preference = EndpointFailover("ab", Random(0))
     preference.tick(0.0)
     preference.tick(PATIENCE)
     preference.up("b", 3.0)
@@ -231,7 +231,7 @@ def test_other_endpoints_do_not_affect_those_that_stay() -> None:
 
 
 def test_without_endpoints_nothing_is_due() -> None:
-    preference = EndpointPreference[str]((), Random())
+    preference = EndpointFailover[str]((), Random())
     assert preference.tick(0.0) == []
     assert preference.due(0.0) is None
 

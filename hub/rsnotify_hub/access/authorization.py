@@ -17,7 +17,7 @@ from rsnotify_hub.refusals import Code, Refusal
 _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
-class Gate:
+class Authorizer:
     """Checks requests against the grants.
 
     Attributes:
@@ -103,7 +103,7 @@ class Permission:
     """The permission of a client to publish on a topic; it can end while a connection is open.
 
     Args:
-        gate: The gate that gives it.
+        authorizer: The authorizer that gives it.
         topic: The topic.
         token: The client's token.
         local: Whether the client is a program on this machine.
@@ -112,8 +112,10 @@ class Permission:
         Refusal: The client may not publish.
     """
 
-    def __init__(self, gate: Gate, topic: str, token: str | None, *, local: bool) -> None:
-        self._gate = gate
+    def __init__(
+        self, authorizer: Authorizer, topic: str, token: str | None, *, local: bool
+    ) -> None:
+        self._authorizer = authorizer
         self._topic = topic
         self._token = token
         self._local = local
@@ -127,9 +129,9 @@ class Permission:
         Raises:
             Refusal: The token was withdrawn or has expired, or the topic would be one too many.
         """
-        self._check_grant(self._gate.grants)
-        if self._gate.topic_quota is not None and not self._grant.everything:
-            self._gate.topic_quota.check(self._topic, self._grant.topics)
+        self._check_grant(self._authorizer.grants)
+        if self._authorizer.topic_quota is not None and not self._grant.everything:
+            self._authorizer.topic_quota.check(self._topic, self._grant.topics)
 
     def _check_grant(self, grants: Grants) -> None:
         until = self._grant.until

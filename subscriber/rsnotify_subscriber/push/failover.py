@@ -130,7 +130,7 @@ class _EndpointState(Generic[E]):
         return self.expected_until, self.held_at, self.proven_at, self.received_at + QUIET, retry_at
 
 
-class EndpointPreference(Generic[E]):
+class EndpointFailover(Generic[E]):
     """Decides which endpoints are to be open. The caller opens them and reports the results.
 
     Args:
