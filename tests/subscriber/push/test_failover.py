@@ -142,23 +142,23 @@ def test_an_endpoint_that_received_more_is_closed_when_it_is_silent_too() -> Non
 
 
 def test_a_better_endpoint_that_receives_the_same_a_little_later_closes_the_first() -> None:
-    preference = EndpointFailover("ab", Random(0))
-    preference.tick(0.0)
-    preference.tick(PATIENCE)
-    preference.up("b", 3.0)
-    preference.up("a", 4.0)
-    preference.received("b", 9.0)
-    assert preference.tick(9.1) == ["a", "b"]
-    preference.received("a", 9.0 + SLACK)
-    preference.received("b", 9.0 + 2 * SLACK)
-    assert preference.tick(20.0) == ["a"]
+    failover = EndpointFailover("ab", Random(0))
+    failover.tick(0.0)
+    failover.tick(PATIENCE)
+    failover.up("b", 3.0)
+    failover.up("a", 4.0)
+    failover.received("b", 9.0)
+    assert failover.tick(9.1) == ["a", "b"]
+    failover.received("a", 9.0 + SLACK)
+    failover.received("b", 9.0 + 2 * SLACK)
+    assert failover.tick(20.0) == ["a"]
 
 
 def test_a_mute_endpoint_counts_as_lost_until_it_receives_something() -> None:
     world = World()
     world.telling = {"b"}
     world.run(100)
-    world.preference.mute("a")
+    world.failover.mute("a")
     assert world.run() == "ab"
     assert world.run(1000) == "ab"
     world.telling.add("a")
@@ -222,7 +222,7 @@ def test_several_endpoints_are_up_at_once_if_requested() -> None:
 def test_other_endpoints_do_not_affect_those_that_stay() -> None:
     world = World()
     world.run(HOLD + 1)
-    world.preference.set_endpoints("dab")
+    world.failover.set_endpoints("dab")
     world.can.add("d")
     world.telling.add("d")
     assert world.run() == "da"
@@ -231,9 +231,9 @@ def test_other_endpoints_do_not_affect_those_that_stay() -> None:
 
 
 def test_without_endpoints_nothing_is_due() -> None:
-    preference = EndpointFailover[str]((), Random())
-    assert preference.tick(0.0) == []
-    assert preference.due(0.0) is None
+    failover = EndpointFailover[str]((), Random())
+    assert failover.tick(0.0) == []
+    assert failover.due(0.0) is None
 
 
 EVENTS = st.lists(

@@ -21,7 +21,7 @@ class World:
     """
 
     def __init__(self, ways: str = "abc", *, can: str = "abc", most: int = 1) -> None:
-        self.preference = EndpointFailover(ways, Random(0), most=most)
+        self.failover = EndpointFailover(ways, Random(0), most=most)
         self.now = 1000.0
         self._beat = 1000.5
         self.can = set(can)
@@ -47,13 +47,13 @@ class World:
         return self.open
 
     def _next(self) -> float:
-        due = self.preference.due(self.now)
+        due = self.failover.due(self.now)
         return self._beat if due is None else min(due, self._beat)
 
     def _tell(self) -> None:
         self._beat += 1.0
         for way in self.up & self.telling:
-            self.preference.received(way, self.now)
+            self.failover.received(way, self.now)
 
     def lose(self, ways: Iterable[str]) -> None:
         """Lose endpoints, which may be back at once."""
@@ -66,7 +66,7 @@ class World:
         while news := [way for way in self.open if self._is_news(way)]:
             if news[0] in self.can:
                 self.up.add(news[0])
-                self.preference.up(news[0], self.now, self.places.get(news[0]))
+                self.failover.up(news[0], self.now, self.places.get(news[0]))
             else:
                 self._down(news[0])
             self._arrange()
@@ -79,10 +79,10 @@ class World:
     def _down(self, way: str) -> None:
         self.up.discard(way)
         self.open = self.open.replace(way, "")
-        self.preference.down(way, self.now, self.wish)
+        self.failover.down(way, self.now, self.wish)
 
     def _arrange(self) -> None:
-        before, self.open = self.open, "".join(self.preference.tick(self.now))
+        before, self.open = self.open, "".join(self.failover.tick(self.now))
         self.up &= set(self.open)
         for way in set(self.open) - set(before):
             self.tries[way] = self.tries.get(way, 0) + 1

@@ -15,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.commands.callback_server import CallbackServer
-from rsnotify_subscriber.push import failover as preference
+from rsnotify_subscriber.push import failover
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported
 from tests.subscriber.source import SmallSource, body, status
@@ -118,7 +118,7 @@ async def test_auto_uses_websub_where_a_hub_offers_nothing_better(
     desk: Desk,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preference, "HOLD", 0.01)
+    monkeypatch.setattr(failover, "HOLD", 0.01)
     source.hubs = [hub + "websub"]
     async with following(destination, desk, via=Via.AUTO):
         await desk.subscriptions_at(hub, 1)

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from rsnotify_subscriber.push import failover as preference
-from rsnotify_subscriber.push import mqtt
+from rsnotify_subscriber.push import failover, mqtt
 from rsnotify_subscriber.push.websub import transport
 from tests.subscriber.destination import PATIENCE
 from tests.subscriber.hub import SmallHub
@@ -17,10 +16,10 @@ from tests.subscriber.source import SmallSource
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preference, "HOLD", 0.1)
+    monkeypatch.setattr(failover, "HOLD", 0.1)
     monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     # The machine may have much to do.
-    monkeypatch.setattr(preference, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(failover, "PATIENCE", PATIENCE)
     monkeypatch.setattr(transport, "_GOODBYE", PATIENCE)
 
 

@@ -11,8 +11,7 @@ from rsnotify_subscriber.events import (
     Event,
     OfferChanged,
 )
-from rsnotify_subscriber.push import failover as preference
-from rsnotify_subscriber.push import websocket
+from rsnotify_subscriber.push import failover, websocket
 from rsnotify_subscriber.sync import rediscovery
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub, anywhere
@@ -76,7 +75,7 @@ async def test_a_hub_that_accepts_connections_and_never_answers_is_not_waited_fo
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preference, "PATIENCE", 0.1)
+    monkeypatch.setattr(failover, "PATIENCE", 0.1)
     source.hubs = [silent, hub.url]
     async with followed(destination):
         await until_by(destination, hub.url)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_subscriber.push import failover as preference
+from rsnotify_subscriber.push import failover
 from rsnotify_subscriber.push.websub import transport
 from tests.mosquitto import Mosquitto
 from tests.subscriber.destination import Destination
@@ -56,7 +56,7 @@ async def test_a_websub_subscription_ends_when_a_better_transport_is_back(
 async def test_stopping_while_one_hub_hangs_and_another_has_not_answered_takes_no_time(
     source: SmallSource, silent: str, destination: Destination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preference, "PATIENCE", 0.1)
+    monkeypatch.setattr(failover, "PATIENCE", 0.1)
     monkeypatch.setattr(transport, "_GOODBYE", 1.0)
     async with open_blog() as blog, open_desk() as desk:
         source.hubs = [silent, blog.hub]
