@@ -5,8 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 DATA ?=
-# Many tests wait for processes that they started, so there is one worker more than cores.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(1 + (os.cpu_count() or 1))")
+# Many tests wait for processes that they started, so two workers share a core.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
 .PHONY: demo test check format bench fleet publishing slow replay returning killing containers clean
 
