@@ -16,8 +16,10 @@ demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make d
 test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
-slow: $(VENV)/ready-dev ## the slow tests
+slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with ten times as many examples
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)
+	RSNOTIFY_EXAMPLES=10 $(BIN)/pytest -n auto --dist worksteal tests/core/test_selection.py \
+	  tests/core/test_follower_properties.py $(ARGS)
 
 check: $(VENV)/ready-dev ## lint and types
 	$(BIN)/ruff check .

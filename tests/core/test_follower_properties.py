@@ -16,6 +16,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Fetch
 from rsnotify.sync.fallback_order import change_documents, resource_documents
 from tests.core.world import EVERYTHING, OFFER, PATIENT, Destination, Source
+from tests.examples_count import examples
 
 NAMES = st.sampled_from("abcde")
 PULLED = (
@@ -102,7 +103,7 @@ def play_to_the_end(
     return destination
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(SOURCES, HISTORIES, st.sampled_from([0.0, 0.3]), st.integers(0, 2**16))
 def test_any_history_under_any_faults_ends_in_the_state_of_the_source(
     source: Source, steps: list[tuple], broken: float, seed: int
@@ -111,7 +112,7 @@ def test_any_history_under_any_faults_ends_in_the_state_of_the_source(
     assert destination.content == source.state
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(SOURCES, OFFERS, HISTORIES_WITHOUT_PUSH, st.sampled_from([0.0, 0.3]), st.integers(0, 2**16))
 def test_any_subset_of_documents_is_enough(
     source: Source, offer: Offer, steps: list[tuple], broken: float, seed: int

@@ -21,6 +21,7 @@ from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Action, Compare
 from tests.core.test_follower_properties import STEPS, play
 from tests.core.world import BASE, EPOCH, OFFER, Destination, Source
+from tests.examples_count import examples
 from tests.growth import check_growth
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -295,7 +296,7 @@ LEVEL = st.tuples(st.just("level"))
 CHANGE = st.tuples(st.just("change"), st.sampled_from("ab"), st.just(False), st.just(False))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(st.one_of(CHANGE, LEVEL, STEPS), min_size=10, max_size=50),
     per_list=st.integers(1, 5),

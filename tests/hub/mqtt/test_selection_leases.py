@@ -123,7 +123,10 @@ async def test_deleting_a_part_is_retried_after_an_error(
         await request_part(listener)
         assert (await listener.next()).payload
         time.seconds = LEASE + 1
-        assert (await listener.next()).payload == b""
+        while (
+            await listener.next()
+        ).payload:  # again, if the connection was lost before its PUBACK
+            pass
         assert tries == [TopicSelection(TOPIC, MAPS)] * 2
         was_lost = any("the MQTT broker is away" in line for line in watch.lines)
         assert was_lost is (error is Unavailable), "a refusal ends no connection"
