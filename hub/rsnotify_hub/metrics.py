@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.websub.delivery.delivery import DeliveryState
+from rsnotify_hub.subscriptions import DeliveryState
 
 #: The upper bounds of the lag buckets, in seconds.
 LAG_BUCKETS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)

@@ -20,11 +20,21 @@ from __future__ import annotations
 
 import hashlib
 from datetime import timedelta
+from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
+
+
+class DeliveryState(StrEnum):
+    """The state of the deliveries to a subscription (`websub.delivery.delivery`)."""
+
+    ACTIVE = "active"
+    RETRYING = "retrying"
+    GIVEN_UP = "given-up"
+    SUSPENDED = "suspended"
 
 
 class Subscription(Struct, frozen=True):

@@ -12,9 +12,8 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
-from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.subscriptions import DeliveryState, Subscription, subscription_id
 from rsnotify_hub.websub.delivery.answers import redacted
-from rsnotify_hub.websub.delivery.delivery import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     PATIENCE,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivery.delivery import DeliveryState
+from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     TOPIC,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
+from rsnotify_hub.subscriptions import DeliveryState
+from rsnotify_hub.websub.delivery.delivery import Delivery
 from rsnotify_hub.websub.delivery.scheduler import Deadlines, DeliveryScheduler
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import PATIENCE, Callback, Clock, fragment

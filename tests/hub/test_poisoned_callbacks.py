@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.websub.delivery.delivery import DeliveryState
+from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery.fair_queue import Capacity
 from rsnotify_hub.websub.delivery.posting import connection
 from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler

@@ -15,7 +15,7 @@ from rsnotify.runtime.cli.commands import Command, CommandGroup
 from rsnotify.runtime.cli.running import printable
 from rsnotify_hub.admin import schemas, tables
 from rsnotify_hub.config.tokens import MIN_TOKEN, digest
-from rsnotify_hub.websub.delivery.delivery import DeliveryState
+from rsnotify_hub.subscriptions import DeliveryState
 
 if TYPE_CHECKING:
     from rsnotify_hub.admin.client import AdminClient

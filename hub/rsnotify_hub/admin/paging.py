@@ -17,7 +17,8 @@ from msgspec import Struct
 from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
+from rsnotify_hub.subscriptions import DeliveryState
+from rsnotify_hub.websub.delivery.delivery import Delivery
 
 T = TypeVar("T")
 

@@ -18,10 +18,11 @@ from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.log.store import Backlog, LogState
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
+from rsnotify_hub.websub.delivery.delivery import Delivery
 
 _NO_BACKLOG = Backlog(0, None)
 

@@ -13,7 +13,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.websub.delivery.delivery import DeliveryState
+from rsnotify_hub.subscriptions import DeliveryState
 
 #: The largest number of rows on a page.
 MAX_ROWS = 1000

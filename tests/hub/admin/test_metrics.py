@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify_hub.metrics import LAG_BUCKETS, WORST, HubReadings, Metrics
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.websub.delivery.delivery import DeliveryState
+from rsnotify_hub.subscriptions import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
 

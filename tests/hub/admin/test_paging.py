@@ -10,8 +10,8 @@ from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, RowOrder, RowPage, 
 from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Refusal
-from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure, DeliveryState
+from rsnotify_hub.subscriptions import DeliveryState, Subscription
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
 from tests.hub.helpers import at
 
 names = st.sets(st.text(min_size=1, max_size=4), max_size=30)

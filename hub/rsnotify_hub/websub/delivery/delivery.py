@@ -17,24 +17,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from enum import StrEnum
 
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.subscriptions import DeliveryState, Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.delivery.answers import Answer, redacted
 from rsnotify_hub.websub.delivery.scheduler import DeliverySlot
-
-
-class DeliveryState(StrEnum):
-    """The states of the table above."""
-
-    ACTIVE = "active"
-    RETRYING = "retrying"
-    GIVEN_UP = "given-up"
-    SUSPENDED = "suspended"
 
 
 class DeliveryFailure(Struct, frozen=True):
