@@ -75,6 +75,10 @@ def test_help_version_and_token_import_nothing_that_is_slow_to_import() -> None:
     assert loaded_by(["--help"], *helps, ["--version"], ["hub", "token"]) & HEAVY == set()
 
 
+def test_the_help_of_all_commands_imports_no_event_loop() -> None:
+    assert "asyncio" not in loaded_by(["--help"])
+
+
 def test_slow_modules_exist_under_the_checked_names() -> None:
     for name in HEAVY:
         import_module(name)
