@@ -13,7 +13,7 @@ callback except 2xx and 410 leaves the subscription as it is, and the delivery i
 lease ends: a callback that is down loses nothing that the log still has.
 
 An administrator may suspend a subscription, which keeps its position and its lease but receives
-nothing, and may end one, and then notifies the callback (WebSub §5.2).
+nothing, and may end one; the hub then notifies the callback (WebSub §5.2).
 """
 
 from __future__ import annotations
