@@ -83,7 +83,7 @@ class Observations:
             self._observe(sensor)
 
     async def flood(self) -> None:
-        """Let all stations report at once; during a flood this does nothing."""
+        """Change the files of all stations together; during a flood this does nothing."""
         if self.flooding:
             return
         self.flooding = True

@@ -137,7 +137,7 @@ class SimulatedEndpoints:
         return [(each, topic) for each in callbacks for topic in each.subscribed]
 
     def release(self) -> None:
-        """Let every callback send the answer that it holds back."""
+        """Release the answers that callbacks hold back."""
         for callback in chain.from_iterable(self._callbacks.values()):
             callback.open.set()
 

@@ -103,7 +103,7 @@ class Leader:
                 tasks.create_task(self._run_by_schedule(name, schedule, job))
 
     async def _release_when_published(self, permit: WorkPermit) -> None:
-        """Let the next set start once all documents of this one are written, or take too long."""
+        """Release the start slot once all documents are written, or take too long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await self._published.wait()

@@ -68,7 +68,7 @@ def _folder_of(path: str, by_prefix: Mapping[str, PublishedFolder]) -> Published
 
 
 def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
-    """Let requests for the documents of a folder wait until all are written."""
+    """Delay requests for the documents of a folder until all are written."""
     ready = folder.ready
 
     async def handle(request: web.Request) -> web.StreamResponse:

@@ -74,7 +74,7 @@ class PostgreSQLQueue:
                 pass
 
     def interrupt(self) -> None:
-        """Let `wait` return from now on, until `close`."""
+        """Make `wait` return immediately until `close`."""
         self._interrupted.set()
         if self._ends is not None:
             with suppress(OSError):  # the socket was closed this moment

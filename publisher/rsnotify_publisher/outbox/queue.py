@@ -53,7 +53,7 @@ class OutboxQueue(Protocol):
         """
 
     def interrupt(self) -> None:
-        """Let `wait` return from now on, until `close`; may be called in any thread."""
+        """Make `wait` return immediately until `close`; may be called in any thread."""
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""

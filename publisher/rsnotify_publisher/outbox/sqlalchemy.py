@@ -133,7 +133,7 @@ class SQLAlchemyQueue:
         self._interrupted.wait(min(seconds, self._poll))
 
     def interrupt(self) -> None:
-        """Let `wait` return from now on, until `close`."""
+        """Make `wait` return immediately until `close`."""
         self._interrupted.set()
 
     def close(self) -> None:

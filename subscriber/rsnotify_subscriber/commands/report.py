@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -48,7 +49,7 @@ class StatusView(Protocol[T]):
         """Return what a terminal shows."""
 
 
-class FollowReport(Generic[S]):
+class FollowReport(ABC, Generic[S]):
     """Shows a status about once a second; a context manager.
 
     Args:
@@ -64,9 +65,9 @@ class FollowReport(Generic[S]):
     def __exit__(self, *_: object) -> None:
         """End the display."""
 
+    @abstractmethod
     def show(self, status: S) -> None:
         """Show a status."""
-        raise NotImplementedError
 
 
 class JsonFollowReport(FollowReport[S]):

@@ -99,7 +99,7 @@ class Applier:
         self._wake.set()
 
     def stop(self) -> None:
-        """Let `run` return once it has committed the current batch."""
+        """Make `run` return once it has committed the current batch."""
         self._stopping = True
         self._wake.set()
 

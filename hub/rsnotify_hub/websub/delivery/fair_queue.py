@@ -42,7 +42,7 @@ class FairQueue(Generic[T]):
         self._running_hosts: dict[str, int] = {}
 
     def add(self, item: T) -> None:
-        """Let an item wait behind the others of its host."""
+        """Queue an item behind the others of its host."""
         self._waiting.setdefault(item.host, deque()).append(item)
 
     def pop(self) -> T | None:
