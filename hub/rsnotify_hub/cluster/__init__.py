@@ -1,0 +1,1 @@
+"""Equal hub nodes that share one store: which node owns which shard, and messages between nodes."""

@@ -1,0 +1,312 @@
+"""Which node owns which shard: events and instants in, actions out.
+
+Theory of operation. Each node renews its record in the store, and observes the records of the
+others. A node is *alive* while its record changes; each observer measures that with its own clock,
+so clocks are never compared. A shard has a record with its owner and an *epoch*, which every
+compare-and-set increases.
+
+    state      event                                       next       action
+    free       assigned to this node, no living owner      taking     Take
+    taking     taken                                       owned
+    taking     take_failed                                 free
+    owned      assigned to another node                    releasing  Release
+    releasing  released                                    free
+    any        the record has a later epoch, or fenced     free       Revoke
+
+Safety: a node that could not renew its record for `fence_seconds` is *fenced*: it owns nothing, by
+its own clock, before the others consider it dead after `death_seconds`. So a node that was paused
+finds itself fenced when it continues. What was sent before, and arrives later, fails in the store,
+since the next owner has changed the revision that it expects. A node whose own renewals do not come
+back to it has an outdated view, and decides nothing.
+
+A node that joins is assigned shards only after `settle_seconds`, and an owner releases only some
+shards at a time, so that neither a restart nor a new node moves everything at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from rsnotify_hub.cluster.assignment import Assignment
+
+
+class ClusterPace(Struct, frozen=True):
+    """How fast nodes and shards change, in seconds of the observer's clock.
+
+    Args:
+        renew_seconds: How often a node renews its record.
+        fence_seconds: How long after its last renewal a node owns nothing.
+        death_seconds: How long after the last renewal that it saw another node considers it dead.
+        settle_seconds: How long a new node waits for its first shards.
+        moves: How many shards one node takes, or releases, at the same time.
+    """
+
+    renew_seconds: float = 2.0
+    fence_seconds: float = 4.0
+    death_seconds: float = 6.0
+    settle_seconds: float = 2.0
+    moves: int = 8
+
+
+class Take(Struct, frozen=True):
+    """Become the owner of a shard by compare-and-set, then load it and call `taken`.
+
+    Args:
+        shard: The shard.
+        epoch: Its new epoch.
+        revision: The revision of its record to replace; 0 if it has none.
+    """
+
+    shard: str
+    epoch: int
+    revision: int
+
+
+class Release(Struct, frozen=True):
+    """Stop the work of a shard, write its state, free it by compare-and-set, and call `released`.
+
+    Args:
+        shard: The shard.
+        epoch: Its new epoch.
+        revision: The revision of its record to replace.
+    """
+
+    shard: str
+    epoch: int
+    revision: int
+
+
+class Revoke(Struct, frozen=True):
+    """Stop the work of shards that this node no longer owns, without writing anything."""
+
+    shards: tuple[str, ...]
+
+
+Action = Take | Release | Revoke
+
+
+class ShardView(Struct, frozen=True):
+    """The record of a shard as last seen.
+
+    Args:
+        owner: The node that owns it; None if it is free.
+        epoch: Increases with each change of the owner.
+        revision: The revision of the record in the store.
+    """
+
+    owner: str | None = None
+    epoch: int = 0
+    revision: int = 0
+
+
+class _Holding(Enum):
+    FREE = auto()
+    TAKING = auto()
+    OWNED = auto()
+    RELEASING = auto()
+
+    @property
+    def is_working(self) -> bool:
+        return self in (_Holding.OWNED, _Holding.RELEASING)
+
+
+class _Hold(Struct):
+    """What this node has of a shard, and at which epoch."""
+
+    state: _Holding
+    epoch: int
+
+
+_NOTHING = _Hold(_Holding.FREE, 0)
+
+
+class _NodeView(Struct):
+    first_seen: float
+    last_seen: float
+    is_draining: bool
+
+
+class Membership:
+    """The view of one node on the cluster.
+
+    Args:
+        node: The id of this node; a node that restarts has another id.
+        shards: The names of all shards.
+        pace: How fast nodes and shards change.
+    """
+
+    def __init__(self, node: str, shards: tuple[str, ...], pace: ClusterPace) -> None:
+        self.node = node
+        self._pace = pace
+        self._nodes: dict[str, _NodeView] = {}
+        self._views = dict.fromkeys(shards, ShardView())
+        self._holds: dict[str, _Hold] = {}
+        self._assignment = Assignment(shards)
+        self._renewed = float("-inf")
+        self._deposed: list[str] = []
+
+    # Events.
+
+    def node_seen(self, node: str, *, is_draining: bool, now: float) -> None:
+        """Note that the record of a node was written."""
+        known = self._nodes.get(node)
+        first = known.first_seen if known else now
+        self._nodes[node] = _NodeView(first, now, is_draining)
+
+    def node_gone(self, node: str) -> None:
+        """Note that the record of a node was deleted."""
+        self._nodes.pop(node, None)
+
+    def renewed(self, sent_at: float) -> None:
+        """Note that this node's record was renewed by a request that was sent at an instant."""
+        if sent_at - self._renewed >= self._pace.fence_seconds:
+            self._give_up_all()  # it was fenced meanwhile, perhaps without noticing
+        self._renewed = max(self._renewed, sent_at)
+
+    def shard_seen(self, shard: str, view: ShardView) -> None:
+        """Note the record of a shard, unless a later one is known."""
+        if shard not in self._views or view.revision <= self._views[shard].revision:
+            return
+        self._views[shard] = view
+        hold = self._holds.get(shard, _NOTHING)
+        is_own_release = hold.state is _Holding.RELEASING and view.owner is None
+        if hold.state.is_working and view.epoch > hold.epoch and not is_own_release:
+            del self._holds[shard]
+            self._deposed.append(shard)
+
+    def taken(self, take: Take, revision: int) -> bool:
+        """Note that a shard was taken and loaded.
+
+        Args:
+            take: The action.
+            revision: The revision of the shard's record afterwards.
+
+        Returns:
+            Whether this node owns it now; if not, nothing may be done with it.
+        """
+        self.shard_seen(take.shard, ShardView(self.node, take.epoch, revision))
+        if self._holds.get(take.shard) != _Hold(_Holding.TAKING, take.epoch):
+            return False
+        if self._views[take.shard].epoch > take.epoch:
+            del self._holds[take.shard]
+            return False
+        self._holds[take.shard].state = _Holding.OWNED
+        return True
+
+    def take_failed(self, take: Take) -> None:
+        """Note that a shard could not be taken; `decide` may try again."""
+        if self._holds.get(take.shard) == _Hold(_Holding.TAKING, take.epoch):
+            del self._holds[take.shard]
+
+    def released(self, release: Release) -> None:
+        """Note that a shard was released, or could not be, and is not worked on any more."""
+        if self._holds.get(release.shard) == _Hold(_Holding.RELEASING, release.epoch - 1):
+            del self._holds[release.shard]
+
+    # Decisions.
+
+    def decide(self, now: float) -> list[Action]:
+        """Return what to do now."""
+        if self.is_fenced(now):
+            self._give_up_all()
+        deposed, self._deposed = self._deposed, []
+        actions: list[Action] = [Revoke(tuple(deposed))] if deposed else []
+        if self.is_fenced(now) or not self._is_current(now):
+            return actions
+        self._assignment.set_nodes(self._candidates(now))
+        return [*actions, *self._releases(), *self._takes(now)]
+
+    def _give_up_all(self) -> None:
+        self._deposed += self._holds
+        self._holds = {}
+
+    def _is_current(self, now: float) -> bool:
+        own = self._nodes.get(self.node)
+        return own is not None and now - own.last_seen < self._pace.fence_seconds
+
+    def _candidates(self, now: float) -> set[str]:
+        """Return the nodes that shards are assigned to."""
+        living = {
+            name: view
+            for name, view in self._nodes.items()
+            if not view.is_draining and self.is_alive(name, now)
+        }
+        settled = {
+            name
+            for name, view in living.items()
+            if now - view.first_seen >= self._pace.settle_seconds
+        }
+        return settled or set(living)
+
+    def _releases(self) -> Iterator[Release]:
+        leaving = [
+            shard
+            for shard, view in self._views.items()
+            if self._assignment.node_of(shard) != self.node
+            and self._is_releasable(self._holds.get(shard), view)
+        ]
+        for shard in leaving[: self._room(_Holding.RELEASING)]:
+            view = self._views[shard]
+            self._holds[shard] = _Hold(_Holding.RELEASING, view.epoch)
+            yield Release(shard, view.epoch + 1, view.revision)
+
+    def _is_releasable(self, hold: _Hold | None, view: ShardView) -> bool:
+        if hold is None:
+            return view.owner == self.node  # an earlier release failed
+        return hold.state is _Holding.OWNED
+
+    def _takes(self, now: float) -> Iterator[Take]:
+        free = [
+            shard
+            for shard in self._views
+            if shard not in self._holds
+            and self._assignment.node_of(shard) == self.node
+            and not self._has_other_owner(shard, now)
+        ]
+        for shard in free[: self._room(_Holding.TAKING)]:
+            view = self._views[shard]
+            self._holds[shard] = _Hold(_Holding.TAKING, view.epoch + 1)
+            yield Take(shard, view.epoch + 1, view.revision)
+
+    def _room(self, state: _Holding) -> int:
+        busy = sum(hold.state is state for hold in self._holds.values())
+        return max(0, self._pace.moves - busy)
+
+    def _has_other_owner(self, shard: str, now: float) -> bool:
+        owner = self._views[shard].owner
+        return owner is not None and owner != self.node and self.is_alive(owner, now)
+
+    # The view.
+
+    def is_fenced(self, now: float) -> bool:
+        """Return whether this node owns nothing, since it could not renew its record in time."""
+        return now - self._renewed >= self._pace.fence_seconds
+
+    def is_alive(self, node: str, now: float) -> bool:
+        """Return whether a node has renewed its record lately."""
+        view = self._nodes.get(node)
+        return view is not None and now - view.last_seen < self._pace.death_seconds
+
+    def dead(self, now: float) -> list[str]:
+        """Return the nodes that have a record and are not alive."""
+        return [node for node in self._nodes if not self.is_alive(node, now)]
+
+    def owns(self, shard: str, now: float) -> bool:
+        """Return whether this node may work on a shard."""
+        hold = self._holds.get(shard, _NOTHING)
+        return hold.state is _Holding.OWNED and not self.is_fenced(now)
+
+    def owned(self) -> list[str]:
+        """Return the shards that this node works on."""
+        return [shard for shard, hold in self._holds.items() if hold.state is _Holding.OWNED]
+
+    def is_idle(self) -> bool:
+        """Return whether this node has nothing left to release."""
+        return not self._holds
+
+    def owner(self, shard: str) -> str | None:
+        """Return the node that the record of a shard names."""
+        return self._views[shard].owner

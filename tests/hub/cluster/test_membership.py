@@ -1,0 +1,303 @@
+"""Nodes that are paused, or see each other late, share the shards safely."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rsnotify_hub.cluster.assignment import Assignment
+from rsnotify_hub.cluster.membership import (
+    Action,
+    ClusterPace,
+    Membership,
+    Release,
+    Revoke,
+    ShardView,
+    Take,
+)
+
+SHARDS = tuple(str(number) for number in range(8))
+PACE = ClusterPace()
+
+
+class Cluster:
+    """Nodes around one store: messages take time, and nodes pause or lose their connection."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.random = Random(seed)
+        self.nodes: dict[str, Node] = {}
+        self.records = dict.fromkeys(SHARDS, ShardView())
+        self.members: dict[str, bool] = {}
+        self._revision = 0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def start(self, name: str) -> Node:
+        node = self.nodes[name] = Node(name, self)
+        for member, is_draining in self.members.items():
+            node.membership.node_seen(member, is_draining=is_draining, now=node.clock())
+        for shard, view in self.records.items():
+            node.membership.shard_seen(shard, view)
+        node.renew()
+        node.tick()
+        return node
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (self.now + seconds, self._count, event))
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self._events and self._events[0][0] <= end:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+            self.check()
+        self.now = end
+
+    def check(self) -> None:
+        for shard in SHARDS:
+            owners = [
+                node.name
+                for node in self.nodes.values()
+                if node.works_on(shard) and node.membership.owns(shard, node.clock())
+            ]
+            assert len(owners) <= 1, (shard, owners, self.now)
+
+    def renew(self, name: str, is_draining: bool) -> None:
+        self.members[name] = is_draining
+        for node in self.nodes.values():
+            node.deliver(lambda node=node: node.see_member(name, is_draining))
+
+    def write(self, shard: str, owner: str | None, epoch: int, revision: int) -> int | None:
+        """Compare and set; return the new revision."""
+        if self.records[shard].revision != revision:
+            return None
+        self._revision += 1
+        view = self.records[shard] = ShardView(owner, epoch, self._revision)
+        for node in self.nodes.values():
+            node.deliver(lambda node=node: node.membership.shard_seen(shard, view))
+        return self._revision
+
+
+class Node:
+    """The shell of a membership in the simulation."""
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self.membership = Membership(name, SHARDS, PACE)
+        self.is_draining = False
+        self.is_dead = False
+        self._offset = cluster.random.uniform(-1000, 1000)
+        self._cluster = cluster
+        self._paused_until = 0.0
+        self._away_until = 0.0
+        self._last_delivery = 0.0
+        self._working: set[str] = set()
+
+    def clock(self) -> float:
+        return self._cluster.now + self._offset
+
+    def works_on(self, shard: str) -> bool:
+        return not self.is_dead and shard in self._working and not self.is_paused
+
+    @property
+    def is_paused(self) -> bool:
+        return self._cluster.now < self._paused_until
+
+    def pause(self, seconds: float) -> None:
+        self._paused_until = max(self._paused_until, self._cluster.now + seconds)
+
+    def disconnect(self, seconds: float) -> None:
+        self._away_until = max(self._away_until, self._cluster.now + seconds)
+
+    def _delay(self) -> float:
+        return self._cluster.random.choice((0.001, 0.001, 0.02, 0.3))
+
+    def deliver(self, event: Callable[[], None]) -> None:
+        """Deliver an event of the watch, in order."""
+        at = max(self._cluster.now + self._delay(), self._last_delivery, self._away_until)
+        self._last_delivery = at
+        self._cluster.after(at - self._cluster.now, lambda: self._do(event))
+
+    def _do(self, event: Callable[[], None]) -> None:
+        if self.is_dead:
+            return
+        if self.is_paused:
+            self._cluster.after(self._paused_until - self._cluster.now, lambda: self._do(event))
+        else:
+            event()
+
+    def see_member(self, name: str, is_draining: bool) -> None:
+        self.membership.node_seen(name, is_draining=is_draining, now=self.clock())
+
+    def _send(self, request: Callable[[], None]) -> None:
+        """Send a request to the store; it may arrive much later."""
+        wait = max(0.0, self._away_until - self._cluster.now) + self._delay()
+        self._cluster.after(wait, request)
+
+    def _reply(self, event: Callable[[], None]) -> None:
+        self._cluster.after(self._delay(), lambda: self._do(event))
+
+    def renew(self) -> None:
+        sent_at = self.clock()
+
+        def arrive() -> None:
+            if not self.is_dead:
+                self._cluster.renew(self.name, self.is_draining)
+                self._reply(lambda: self.membership.renewed(sent_at))
+
+        self._send(arrive)
+        self._cluster.after(PACE.renew_seconds, lambda: self._do(self.renew))
+
+    def tick(self) -> None:
+        for action in self.membership.decide(self.clock()):
+            self._perform(action)
+        self._cluster.after(0.5, lambda: self._do(self.tick))
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Revoke():
+                self._working -= set(action.shards)
+            case Release():
+                self._working.discard(action.shard)
+                self._send(lambda: self._written(action, None))
+            case Take():
+                self._send(lambda: self._written(action, self.name))
+
+    def _written(self, action: Take | Release, owner: str | None) -> None:
+        revision = self._cluster.write(action.shard, owner, action.epoch, action.revision)
+        if self._cluster.random.random() < 0.05:
+            revision = None  # the answer is lost
+        self._reply(lambda: self._answered(action, revision))
+
+    def _answered(self, action: Take | Release, revision: int | None) -> None:
+        if isinstance(action, Release):
+            self.membership.released(action)
+        elif revision is None:
+            self.membership.take_failed(action)
+        elif self.membership.taken(action, revision):
+            self._working.add(action.shard)
+
+
+def faults(cluster: Cluster, steps: list[tuple[str, int, float]]) -> Iterator[None]:
+    for number, (fault, which, seconds) in enumerate(steps):
+        living = [node for node in cluster.nodes.values() if not node.is_dead]
+        node = living[which % len(living)] if living else None
+        if fault == "join" and len(living) < 6:
+            cluster.start(f"joined-{number}")
+        elif node is not None and fault == "pause":
+            node.pause(seconds)
+        elif node is not None and fault == "disconnect":
+            node.disconnect(seconds)
+        elif node is not None and fault == "drain" and len(living) > 1:
+            node.is_draining = True
+        elif node is not None and fault == "kill" and len(living) > 1:
+            node.is_dead = True
+        cluster.run(seconds / 2)
+        yield
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("join", "pause", "disconnect", "drain", "kill", "wait")),
+        st.integers(0, 5),
+        st.floats(0.1, 15.0),
+    ),
+    max_size=12,
+)
+
+
+@given(st.integers(0, 2**32), STEPS)
+@settings(max_examples=60, deadline=None)
+def test_no_shard_ever_has_two_owners_and_all_have_one_once_the_faults_end(
+    seed: int, steps: list[tuple[str, int, float]]
+) -> None:
+    cluster = Cluster(seed)
+    for name in ("a", "b", "c"):
+        cluster.start(name)
+    for _ in faults(cluster, steps):
+        pass
+    cluster.start("last")
+    cluster.run(120)
+    serving = {
+        node.name: node
+        for node in cluster.nodes.values()
+        if not node.is_dead and not node.is_draining
+    }
+    expected = Assignment(SHARDS)
+    expected.set_nodes(set(serving))
+    for shard in SHARDS:
+        owners = [name for name, node in cluster.nodes.items() if node.works_on(shard)]
+        assert owners == [expected.node_of(shard)]
+
+
+def test_the_shards_of_a_dead_node_have_moved_within_ten_seconds() -> None:
+    cluster = Cluster(1)
+    nodes = [cluster.start(name) for name in ("a", "b", "c")]
+    cluster.run(60)
+    nodes[0].is_dead = True
+    cluster.run(10)
+    assert set(SHARDS) == {shard for node in nodes[1:] for shard in node.membership.owned()}
+
+
+def test_a_node_that_was_paused_for_longer_than_its_lease_owns_nothing_when_it_continues() -> None:
+    cluster = Cluster(1)
+    node, _ = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    mine = node.membership.owned()
+    assert all(node.membership.owns(shard, node.clock()) for shard in mine)
+    later = node.clock() + PACE.fence_seconds + PACE.renew_seconds
+    assert mine
+    assert not any(node.membership.owns(shard, later) for shard in mine)
+    assert node.membership.decide(later) == [Revoke(tuple(mine))]
+
+
+def test_a_node_that_was_fenced_without_noticing_owns_nothing_after_its_next_renewal() -> None:
+    cluster = Cluster(1)
+    node = cluster.start("a")
+    cluster.run(60)
+    later = node.clock() + PACE.death_seconds
+    node.membership.renewed(later)
+    assert not any(node.membership.owns(shard, later) for shard in SHARDS)
+
+
+def test_a_node_gives_up_a_shard_whose_record_has_a_later_epoch() -> None:
+    cluster = Cluster(1)
+    node = cluster.start("a")
+    cluster.run(60)
+    node.membership.shard_seen("3", ShardView("b", epoch=99, revision=9999))
+    assert not node.membership.owns("3", node.clock())
+    assert Revoke(("3",)) in node.membership.decide(node.clock())
+
+
+def test_a_node_that_drains_releases_all_and_the_others_take_it() -> None:
+    cluster = Cluster(1)
+    node, other = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    node.is_draining = True
+    cluster.run(30)
+    assert node.membership.is_idle()
+    assert sorted(other.membership.owned()) == sorted(SHARDS)
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 20])
+def test_only_the_shards_of_the_node_that_joins_or_leaves_move(nodes: int) -> None:
+    shards = [str(number) for number in range(512)]
+    names = {f"node {number}" for number in range(nodes)}
+    assignment = Assignment(shards)
+    assignment.set_nodes(names)
+    before = {shard: assignment.node_of(shard) for shard in shards}
+    assignment.set_nodes(names | {"new"})
+    after = {shard: assignment.node_of(shard) for shard in shards}
+    assert {after[shard] for shard in shards if after[shard] != before[shard]} == {"new"}
+    counts = Counter(after.values())
+    assert max(counts.values()) < 3 * len(shards) / (nodes + 1)
+    assignment.set_nodes(names)
+    assert {shard: assignment.node_of(shard) for shard in shards} == before
