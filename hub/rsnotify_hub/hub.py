@@ -32,8 +32,7 @@ from rsnotify_hub.health import Readiness
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import LogRetention
-from rsnotify_hub.log.store import Store
+from rsnotify_hub.log.store import LogRetention, Store
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import HubReadings, Metrics
 from rsnotify_hub.mqtt.bridge import MqttBridge

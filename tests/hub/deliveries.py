@@ -14,8 +14,7 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.log.fragments import read_fragment
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import LogRetention
-from rsnotify_hub.log.store import Store
+from rsnotify_hub.log.store import LogRetention, Store
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription

@@ -31,12 +31,6 @@ def read_content(
 ) -> Fragment:
     """Read and check what was published.
 
-    Args:
-        body: The content.
-        content_type: Its Content-Type.
-        received: When it arrived, which orders whole contents.
-        limits: The limits on the size of a fragment.
-
     Raises:
         DocumentError: It is XML that is not well-formed; or it is of the sitemap namespace, and
             not a fragment, or a fragment that would make a Destination wrong.
@@ -47,11 +41,6 @@ def read_content(
 
 
 def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment:
-    """Return a topic's whole content as an entry of its log.
-
-    Raises:
-        InvalidDocument: The Content-Type cannot be sent in a header.
-    """
     return Fragment(
         body=body,
         content_type=check_content_type(content_type),
@@ -74,13 +63,7 @@ class _IsSitemap(Exception):
 
 
 def is_sitemap(body: bytes) -> bool:
-    """Return whether the root of an XML document is of the sitemap namespace.
-
-    Raises:
-        MalformedDocument: It is no sitemap and not well-formed; or it declares entities, which
-            could expand without bound.
-        TooLarge: A tag or comment is too large.
-    """
+    """Return whether the root of an XML document is of the sitemap namespace."""
     parser = expat_parser(_SEPARATOR)
     parser.StartDoctypeDeclHandler = _refuse_declarations
 

@@ -25,25 +25,13 @@ class DeliveryChannel(Protocol):
     """
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Deliver entries that have just become durable.
+        """Deliver entries that have just become durable: at least one, in the order of the log."""
 
-        Args:
-            topic: The topic of the log.
-            entries: At least one, in the order of the log.
-        """
-
-    def subscribers(self, topic: str) -> int:
-        """Return the number of subscribers of a topic."""
+    def subscribers(self, topic: str) -> int: ...
 
 
 class TopicLog:
-    """The log of one topic. At most one task appends to it.
-
-    Attributes:
-        state: The state of the log.
-        recent: Its last entries.
-        writing: The task that appends, while there is something to append.
-    """
+    """The log of one topic. At most one task, `writing`, appends to it."""
 
     def __init__(
         self,
@@ -73,9 +61,7 @@ class TopicLog:
     def trimmed(self, state: LogState | None) -> None:
         """Note the state after a trim, unless something was published meanwhile.
 
-        Args:
-            state: The state; None if there is no log, since a deletion that was reported as failed
-                had succeeded.
+        There is no log if a deletion that was reported as failed had succeeded.
         """
         if self.writing is not None or self.state is None:
             return
@@ -100,9 +86,9 @@ class TopicLog:
                     await (self._append(fragments) if fragments else self._delete())
                 except Exception as error:
                     # The publishers need an answer, and the log must go on.
-                    _fail(futures, self._reported(error))
+                    _finish(futures, self._reported(error))
                 else:
-                    _succeed(futures)
+                    _finish(futures)
         finally:
             self.writing = None
 
@@ -151,15 +137,11 @@ class TopicLog:
             await self._delete()
 
     async def _store_and_deliver(self, plan: AppendPlan) -> int:
-        """Append to the store and pass on to the channels; return the number of new entries."""
+        """Append to the store, deliver, and return the number of new entries."""
         if not plan.fragments:
             return 0
         appended = await self._store.append(self._topic, plan.fragments, replacing=plan.replacing)
-        entries = [
-            LogEntry(position, fragment)
-            for position, fragment in zip(appended.positions, plan.fragments, strict=True)
-            if position is not None
-        ]
+        entries = appended.entries
         if self._is_uncertain:
             entries = await self._entries_since_state(appended.state.position)
             self._is_uncertain = False
@@ -201,14 +183,11 @@ def _kind(fragment: Fragment | None) -> bool | None:
     return None if fragment is None else fragment.whole
 
 
-# A publisher that has gone has cancelled its future.
-def _succeed(futures: list[asyncio.Future[None]]) -> None:
+def _finish(futures: list[asyncio.Future[None]], error: RsnotifyError | None = None) -> None:
     for future in futures:
-        if not future.done():
+        if future.done():
+            continue  # its publisher has gone
+        if error is None:
             future.set_result(None)
-
-
-def _fail(futures: list[asyncio.Future[None]], error: RsnotifyError) -> None:
-    for future in futures:
-        if not future.done():
+        else:
             future.set_exception(error)
