@@ -135,15 +135,9 @@ async def serve(
     source: ConfigurationSource | None = None,
     clock: Clock = utc_now,
 ) -> AsyncIterator[str]:
-    """Run a hub.
+    """Return a context with the URL that a running hub listens at; leaving it stops the hub.
 
-    Args:
-        configuration: The settings.
-        source: The places of the settings, to reload the grants when a file changes.
-        clock: Returns the current instant.
-
-    Returns:
-        A context with the URL that the hub listens at; leaving it stops the hub.
+    The grants are reloaded when a file of the source changes.
 
     Raises:
         ConfigurationError: The address, the port or the data folder is not available, or the hub

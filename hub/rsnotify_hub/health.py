@@ -12,19 +12,13 @@ SECONDS = 5.0
 
 
 class Readiness:
-    """Checks that the store can be written."""
-
     def __init__(self, store: Store, *, seconds: float = SECONDS) -> None:
         self._store = store
         self._seconds = seconds
         self._checking: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
-        """Check, or share a check that is under way, so frequent requests cost no more writes.
-
-        Raises:
-            StorageError: The store cannot be written in time.
-        """
+        """Check, or share a check that is under way, so frequent requests cost no more writes."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._store.check())
             self._checking.add_done_callback(_retrieve_error)  # even if all callers have gone

@@ -11,8 +11,6 @@ from enum import StrEnum
 
 
 class DeliveryTransport(StrEnum):
-    """The transports to Destinations."""
-
     WEBSUB = "websub"
     WEBSOCKET = "websocket"
     MQTT = "mqtt"

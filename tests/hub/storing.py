@@ -54,8 +54,8 @@ async def logs(
 ) -> AsyncIterator[tuple[TopicLogs, Listener]]:
     async with opened(folder, clock, retention) as store:
         listener = Listener()
-        topics = TopicLogs(store, (listener,))
-        topics.start(await store.logs())
+        topics = TopicLogs(store)
+        topics.start(await store.logs(), (listener,))
         yield topics, listener
         await topics.close()
 

@@ -90,8 +90,8 @@ async def hub(
         try:
             store = SqliteStore(folder, retention, Clock(), connection=disk.connection())
             listener = Listener()
-            topics = TopicLogs(store, (listener,))
-            topics.start(await store.logs())
+            topics = TopicLogs(store)
+            topics.start(await store.logs(), (listener,))
         except (ConfigurationError, StorageError) as error:
             if store is not None:
                 await store.close()

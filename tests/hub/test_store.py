@@ -221,7 +221,8 @@ async def test_a_failing_channel_affects_neither_publishing_nor_the_others(
 
     async with opened(tmp_path, clock) as store:
         listener = Listener()
-        topics = TopicLogs(store, (Broken(), listener))
+        topics = TopicLogs(store)
+        topics.start([], (Broken(), listener))
         await topics.publish(TOPIC, made(0, 1))
         assert listener.fragments == [made(0, 1)]
 

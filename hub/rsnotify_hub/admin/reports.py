@@ -57,7 +57,7 @@ class Reports:
 
     async def status(self) -> schemas.StatusInfo:
         states = self._topics.states()
-        counts = Counter(each.state for each in self._callbacks.all())
+        counts = Counter(each.state for each in self._callbacks.registry.all())
         return schemas.StatusInfo(
             version=self._version,
             started=self._started,
@@ -96,7 +96,7 @@ class Reports:
         """Return a page of subscriptions."""
         selected = (
             each
-            for each in self._callbacks.all()
+            for each in self._callbacks.registry.all()
             if query.topic in (None, each.subscription.topic) and query.state in (None, each.state)
         )
         page = page_of(selected, SUBSCRIPTIONS[query.sort], query)
@@ -115,7 +115,9 @@ class Reports:
 
     async def dead_letters(self, query: PageQuery) -> schemas.DeadLetterList:
         """Return a page of subscriptions that were given up."""
-        given_up = (each for each in self._callbacks.all() if each.state is DeliveryState.GIVEN_UP)
+        given_up = (
+            each for each in self._callbacks.registry.all() if each.state is DeliveryState.GIVEN_UP
+        )
         page = page_of(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
         backlogs = await self._backlogs(page.rows)
         rows = (

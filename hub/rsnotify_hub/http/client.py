@@ -31,11 +31,7 @@ MAX_RESPONSES = 20
 
 
 def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket for an address.
-
-    Raises:
-        PermissionError: The address is private or otherwise refused.
-    """
+    """Return a socket for an address; a private or otherwise refused one raises PermissionError."""
     family, kind, protocol, _, address = info
     reason = refusal(str(address[0]))
     if reason is not None:
@@ -58,14 +54,6 @@ class _BoundedResponses(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Opens connections whose responses are bounded.
-
-    Args:
-        socket_factory: Returns the socket for an address, or refuses the address.
-        connections: How many connections there may be at the same time.
-        per_host: How many of them may go to one host.
-    """
-
     def __init__(
         self,
         socket_factory: Callable[[aiohttp.AddrInfoType], socket.socket] | None,
@@ -89,14 +77,7 @@ def open_client(
     connections: int = CONNECTIONS,
     per_host: int = CONNECTIONS_PER_HOST,
 ) -> aiohttp.ClientSession:
-    """Return a new client.
-
-    Args:
-        allow_private_addresses: Whether to connect to any address.
-        seconds: The timeout of one request; None for no timeout.
-        connections: How many connections there may be at the same time; 0 for no limit.
-        per_host: How many of them may go to one host; 0 for no limit.
-    """
+    """Return a new client. No timeout is None, and no limit on connections is 0."""
     return aiohttp.ClientSession(
         connector=_Connector(
             None if allow_private_addresses else guarded_socket,

@@ -44,19 +44,15 @@ class SortedNames:
 class TopicLogs:
     """All logs. Methods that use the store raise `StorageError` if it fails."""
 
-    def __init__(
-        self,
-        store: Store,
-        channels: Sequence[DeliveryChannel],
-        statistics: Statistics | None = None,
-    ) -> None:
+    def __init__(self, store: Store, statistics: Statistics | None = None) -> None:
         self._store = store
-        self._channels = channels
+        self._channels: Sequence[DeliveryChannel] = ()
         self._statistics = statistics or Statistics()
         self._logs: dict[str, TopicLog] = {}
         self._names: SortedNames | None = None  # created by the first `count`
 
-    def start(self, states: Iterable[LogState]) -> None:
+    def start(self, states: Iterable[LogState], channels: Sequence[DeliveryChannel]) -> None:
+        self._channels = channels
         for state in states:
             self._open(state.topic, state)
 

@@ -77,7 +77,7 @@ class BacklogSender:
 
     def _has_more(self, selection: TopicSelection) -> bool:
         reader = self._readers.get(selection)
-        return reader.has_more if reader else self._cursors.is_behind(self._topics, selection)
+        return reader.has_more if reader else self._cursors.is_behind(selection)
 
     async def _send(self, selection: TopicSelection) -> None:
         failures = 0
@@ -117,7 +117,7 @@ class BacklogSender:
 
     async def _send_page(self, selection: TopicSelection) -> None:
         entries, position = await self._read(selection)
-        sent = [(entry, await self._publish(selection, entry)) for entry in entries]
+        sent = [(entry, await self._send_entry(selection, entry)) for entry in entries]
         for entry, acknowledged in sent:
             if await self._is_accepted(selection.topic, acknowledged):
                 self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.DELIVERED] += 1
@@ -127,7 +127,6 @@ class BacklogSender:
             self._cursors.move(selection, position)
 
     async def _read(self, selection: TopicSelection) -> tuple[list[LogEntry], int]:
-        """Return the next entries to send, and the cursor after them."""
         if selection.select:
             reader = self._readers.get(selection)
             if reader is None:
@@ -141,20 +140,11 @@ class BacklogSender:
         # Without entries, the rest of the log was replaced by an entry that is also gone.
         return entries, entries[-1].position if entries else end
 
-    def _name(self, selection: TopicSelection) -> str:
-        part = None
-        if selection.select:
-            part = self._broker.filtered_topic(selection.topic, selection.select)
-        return part or self._broker.topic(selection.topic)
-
     async def end(self, selection: TopicSelection) -> None:
         """Stop sending a part, and delete its retained message at the broker.
 
         Nothing of it is sent until this returns; if the part is requested meanwhile, call `wake`
-        afterwards.
-
-        Raises:
-            Unavailable: The connection is lost, or the broker refuses.
+        afterwards. Raises `Unavailable` if the connection is lost, or the broker refuses.
         """
         self._ending.add(selection)
         try:
@@ -171,19 +161,22 @@ class BacklogSender:
             timer.cancel()
         self._readers.pop(selection, None)
         # An empty message deletes the retained message (MQTT 5 §3.3.1.3).
-        empty = await self._connection.publish(
-            self._name(selection), b"", content_type=MERGED_CONTENT_TYPE, channel=selection.topic
-        )
-        await empty
+        await (await self._publish(selection, b"", MERGED_CONTENT_TYPE))
 
-    async def _publish(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
+    async def _publish(
+        self, selection: TopicSelection, body: bytes, content_type: str
+    ) -> asyncio.Future[None]:
+        topic, part = selection.topic, None
+        if selection.select:
+            part = self._broker.filtered_topic(topic, selection.select)
+        return await self._connection.publish(
+            part or self._broker.topic(topic), body, content_type=content_type, channel=topic
+        )
+
+    async def _send_entry(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
+        fragment = entry.fragment
         try:
-            return await self._connection.publish(
-                self._name(selection),
-                entry.fragment.body,
-                content_type=entry.fragment.content_type,
-                channel=selection.topic,
-            )
+            return await self._publish(selection, fragment.body, fragment.content_type)
         except ConnectionRefused as error:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)

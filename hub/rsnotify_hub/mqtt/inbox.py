@@ -48,10 +48,6 @@ class MqttInbox:
     Args:
         channels: Topics, or prefixes of topics, that may be published on through the broker.
         prefix: The beginning of the MQTT topics.
-        topics: The logs.
-        intake: Reads and checks fragments.
-        statistics: Counts refusals.
-        requested: Handles requests for parts of topics.
         wake: Called with a topic that has something to send.
     """
 
@@ -99,7 +95,6 @@ class MqttInbox:
                 acknowledge(message)
 
     async def _begin(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        """Begin to store a message; return None if it is not stored."""
         for pause in RETRY_SECONDS:
             try:
                 return await self._try(message)

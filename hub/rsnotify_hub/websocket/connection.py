@@ -70,16 +70,9 @@ class FrameHandler(ABC):
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """A WebSocket after its opening handshake.
-
-    Args:
-        transport: Its transport; the caller calls `set_protocol`.
-        max_bytes: The largest message of a client that may publish.
-        on_lost: Called once, when the transport is lost.
+    """A WebSocket after its opening handshake. The caller calls `set_protocol` of the transport.
 
     Attributes:
-        transport: Its transport.
-        handler: Its role.
         is_paused: Whether something that was sent still waits in the transport.
         has_ended: Whether either side has begun to close it.
     """
@@ -231,7 +224,6 @@ class WebSocketConnection(asyncio.Protocol):
             self.transport.write(frames)
 
     def send_text(self, text: bytes) -> None:
-        """Send a text frame."""
         self.send(text_frame(text))
 
     async def drain(self) -> None:
@@ -263,10 +255,7 @@ class WebSocketConnection(asyncio.Protocol):
     def close(self, code: int, reason: str, *, seconds: float = CLOSE_SECONDS) -> None:
         """Close after everything that was sent; abort if the client does not answer in time.
 
-        Args:
-            code: A close code (RFC 6455 §7.4).
-            reason: For the client, at most 123 bytes.
-            seconds: How long the client has to read everything and to answer.
+        The reason is for the client, at most 123 bytes (RFC 6455 §7.4).
         """
         if self.has_ended or self._protocol.state is not State.OPEN:
             return

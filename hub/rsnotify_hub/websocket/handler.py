@@ -57,18 +57,7 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class WebSocketHandler:
-    """The handler of `GET /ws`.
-
-    Args:
-        intake: Checks publishers, and reads fragments.
-        topics: The logs.
-        channel: The live subscribers.
-        groups: The groups of those that requested a selection.
-        limits: The rate limits of one client.
-        statistics: Counts refusals.
-        configuration: The limits of one connection, and of their number.
-        public_url: The public URL of the hub, whose own pages may open a WebSocket.
-    """
+    """The handler of `GET /ws`. Pages of the public URL may open a WebSocket."""
 
     def __init__(
         self,
@@ -97,7 +86,6 @@ class WebSocketHandler:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def count(self) -> int:
-        """Return the number of open connections."""
         return len(self._keep_alive)
 
     def queued(self) -> int:
@@ -107,12 +95,6 @@ class WebSocketHandler:
         return sum(waiting) + self._channel.queued()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Open one connection.
-
-        Raises:
-            Refusal: There are too many.
-            HTTPException: The request is no WebSocket's, or its page may not open one.
-        """
         self._check(request)
         answer = accept_upgrade(request)
         hand_over(request, answer, partial(self._connect, request))
@@ -185,7 +167,7 @@ class WebSocketHandler:
         since, select = since_of(frame), select_of(frame)
         address, group = request.remote or "", None
         if select:
-            group = self._groups.enter(TopicSelection(frame.topic, select), self._topics, address)
+            group = self._groups.enter(TopicSelection(frame.topic, select), address)
         subscriber = (
             WebSocketSubscriber(connection, frame.topic, self._channel, self._refuse_more)
             if group is None
@@ -240,13 +222,7 @@ class WebSocketHandler:
 
 
 class _FirstFrame(FrameHandler):
-    """Waits for the first frame of a client.
-
-    Args:
-        received: Called with the first message.
-        timed_out: Called if none arrives in time.
-        seconds: The time limit.
-    """
+    """Waits for the first frame of a client, for a limited time."""
 
     __slots__ = ("_received", "_timer")
 

@@ -36,14 +36,8 @@ _CUT_OFF_SECONDS = 10.0
 class WebSocketSubscriber(FrameHandler):
     """A connection that receives a topic.
 
-    Args:
-        connection: The connection.
-        topic: The topic.
-        channel: All subscribers.
-        refuse: Called when it sends more than its first frame.
-        key: The key of its audience; the topic itself if it receives all of it.
-
     Attributes:
+        key: The key of its audience; the topic itself if it receives all of it.
         queue: What waits for it while it is slow.
         cancel_replay: Cancels its replay; None once it is live.
     """
@@ -84,12 +78,7 @@ class WebSocketSubscriber(FrameHandler):
 
 
 class SendQueue:
-    """The frames that wait for a slow subscriber.
-
-    Args:
-        max_bytes: How many bytes may wait, including those in its transport.
-        max_frames: How many frames may wait.
-    """
+    """The frames that wait for a slow subscriber. The bytes in its transport count as well."""
 
     __slots__ = ("_max_bytes", "_max_frames", "_waiting", "frames", "size")
 
@@ -101,15 +90,8 @@ class SendQueue:
         self.frames = 0
 
     def put(self, data: bytes, count: int, *, ahead: int) -> bool:
-        """Add frames, if the limits allow it.
-
-        Args:
-            data: The frames.
-            count: The number of frames.
-            ahead: The number of bytes in the transport.
-
-        Returns:
-            Whether they were added.
+        """Add `count` frames behind the bytes in the transport; return False if the limits forbid
+        it.
         """
         if ahead + self.size + len(data) > self._max_bytes:
             return False
@@ -149,7 +131,6 @@ class Audience:
         self.slow: set[WebSocketSubscriber] = set()
 
     def __len__(self) -> int:
-        """Return the number of members."""
         return len(self.quick) + len(self.slow)
 
     def put(self, member: WebSocketSubscriber) -> None:
@@ -201,7 +182,7 @@ class WebSocketChannel:
         self._open: Counter[str] = Counter()
 
     def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
-        """Send to all live subscribers of a topic or selection (`DeliveryChannel.deliver`)."""
+        """Send to all live subscribers of a topic or selection."""
         audience = self._audiences.get(key)
         if audience is None:
             return
@@ -249,7 +230,6 @@ class WebSocketChannel:
         self._audiences.setdefault(subscriber.key, Audience()).put(subscriber)
 
     def leave(self, subscriber: WebSocketSubscriber) -> None:
-        """Remove a subscriber."""
         topic, key = subscriber.topic, subscriber.key
         if audience := self._audiences.get(key):
             audience.remove(subscriber)

@@ -25,8 +25,6 @@ _CONTINUE = "100-continue"
 
 
 class WebSubHandler:
-    """The handler of `POST /websub`."""
-
     def __init__(
         self,
         intake: FragmentIntake,
@@ -128,11 +126,7 @@ async def defer_continue(request: web.Request) -> None:
 
 
 async def send_continue(request: web.Request) -> None:
-    """Send `100 Continue` if the client waits for it.
-
-    Raises:
-        HTTPExpectationFailed: It expects something else.
-    """
+    """Send `100 Continue` if the client waits for it."""
     if request.version < HttpVersion11:
         return  # an HTTP/1.0 client knows no interim response, and its Expect must be ignored
     expected = request.headers.get("Expect", "").lower()

@@ -47,11 +47,7 @@ class _Pending:
 
 
 class IntentVerification:
-    """Verifies requests, and then subscribes or unsubscribes.
-
-    Attributes:
-        quota: Decides whether another request is accepted.
-    """
+    """Verifies requests, and then subscribes or unsubscribes."""
 
     def __init__(
         self,
@@ -70,12 +66,6 @@ class IntentVerification:
         self._pending: dict[tuple[str, str], _Pending] = {}
 
     def verify(self, request: SubscriptionRequest, client: str) -> None:
-        """Verify a request in the background.
-
-        Args:
-            request: The request.
-            client: Its client (`quota.client_of`).
-        """
         self._accept(request, client, None)
 
     def deny(self, request: SubscriptionRequest, client: str, reason: str) -> None:

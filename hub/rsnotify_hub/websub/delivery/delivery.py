@@ -65,9 +65,6 @@ class Trouble(Struct, frozen=True):
 class Delivery:
     """The delivery state of one subscription.
 
-    Args:
-        subscription: Its stored value.
-
     Attributes:
         id: Its name where its callback must not show.
         host: The host of its callback.
@@ -126,7 +123,6 @@ class Delivery:
         )
 
     def restore(self, trouble: Trouble) -> None:
-        """Continue with the state from before a restart."""
         self.stored_trouble = trouble
         self.failures = trouble.failures
         self.behind_since = trouble.behind_since

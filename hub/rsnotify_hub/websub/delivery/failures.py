@@ -23,14 +23,9 @@ RECENT_FAILURES = 200
 class FailureHandling:
     """Handles the failed attempts of all deliveries.
 
-    Args:
-        retry: The waits between attempts.
-        give_up_seconds: How long attempts may fail.
-        statistics: Counts failures.
-
     Attributes:
-        recent: The newest failures: the delivery's id, its topic, the host of its callback, and
-            the failure.
+        recent: The newest failures: the delivery's id, its topic, the host of its callback, and the
+            failure.
     """
 
     def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
@@ -87,7 +82,6 @@ class FailureHandling:
 
 
 def _facts(delivery: Delivery, answer: Answer) -> dict[str, object]:
-    """Return the fields of a log line about a failure."""
     return {
         "id": delivery.id,
         "topic": delivery.subscription.topic,

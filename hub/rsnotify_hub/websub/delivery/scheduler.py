@@ -35,14 +35,7 @@ _TIMED_OUT = Answer(None, "takes too long")
 
 
 class DeliveryScheduler:
-    """Starts the requests of one kind, and ends those that take too long.
-
-    Args:
-        seconds: The time limit of one request.
-        quick: The capacity for first attempts.
-        slow: The capacity for retries.
-        quick_seconds: How long a request may run in the quick queue while others wait for it.
-    """
+    """Starts the requests of one kind, and ends those that take longer than `seconds`."""
 
     def __init__(
         self,
@@ -63,11 +56,8 @@ class DeliveryScheduler:
     def submit(self, host: str, start: Starter, *, slow: bool = False) -> DeliverySlot:
         """Start a request as soon as there is capacity, at once if there is now.
 
-        Args:
-            host: The host and port that it goes to.
-            start: Called with the slot. It either calls `DeliverySlot.watch`, and `release` or
-                `run` later, or calls `run`. It must not raise.
-            slow: Whether it is a retry.
+        `start` is called with the slot. It either calls `DeliverySlot.watch`, and `release` or
+        `run` later, or calls `run`. It must not raise.
         """
         queue = self._slow if slow else self._quick
         slot = DeliverySlot(host, start, queue, self._deadlines)
@@ -105,13 +95,11 @@ class DeliveryScheduler:
             self._start_waiting()
 
     def cancel(self, slot: DeliverySlot) -> None:
-        """Cancel a request that waits or runs."""
         slot.cancel()
         if slot.task is None:  # else the end of the task releases it
             self.release(slot)
 
     def waiting(self) -> int:
-        """Return the number of requests that wait for capacity."""
         return self._quick.waiting() + self._slow.waiting()
 
     def _start_waiting(self) -> None:
@@ -227,12 +215,9 @@ class DeliverySlot:
             self._deadlines.remove(self)
 
     def watch(self, request: RunningRequest, done: Callable[[Answer | None], None]) -> None:
-        """Wait for a request without a task, within the time limit.
+        """Wait within the time limit for a request without a task, which will call `complete`.
 
-        Args:
-            request: The request, which will call `complete`.
-            done: Called with what `complete` is called with, or with an answer that says that the
-                time was up.
+        `done` receives what `complete` receives, or an answer that says that the time was up.
         """
         self._request, self._done = request, done
         self._deadlines.add(self)
@@ -249,7 +234,6 @@ class DeliverySlot:
         self._deadlines.remove(self)
 
     def cancel(self) -> None:
-        """Cancel the task or the request."""
         if self.task is not None:
             self.task.cancel()
         elif self._request is not None:
@@ -285,13 +269,11 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, slot: DeliverySlot) -> None:
-        """Start the time of a slot."""
         self._due[slot] = due = self._loop.time() + self._seconds
         if self._timer is None:
             self._timer = self._loop.call_at(due, self._expire)
 
     def remove(self, slot: DeliverySlot) -> None:
-        """Stop the time of a slot."""
         self._due.pop(slot, None)
 
     def _expire(self) -> None:
@@ -305,7 +287,6 @@ class Deadlines:
             first.expire()
 
     def close(self) -> None:
-        """Expire nothing more."""
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()
