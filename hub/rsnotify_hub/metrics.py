@@ -40,7 +40,9 @@ _PREFIX = "rsnotify_hub_"
 
 
 class BrokerState(Struct, frozen=True):
-    """Whether the hub is connected to the MQTT broker, and how many topics that lacks a part of."""
+    """Whether the hub is connected to the MQTT broker, and the number of topics that the broker has
+    not received completely.
+    """
 
     connected: bool
     behind: int

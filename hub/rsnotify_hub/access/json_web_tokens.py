@@ -29,9 +29,7 @@ class Claims(Struct, frozen=True):
 
 
 class JsonWebTokens:
-    """Verifies tokens. The header of a token cannot add an algorithm; without `issuer`, any may
-    issue.
-    """
+    """Verifies tokens by the given algorithms only; without an issuer, any may have made them."""
 
     def __init__(
         self, algorithms: Sequence[str], key: str, audience: str, issuer: str | None

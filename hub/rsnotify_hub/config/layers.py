@@ -86,7 +86,7 @@ def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
 
 
 class OptionLayer:
-    """Options of the command line, or settings from a program; None is an option not given."""
+    """Options of the command line, or settings from a program; None stands for one not given."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.settings = {

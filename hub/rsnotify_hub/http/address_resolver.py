@@ -23,7 +23,7 @@ THREADS = 128
 
 
 class _Threads:
-    """Daemon threads. The end of the process does not wait for them, as for an executor's."""
+    """Daemon threads. Unlike an executor's, they do not keep the process from ending."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -6,10 +6,10 @@ private address, and aiohttp does not resolve IP literals.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -53,23 +53,6 @@ class _BoundedResponses(ResponseHandler):
             self.transport.abort()
 
 
-class _Connector(aiohttp.TCPConnector):
-    def __init__(
-        self,
-        socket_factory: Callable[[aiohttp.AddrInfoType], socket.socket] | None,
-        *,
-        connections: int,
-        per_host: int,
-    ) -> None:
-        super().__init__(
-            resolver=AddressResolver(),
-            socket_factory=socket_factory,
-            limit=connections,
-            limit_per_host=per_host,
-        )
-        self._factory = partial(_BoundedResponses, loop=self._loop)  # type: ignore[assignment]
-
-
 def open_client(
     *,
     allow_private_addresses: bool,
@@ -78,12 +61,16 @@ def open_client(
     per_host: int = CONNECTIONS_PER_HOST,
 ) -> aiohttp.ClientSession:
     """Return a new client. No timeout is None, and no limit on connections is 0."""
+    connector = aiohttp.TCPConnector(
+        resolver=AddressResolver(),
+        socket_factory=None if allow_private_addresses else guarded_socket,
+        limit=connections,
+        limit_per_host=per_host,
+    )
+    factory = partial(_BoundedResponses, loop=asyncio.get_running_loop())
+    connector._factory = factory  # type: ignore[assignment]
     return aiohttp.ClientSession(
-        connector=_Connector(
-            None if allow_private_addresses else guarded_socket,
-            connections=connections,
-            per_host=per_host,
-        ),
+        connector=connector,
         timeout=aiohttp.ClientTimeout(total=seconds),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,  # a small response cannot become a large one

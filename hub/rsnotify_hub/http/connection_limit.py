@@ -9,7 +9,7 @@ from rsnotify_hub.access.clients import client_network
 
 
 class ConnectionLimit:
-    """Counts open connections. An exempt address, as of a proxy, may have more than one client."""
+    """Counts open connections. An exempt address, such as a proxy's, has no limit of its own."""
 
     def __init__(self, total: int, per_client: int, exempt: Callable[[str], bool]) -> None:
         self._total = total

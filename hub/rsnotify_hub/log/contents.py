@@ -13,7 +13,7 @@ from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.format.vocabulary import SITEMAP_NS
 from rsnotify.format.xml_parser import expat_parser
-from rsnotify_hub.log.fragments import Fragment, check_content_type, read_fragment
+from rsnotify_hub.log.fragments import Fragment, check_content_type, is_utf_8, read_fragment
 
 #: A whole content covers everything before it.
 _BEGINNING = from_microseconds(0)
@@ -97,10 +97,4 @@ def is_text(fragment: Fragment) -> bool:
     """Return whether a WebSocket text frame can carry it without looking like a control frame."""
     if not fragment.whole:
         return True  # a fragment is XML in UTF-8
-    if fragment.body.startswith(b"{"):
-        return False
-    try:
-        fragment.body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return not fragment.body.startswith(b"{") and is_utf_8(fragment.body)

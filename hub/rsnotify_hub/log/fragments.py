@@ -109,10 +109,16 @@ def _check_encoding(body: bytes) -> None:
     declared = _DECLARED_ENCODING.match(body[:200].removeprefix(b"\xef\xbb\xbf"))
     if declared and declared.group(1).lower() not in (b"utf-8", b"us-ascii"):
         raise MalformedDocument("its encoding is not UTF-8")
+    if not is_utf_8(body):
+        raise MalformedDocument("its encoding is not UTF-8")
+
+
+def is_utf_8(data: bytes) -> bool:
     try:
-        body.decode()
+        data.decode()
     except UnicodeDecodeError:
-        raise MalformedDocument("its encoding is not UTF-8") from None
+        return False
+    return True
 
 
 def capability_of(document: Document) -> str:

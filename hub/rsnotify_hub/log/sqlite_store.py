@@ -31,11 +31,8 @@ T = TypeVar("T")
 class SqliteStore:
     """A `Store` in a folder, for one hub process at a time.
 
-    Args:
-        folder: The folder; created if absent. Only its owner may read new files.
-        retention: How much of each log is kept.
-        clock: Returns the current instant.
-        connection: The class of connections to the database; tests use one that fails.
+    The folder is created if absent. Only its owner may read new files. Tests use a class of
+    connections that fails.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
@@ -30,26 +31,21 @@ class DeliveryChannel(Protocol):
     def subscribers(self, topic: str) -> int: ...
 
 
+@dataclass(eq=False, repr=False)
 class TopicLog:
     """The log of one topic. At most one task, `writing`, appends to it."""
 
-    def __init__(
-        self,
-        topic: str,
-        state: LogState | None,
-        store: Store,
-        channels: Sequence[DeliveryChannel],
-        statistics: Statistics,
-    ) -> None:
-        self._topic = topic
-        self.state = state
-        self.recent = RecentEntries(state)
-        self._store = store
-        self._channels = channels
-        self._statistics = statistics
+    topic: str
+    state: LogState | None
+    store: Store
+    channels: Sequence[DeliveryChannel]
+    statistics: Statistics
+
+    def __post_init__(self) -> None:
+        self.recent = RecentEntries(self.state)
+        self.writing: asyncio.Task[None] | None = None
         self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
         self._is_uncertain = False
-        self.writing: asyncio.Task[None] | None = None
 
     def publish(self, fragment: Fragment) -> asyncio.Future[None]:
         return self._submit(fragment)
@@ -103,11 +99,11 @@ class TopicLog:
     def _reported(self, error: Exception) -> RsnotifyError:
         if isinstance(error, RsnotifyError):
             return error
-        log.error("a write to the log of %s failed", self._topic, exc_info=error)
+        log.error("a write to the log of %s failed", self.topic, exc_info=error)
         return StorageError("the hub cannot write its data: a fault of its own")
 
     async def _delete(self) -> None:
-        await self._store.forget(self._topic)
+        await self.store.forget(self.topic)
         self.state = None
         self.recent = RecentEntries(None)
 
@@ -124,15 +120,15 @@ class TopicLog:
         except Exception:
             self._is_uncertain = True
             raise
-        self._statistics.duplicates += max(0, len(fragments) - added)
+        self.statistics.duplicates += max(0, len(fragments) - added)
 
     async def _check(self, fragment: Fragment) -> None:
         """Delete the log if a fragment contradicts it, so that no subscriber receives both."""
-        if await contradicts(fragment, self._topic, self._store):
+        if await contradicts(fragment, self.topic, self.store):
             log.warning(
                 "the Source of %s no longer knows changes that it had published; it was restored, "
                 "or lost its journal. The hub deletes the log of the topic and begins a new one",
-                self._topic,
+                self.topic,
             )
             await self._delete()
 
@@ -140,7 +136,7 @@ class TopicLog:
         """Append to the store, deliver, and return the number of new entries."""
         if not plan.fragments:
             return 0
-        appended = await self._store.append(self._topic, plan.fragments, replacing=plan.replacing)
+        appended = await self.store.append(self.topic, plan.fragments, replacing=plan.replacing)
         entries = appended.entries
         if self._is_uncertain:
             entries = await self._entries_since_state(appended.state.position)
@@ -159,7 +155,7 @@ class TopicLog:
         entries: list[LogEntry] = []
         after = self.state.position if self.state else 0
         while after < end:
-            page = await self._store.read(self._topic, after=after)
+            page = await self.store.read(self.topic, after=after)
             if not page:
                 break
             entries += page
@@ -169,11 +165,11 @@ class TopicLog:
     def _deliver(self, entries: list[LogEntry]) -> None:
         if not entries:
             return
-        self._statistics.accepted += len(entries)
-        self._statistics.accepted_bytes += sum(len(entry.fragment.body) for entry in entries)
-        for channel in self._channels:
+        self.statistics.accepted += len(entries)
+        self.statistics.accepted_bytes += sum(len(entry.fragment.body) for entry in entries)
+        for channel in self.channels:
             try:
-                channel.deliver(self._topic, entries)
+                channel.deliver(self.topic, entries)
             except Exception:
                 # A bug in one channel must not affect the others, nor publishing.
                 log.exception("a delivery channel failed")

@@ -21,6 +21,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from rsnotify_hub.log.fragments import is_utf_8
 from rsnotify_hub.websocket.frames import (
     INVALID_DATA,
     MESSAGE_TOO_BIG,
@@ -196,7 +197,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._pending = 0
         if self._small and len(payload) > _SMALL:
             self._fail(MESSAGE_TOO_BIG, "the message is too big")
-        elif self._is_text and not _is_utf_8(payload):
+        elif self._is_text and not is_utf_8(payload):
             self._fail(INVALID_DATA, "a text frame is not UTF-8")
         elif self.handler is not None:
             self.handler.received(payload, is_text=self._is_text)
@@ -299,11 +300,3 @@ class WebSocketConnection(asyncio.Protocol):
         self._last_unsent, self._has_received, self._frames = unsent, self.is_paused, 0
         if not self.is_paused:
             self.send(_PING)
-
-
-def _is_utf_8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -38,7 +38,7 @@ from rsnotify_hub.websocket.keep_alive import KeepAlive
 from rsnotify_hub.websocket.origins import Origins
 from rsnotify_hub.websocket.publishing import WebSocketInbox, accept_fragments
 from rsnotify_hub.websocket.replay import FullReplay, replay, select_of, since_of
-from rsnotify_hub.websocket.selections import SelectionGroups, SelectiveSubscriber
+from rsnotify_hub.websocket.selections import SelectionGroups
 from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
 log = logging.getLogger("rsnotify.hub.websocket")
@@ -168,13 +168,14 @@ class WebSocketHandler:
         address, group = request.remote or "", None
         if select:
             group = self._groups.enter(TopicSelection(frame.topic, select), address)
-        subscriber = (
-            WebSocketSubscriber(connection, frame.topic, self._channel, self._refuse_more)
-            if group is None
-            else SelectiveSubscriber(
-                connection, group, address, self._groups, self._channel, self._refuse_more
-            )
+        create = partial(
+            WebSocketSubscriber, connection, frame.topic, self._channel, self._refuse_more
         )
+        if group is None:
+            subscriber = create()
+        else:
+            leave = partial(self._groups.leave, group, address)
+            subscriber = create(group.selection.key, leave)
         connection.handler = subscriber
         self._channel.enter(subscriber)
         source = group or FullReplay(self._topics, frame.topic)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
@@ -21,8 +21,7 @@ from rsnotify_hub.filtering.fragment_filter import join_empty
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.websocket.connection import WebSocketConnection
-from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
+from rsnotify_hub.websocket.subscribers import WebSocketChannel
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
@@ -180,27 +179,3 @@ class SelectionGroups:
         for groups in self._groups.values():
             for group in groups.values():
                 group.close()
-
-
-class SelectiveSubscriber(WebSocketSubscriber):
-    """A member of a group."""
-
-    __slots__ = ("_address", "_group", "_groups")
-
-    def __init__(
-        self,
-        connection: WebSocketConnection,
-        group: SelectionGroup,
-        address: str,
-        groups: SelectionGroups,
-        channel: WebSocketChannel,
-        refuse: Callable[[WebSocketConnection], None],
-    ) -> None:
-        super().__init__(connection, group.selection.topic, channel, refuse, group.selection.key)
-        self._group = group
-        self._address = address
-        self._groups = groups
-
-    def lost(self) -> None:
-        super().lost()
-        self._groups.leave(self._group, self._address)

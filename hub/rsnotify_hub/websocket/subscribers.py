@@ -27,7 +27,6 @@ log = logging.getLogger("rsnotify.hub.websocket")
 _SOCKETS_ARE_FILES = os.name == "posix"
 
 _DELIVERED = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.DELIVERED)
-_CUT_OFF = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
 
 #: How long a subscriber that was cut off has to read what its transport holds, in seconds.
 _CUT_OFF_SECONDS = 10.0
@@ -42,7 +41,9 @@ class WebSocketSubscriber(FrameHandler):
         cancel_replay: Cancels its replay; None once it is live.
     """
 
-    __slots__ = ("_channel", "_refuse", "cancel_replay", "connection", "key", "queue", "topic")
+    __slots__ = (
+        "_channel", "_leave", "_refuse", "cancel_replay", "connection", "key", "queue", "topic",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class WebSocketSubscriber(FrameHandler):
         channel: WebSocketChannel,
         refuse: Callable[[WebSocketConnection], None],
         key: str | None = None,
+        leave: Callable[[], None] = lambda: None,
     ) -> None:
         self.connection = connection
         self.topic = topic
@@ -59,6 +61,7 @@ class WebSocketSubscriber(FrameHandler):
         self.cancel_replay: Callable[[], object] | None = None
         self._channel = channel
         self._refuse = refuse
+        self._leave = leave
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         """Refuse everything after the first frame."""
@@ -75,6 +78,7 @@ class WebSocketSubscriber(FrameHandler):
         if self.cancel_replay is not None:
             self.cancel_replay()
         self._channel.leave(self)
+        self._leave()
 
 
 class SendQueue:
@@ -202,7 +206,7 @@ class WebSocketChannel:
         ahead = connection.transport.get_write_buffer_size()
         if not subscriber.queue.put(data, count, ahead=ahead):
             log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
-            self._statistics.deliveries[_CUT_OFF] += 1
+            self._statistics.count(DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
             # The close follows the frame that is being sent; the queue is dropped with it.
             connection.close(TRY_AGAIN_LATER, "queue overflow", seconds=_CUT_OFF_SECONDS)
 

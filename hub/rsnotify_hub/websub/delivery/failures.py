@@ -38,7 +38,7 @@ class FailureHandling:
     def record(self, delivery: Delivery, answer: Answer, now: Instant) -> float | None:
         """Return the seconds until the next attempt, or None if the delivery is given up."""
         failure = delivery.record_failure(answer, now)
-        self._count(DeliveryOutcome.FAILED)
+        self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
         topic = delivery.subscription.topic
         self.recent.append((delivery.id, topic, delivery.host, failure))
         facts = _facts(delivery, answer)
@@ -48,7 +48,7 @@ class FailureHandling:
         if delivery.has_failed_for(self._give_up_seconds, now):
             delivery.give_up(now)
             delivery.is_extra = False
-            self._count(DeliveryOutcome.GIVEN_UP)
+            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP)
             log.warning(
                 "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
             )
@@ -76,9 +76,6 @@ class FailureHandling:
             return 0.0
         wait = self._retry.delay(delivery.failures, self._random)
         return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
-
-    def _count(self, outcome: DeliveryOutcome) -> None:
-        self._statistics.deliveries[DeliveryTransport.WEBSUB, outcome] += 1
 
 
 def _facts(delivery: Delivery, answer: Answer) -> dict[str, object]:

@@ -168,7 +168,7 @@ class DeliverySender:
         )
         if request is None:
             return False
-        slot.watch(request, partial(self._answered, delivery, slot, notification))
+        slot.watch(request.cancel, partial(self._answered, delivery, slot, notification))
         return True
 
     def _answered(
@@ -252,9 +252,8 @@ class DeliverySender:
 
     def _record_success(self, delivery: Delivery, notification: Notification) -> None:
         if notification.body is not None:
-            self._count(DeliveryOutcome.DELIVERED)
             size = len(notification.body)
-            self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
+            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED, size=size)
             delivery.record_success()
             if delivery.stored_trouble is not None:
                 self._updates.store_trouble(delivery)
@@ -263,7 +262,7 @@ class DeliverySender:
     async def _record_failure(self, delivery: Delivery, answer: Answer) -> float | None:
         gone = answer.verdict is AnswerVerdict.GONE
         if gone and await self._end(delivery, "its callback is gone (410)"):
-            self._count(DeliveryOutcome.GONE)
+            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GONE)
             return None
         wait = self.failures.record(delivery, answer, self._clock())
         self._updates.store_trouble(delivery)
@@ -279,9 +278,6 @@ class DeliverySender:
             # The next attempt ends it: its lease stays over, or the callback answers 410 again.
             log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
             return False
-
-    def _count(self, outcome: DeliveryOutcome) -> None:
-        self._statistics.deliveries[DeliveryTransport.WEBSUB, outcome] += 1
 
     async def close(self) -> None:
         """Stop. Running deliveries have a few seconds to end."""
