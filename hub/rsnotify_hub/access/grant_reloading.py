@@ -27,7 +27,6 @@ class GrantReloader:
         self._watch = FileWatch(source.files(configuration))
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         while self._watch.files:
             await self._watch.changed()
             await self._reload()

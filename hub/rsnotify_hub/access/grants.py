@@ -19,8 +19,6 @@ class Grant(Struct, frozen=True):
 
     Args:
         topics: Topics, or prefixes of topics, that it may publish on.
-        everything: Whether it may publish on any topic.
-        admin: Whether it may administer the hub.
         until: When it expires, in seconds since 1970.
     """
 
@@ -37,16 +35,10 @@ class Grants:
     """The grants of the configuration, which hold only digests of tokens.
 
     Args:
-        publishers: The tokens that may publish, and their topics.
-        admins: The tokens that may administer the hub.
         open_topics: Topics that anybody may ask the hub to fetch.
-        web_tokens: Verifies JSON Web Tokens; None if they are refused.
         over_mqtt: Topics that are published through a broker, which decides who may.
         anonymous: Whether programs on this machine need no token. They do once there are
             publishers, admins or JSON Web Tokens.
-
-    Attributes:
-        anonymous: Whether programs on this machine need no token.
     """
 
     def __init__(
@@ -97,12 +89,7 @@ class Grants:
 
 
 def grants_of(configuration: HubConfiguration, *, anonymous: bool) -> Grants:
-    """Return the grants of a configuration.
-
-    Args:
-        configuration: Checked settings.
-        anonymous: Whether programs on this machine need no token if the settings have none.
-    """
+    """Return the grants of a configuration."""
     access, web_tokens = configuration.access, None
     if access.jwt_algorithms:
         assert access.jwt_key is not None

@@ -20,7 +20,6 @@ class Claims(Struct, frozen=True):
 
     Args:
         publish: Topics, or prefixes of topics, that its bearer may publish on.
-        admin: Whether its bearer may read and change everything.
         until: When it expires, in seconds since 1970.
     """
 
@@ -30,14 +29,7 @@ class Claims(Struct, frozen=True):
 
 
 class JsonWebTokens:
-    """Verifies tokens.
-
-    Args:
-        algorithms: The accepted algorithms; the header of a token cannot add others.
-        key: The public key, or the secret of an HS algorithm.
-        audience: The required `aud` of a token.
-        issuer: The required `iss`; None accepts any issuer.
-    """
+    """Verifies tokens by the given algorithms only; without an issuer, any may have made them."""
 
     def __init__(
         self, algorithms: Sequence[str], key: str, audience: str, issuer: str | None
@@ -48,7 +40,6 @@ class JsonWebTokens:
         self._issuer = issuer
 
     def claims(self, token: str) -> Claims | None:
-        """Return the grants of a token; None if it is not valid."""
         try:
             payload = jwt.decode(
                 token,

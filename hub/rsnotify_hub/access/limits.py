@@ -20,14 +20,7 @@ _CLIENTS = 10_000
 
 
 class RateLimiter:
-    """Refuses a client that exceeds a rate for long. Requests of this machine are not counted.
-
-    Args:
-        rate: The number per second.
-        what: The noun for what is limited, for the reason of a refusal.
-        now: Returns the time in seconds.
-        clients: How many clients are remembered.
-    """
+    """Refuses a client that exceeds a rate for long. Requests of this machine are not counted."""
 
     def __init__(
         self,
@@ -45,11 +38,7 @@ class RateLimiter:
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, address: str | None) -> None:
-        """Count one request of a client address.
-
-        Raises:
-            Refusal: It is one too many; it was not counted.
-        """
+        """Count one request of a client address; a refused one is not counted."""
         if address is None or is_loopback(address):
             return
         client, now = client_network(address), self._now()
@@ -64,15 +53,6 @@ class RateLimiter:
 
 
 class RateLimits:
-    """The rate limits of one hub.
-
-    Attributes:
-        subscriptions: Limits requests to subscribe and unsubscribe.
-        pings: Limits pings of open topics.
-        connections: Limits new WebSockets.
-        tokens: Limits requests with a token that grants nothing.
-    """
-
     def __init__(self, config: LimitsConfig) -> None:
         self.subscriptions = RateLimiter(config.subscription_rate, "requests to subscribe")
         self.pings = RateLimiter(config.subscription_rate, "pings")
@@ -88,15 +68,7 @@ class TopicQuota:
         self._limit = limit
 
     def check(self, topic: str, prefixes: Sequence[str]) -> None:
-        """Check that a topic exists or may begin. Call this just before it begins.
-
-        Args:
-            topic: The topic.
-            prefixes: The prefixes that the publisher is granted.
-
-        Raises:
-            Refusal: It would be one too many.
-        """
+        """Check that a topic exists or may begin. Call this just before it begins."""
         if self._topics.knows(topic):
             return
         if self._topics.count(granted_ranges(prefixes)) >= self._limit:

@@ -22,11 +22,8 @@ def is_granted(prefix: str, topic: str) -> bool:
 
 
 def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the ranges of names, in the order of all topics, that some prefixes grant.
-
-    Returns:
-        The first name of each range and the name that ends it (exclusive); in order, without
-        overlaps.
+    """Return the ranges of names that some prefixes grant: in order, without overlaps, each with
+    its first name and the name that ends it (exclusive).
     """
     found: list[tuple[str, str]] = []
     for begin, end in sorted(each for prefix in prefixes for each in _ranges(prefix)):

@@ -33,20 +33,16 @@ class AdminService:
         self._callbacks = callbacks
 
     async def redeliver(self, id: str, request: Redelivery) -> SubscriptionInfo:
-        """Deliver pending fragments now, or all after an instant again."""
         found = await self._callbacks.redeliver(id, _instant(request.since))
         return await self._info(id, found)
 
     async def suspend(self, id: str) -> SubscriptionInfo:
-        """Suspend deliveries until `resume`."""
         return await self._info(id, await self._callbacks.suspend(id))
 
     async def resume(self, id: str) -> SubscriptionInfo:
-        """Continue deliveries after `suspend`, from the same position."""
         return await self._info(id, await self._callbacks.resume(id))
 
     async def drop(self, id: str) -> None:
-        """End a subscription, and send its callback the reason."""
         if not await self._callbacks.drop(id, DROPPED):
             raise _no_subscription()
 
@@ -56,13 +52,13 @@ class AdminService:
         topic = next((each for each in topics if topic_id(each) == id), None)
         if topic is None:
             raise UnknownId("there is no such topic")
-        for each in self._callbacks.all():
+        for each in self._callbacks.registry.all():
             if each.subscription.topic == topic:
                 await self._callbacks.drop(each.id, TOPIC_DROPPED)
         await self._topics.delete(topic)
 
     async def _info(self, id: str, found: bool) -> SubscriptionInfo:
-        delivery = self._callbacks.get(id) if found else None
+        delivery = self._callbacks.registry.get(id) if found else None
         if delivery is None:
             raise _no_subscription()
         (row,) = await self.reports.describe([delivery])

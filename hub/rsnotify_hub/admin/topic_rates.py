@@ -38,7 +38,6 @@ class TopicRates:
         return sum(count for second, count in counts if second > since) / WINDOW_SECONDS
 
     def __len__(self) -> int:
-        """Return the number of remembered topics."""
         return len(self._counts)
 
     def _forget(self, *, before: int) -> None:

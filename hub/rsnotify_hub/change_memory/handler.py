@@ -39,13 +39,7 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 
 class ChangeMemoryQuestion(Struct, frozen=True):
-    """A request for a page of changes.
-
-    Args:
-        topic: The topic.
-        since: Changes later than this; None for all known changes.
-        limit: The largest number of changes.
-    """
+    """A request for the changes of a topic after an instant, or for all, at most `limit`."""
 
     topic: str
     since: Instant | None
@@ -53,13 +47,7 @@ class ChangeMemoryQuestion(Struct, frozen=True):
 
 
 class HubChangeMemory:
-    """The handler of `GET /topics`.
-
-    Args:
-        topics: The logs.
-        url: The URL of this handler, for links.
-        broker: The MQTT broker of Destinations, if there is one.
-    """
+    """The handler of `GET /topics`, whose own URL is `url`."""
 
     def __init__(self, topics: TopicLogs, url: str, broker: Broker | None = None) -> None:
         self._broker = broker
@@ -68,7 +56,6 @@ class HubChangeMemory:
         self._slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer with the list of topics, or with a page of changes."""
         if "topic" not in request.query:
             return await self._list(request)
         question = _read_question(request.query)

@@ -75,7 +75,6 @@ def check_public_url(url: str | None) -> None:
 
 
 def check_leases(shortest: int, longest: int) -> None:
-    """Check that the limits of leases allow a lease."""
     if shortest > longest:
         raise WrongSetting(("min_lease_seconds",), "it is longer than max_lease_seconds")
 
@@ -113,7 +112,6 @@ def _check_secret(key: str, size: int) -> None:
 
 
 def _is_key(text: str, algorithm: str) -> bool:
-    """Return whether a text is a key that an algorithm can verify with."""
     try:
         jwt.get_algorithm_by_name(algorithm).prepare_key(text)
     except (jwt.PyJWTError, ValueError, TypeError, UnsupportedAlgorithm):

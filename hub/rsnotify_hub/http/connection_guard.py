@@ -164,13 +164,7 @@ class ConnectionGuard(asyncio.Protocol):
 def make_timeout_watch(
     server: ServerConfig, *, request_seconds: float, statistics: Statistics
 ) -> TimeoutWatch:
-    """Return the watch of one server.
-
-    Args:
-        server: The timeouts and the limits.
-        request_seconds: How long the body of a request may take to arrive.
-        statistics: Counts refused connections.
-    """
+    """Return the watch of one server."""
     proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
     files = allow_files(server.max_connections + _OTHER_FILES)
     limit = ConnectionLimit(
@@ -197,8 +191,7 @@ def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | Non
 def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
     """Release a connection to another protocol; call this just before `set_protocol`.
 
-    Returns:
-        The function that the other protocol calls once the connection is lost.
+    Returns the function that the other protocol calls once the connection is lost.
     """
     guard = find_guard(transport)
     return guard.hand_over() if guard is not None else lambda: None

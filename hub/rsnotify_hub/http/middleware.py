@@ -39,7 +39,6 @@ async def add_security_headers(request: web.Request, response: web.StreamRespons
 
 @web.middleware
 async def with_guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Notify the guard of the connection when a request begins and ends."""
     guard = find_guard(request.transport)
     if guard is None:
         return await handler(request)
@@ -74,8 +73,6 @@ async def without_encoding(request: web.Request, handler: Handler) -> web.Stream
 
 
 def with_host_check(authorizer: Callable[[web.Request], Authorizer]) -> Middleware:
-    """Return the middleware that checks the host name of requests."""
-
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
         authorizer(request).check_name(request)
@@ -85,15 +82,10 @@ def with_host_check(authorizer: Callable[[web.Request], Authorizer]) -> Middlewa
 
 
 def with_plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:
-    """Return the middleware that answers refusals and other errors in plain text.
-
-    Args:
-        statistics: Returns the statistics that count refusals.
-    """
+    """Return the middleware that answers refusals and errors in plain text (WebSub §5.1.2)."""
 
     @web.middleware
     async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a refusal with its status and reason (WebSub §5.1.2)."""
         try:
             return await handler(request)
         except Refusal as refusal:

@@ -15,8 +15,6 @@ _CHECK_PART = 0.25
 
 
 class AwaitedStep(Enum):
-    """The next step that a connection waits for."""
-
     HEAD = auto()
     BODY = auto()
     DRAIN = auto()
@@ -38,14 +36,7 @@ class WatchedConnection(Protocol):
 class TimeoutWatch:
     """Knows which connections wait for a step, and closes those that wait too long.
 
-    Args:
-        seconds: The timeout of each step.
-        limit: Counts the connections.
-        refused: Called for each connection that is refused or closed.
-
-    Attributes:
-        limit: Counts the connections.
-        refused: Called for each connection that is refused or closed.
+    `refused` is called for each connection that is refused or closed.
     """
 
     def __init__(

@@ -21,6 +21,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from rsnotify_hub.log.fragments import is_utf_8
 from rsnotify_hub.websocket.frames import (
     INVALID_DATA,
     MESSAGE_TOO_BIG,
@@ -70,16 +71,9 @@ class FrameHandler(ABC):
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """A WebSocket after its opening handshake.
-
-    Args:
-        transport: Its transport; the caller calls `set_protocol`.
-        max_bytes: The largest message of a client that may publish.
-        on_lost: Called once, when the transport is lost.
+    """A WebSocket after its opening handshake. The caller calls `set_protocol` of the transport.
 
     Attributes:
-        transport: Its transport.
-        handler: Its role.
         is_paused: Whether something that was sent still waits in the transport.
         has_ended: Whether either side has begun to close it.
     """
@@ -203,7 +197,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._pending = 0
         if self._small and len(payload) > _SMALL:
             self._fail(MESSAGE_TOO_BIG, "the message is too big")
-        elif self._is_text and not _is_utf_8(payload):
+        elif self._is_text and not is_utf_8(payload):
             self._fail(INVALID_DATA, "a text frame is not UTF-8")
         elif self.handler is not None:
             self.handler.received(payload, is_text=self._is_text)
@@ -231,7 +225,6 @@ class WebSocketConnection(asyncio.Protocol):
             self.transport.write(frames)
 
     def send_text(self, text: bytes) -> None:
-        """Send a text frame."""
         self.send(text_frame(text))
 
     async def drain(self) -> None:
@@ -263,10 +256,7 @@ class WebSocketConnection(asyncio.Protocol):
     def close(self, code: int, reason: str, *, seconds: float = CLOSE_SECONDS) -> None:
         """Close after everything that was sent; abort if the client does not answer in time.
 
-        Args:
-            code: A close code (RFC 6455 §7.4).
-            reason: For the client, at most 123 bytes.
-            seconds: How long the client has to read everything and to answer.
+        The reason is for the client, at most 123 bytes (RFC 6455 §7.4).
         """
         if self.has_ended or self._protocol.state is not State.OPEN:
             return
@@ -310,11 +300,3 @@ class WebSocketConnection(asyncio.Protocol):
         self._last_unsent, self._has_received, self._frames = unsent, self.is_paused, 0
         if not self.is_paused:
             self.send(_PING)
-
-
-def _is_utf_8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -83,11 +83,6 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode(text: bytes) -> SubscribeFrame | PublishFrame:
-    """Parse a control frame of a client.
-
-    Raises:
-        Refusal: It is invalid.
-    """
     try:
         frame: SubscribeFrame | PublishFrame = _decoder.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -96,12 +91,10 @@ def decode(text: bytes) -> SubscribeFrame | PublishFrame:
 
 
 def encode(frame: Sent) -> bytes:
-    """Return the text of a control frame."""
     return _encoder.encode(frame)
 
 
 def instant(value: Instant | None) -> str | None:
-    """Format an instant for a control frame."""
     return None if value is None else format_datetime(value)
 
 

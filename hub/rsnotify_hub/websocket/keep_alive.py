@@ -25,7 +25,6 @@ class KeepAlive:
         self._empty.set()
 
     def __len__(self) -> int:
-        """Return the number of connections."""
         return len(self._part_of)
 
     def connections(self) -> list[WebSocketConnection]:
@@ -40,7 +39,6 @@ class KeepAlive:
             self._schedule()
 
     def remove(self, connection: WebSocketConnection) -> None:
-        """Remove a connection, if it is there."""
         part = self._part_of.pop(connection, None)
         if part is not None:
             del part[connection]

@@ -25,11 +25,7 @@ log = logging.getLogger("rsnotify.hub.websocket")
 
 
 def since_of(frame: SubscribeFrame) -> Instant | None:
-    """Return the instant from which a subscriber wants the log; None for live only.
-
-    Raises:
-        Refusal: It is no instant.
-    """
+    """Return the instant from which a subscriber wants the log; None for live only."""
     try:
         return None if frame.since is None else parse_datetime(frame.since)
     except ValueError as error:
@@ -37,11 +33,7 @@ def since_of(frame: SubscribeFrame) -> Instant | None:
 
 
 def select_of(frame: SubscribeFrame) -> PushSelection:
-    """Return the requested selection in its canonical form.
-
-    Raises:
-        Refusal: It is invalid.
-    """
+    """Return the requested selection in its canonical form."""
     try:
         return (frame.select or EVERYTHING).canonical()
     except ConfigurationError as error:
@@ -59,11 +51,7 @@ class LogReplay(Protocol):
         """Return whether live subscribers are still to be sent entries up to a position."""
 
     async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Read on, up to `end` (`TopicLogs.read`); wait until `end` is beyond `after`.
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
+        """Read on, up to `end` (`TopicLogs.read`); wait until `end` is beyond `after`."""
 
 
 class FullReplay:
@@ -75,7 +63,6 @@ class FullReplay:
 
     @property
     def end(self) -> int:
-        """The position of the last entry."""
         return self._topics.position(self._topic)
 
     def is_behind(self, position: int) -> bool:
@@ -83,7 +70,6 @@ class FullReplay:
         return False
 
     async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Read on (`TopicLogs.read`)."""
         return await self._topics.read(self._topic, after=after, since=since)
 
 
@@ -95,18 +81,10 @@ async def replay(
     select: PushSelection,
     channel: WebSocketChannel,
 ) -> None:
-    """Send a subscriber `subscribed` and the log, and make it live.
+    """Send a subscriber `subscribed` and the log since an instant, and make it live.
 
-    Args:
-        subscriber: A subscriber that has entered the channel.
-        since: The instant from which it wants the log; None for live only.
-        topics: The logs.
-        source: What it receives of the logs.
-        select: The selection that was granted.
-        channel: The channel in which it becomes live.
-
-    Raises:
-        Refusal: The log cannot be read.
+    It has entered the channel; `source` is the part of the logs that it receives, which it was
+    granted as `select`.
     """
     connection, topic = subscriber.connection, subscriber.topic
     _send_subscribed(subscriber, since, select, topics)

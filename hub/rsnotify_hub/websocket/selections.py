@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
@@ -21,8 +21,7 @@ from rsnotify_hub.filtering.fragment_filter import join_empty
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.websocket.connection import WebSocketConnection
-from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
+from rsnotify_hub.websocket.subscribers import WebSocketChannel
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
@@ -65,11 +64,9 @@ class SelectionGroup:
         return next(iter(self._clients), None)
 
     def enter(self, client: str) -> None:
-        """Add a connection of a client."""
         self._clients[client] += 1
 
     def leave(self, client: str) -> None:
-        """Remove a connection of a client."""
         self._clients[client] -= 1
         if not self._clients[client]:
             del self._clients[client]
@@ -80,15 +77,10 @@ class SelectionGroup:
         return self._reader.position
 
     def is_behind(self, position: int) -> bool:
-        """Return whether the members are still to be sent entries up to a position."""
         return self.end < position
 
     async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Return the filtered log, up to the position of the group (`LogReplay.read`).
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
+        """Return the filtered log, up to the position of the group (`LogReplay.read`)."""
         if self.end <= after:
             await self._moved.wait()
         entries = await self._topics.read(self.selection.topic, after=after, since=since)
@@ -96,7 +88,6 @@ class SelectionGroup:
         return join_empty(await self._filter_cache.filtered(self.selection, wanted, old=True))
 
     def wake(self) -> None:
-        """Send what was appended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,7 +95,6 @@ class SelectionGroup:
             self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Send nothing more."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -137,41 +127,34 @@ class SelectionGroup:
 class SelectionGroups:
     """The groups of every topic (a `DeliveryChannel`)."""
 
-    def __init__(self, live: WebSocketChannel, filter_cache: FilterCache, most: int) -> None:
+    def __init__(
+        self, topics: TopicLogs, live: WebSocketChannel, filter_cache: FilterCache, most: int
+    ) -> None:
+        self._topics = topics
         self._live = live
         self._filter_cache = filter_cache
         self._most = most
         self._groups: dict[str, dict[TopicSelection, SelectionGroup]] = {}
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Begin to send what was appended (`DeliveryChannel.deliver`)."""
         for group in self._groups.get(topic, {}).values():
             group.wake()
 
     def subscribers(self, topic: str) -> int:
-        """Return 0: `WebSocketChannel` counts the members (`DeliveryChannel.subscribers`)."""
+        """Return 0: `WebSocketChannel` counts the members."""
         return 0
 
-    def enter(
-        self, selection: TopicSelection, topics: TopicLogs, address: str
-    ) -> SelectionGroup | None:
-        """Add a subscriber to the group of a selection.
+    def enter(self, selection: TopicSelection, address: str) -> SelectionGroup | None:
+        """Add a subscriber to the group of a selection, and return the group.
 
-        Args:
-            selection: The selection, and its topic.
-            topics: The logs.
-            address: The address of the subscriber.
-
-        Returns:
-            The group; None if the topic or the client has too many, so that the subscriber gets all
-            of the topic.
+        None if the topic or the client has too many, so that the subscriber gets all of the topic.
         """
         groups = self._groups.get(selection.topic, {})
         group = groups.get(selection)
         if group is None:
             if not self._may_create(groups.values(), address):
                 return None
-            group = SelectionGroup(selection, topics, self._filter_cache, self._live)
+            group = SelectionGroup(selection, self._topics, self._filter_cache, self._live)
             self._groups.setdefault(selection.topic, {})[selection] = group
         group.enter(client_network(address))
         return group
@@ -183,7 +166,6 @@ class SelectionGroups:
         return owned < self._most - len(owners)
 
     def leave(self, group: SelectionGroup, address: str) -> None:
-        """Remove a subscriber from its group."""
         group.leave(client_network(address))
         if group.owner is not None:
             return
@@ -194,31 +176,6 @@ class SelectionGroups:
             del self._groups[group.selection.topic]
 
     def close(self) -> None:
-        """Send nothing more."""
         for groups in self._groups.values():
             for group in groups.values():
                 group.close()
-
-
-class SelectiveSubscriber(WebSocketSubscriber):
-    """A member of a group."""
-
-    __slots__ = ("_address", "_group", "_groups")
-
-    def __init__(
-        self,
-        connection: WebSocketConnection,
-        group: SelectionGroup,
-        address: str,
-        groups: SelectionGroups,
-        channel: WebSocketChannel,
-        refuse: Callable[[WebSocketConnection], None],
-    ) -> None:
-        super().__init__(connection, group.selection.topic, channel, refuse, group.selection.key)
-        self._group = group
-        self._address = address
-        self._groups = groups
-
-    def lost(self) -> None:
-        super().lost()
-        self._groups.leave(self._group, self._address)

@@ -27,7 +27,6 @@ log = logging.getLogger("rsnotify.hub.websocket")
 _SOCKETS_ARE_FILES = os.name == "posix"
 
 _DELIVERED = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.DELIVERED)
-_CUT_OFF = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
 
 #: How long a subscriber that was cut off has to read what its transport holds, in seconds.
 _CUT_OFF_SECONDS = 10.0
@@ -36,19 +35,15 @@ _CUT_OFF_SECONDS = 10.0
 class WebSocketSubscriber(FrameHandler):
     """A connection that receives a topic.
 
-    Args:
-        connection: The connection.
-        topic: The topic.
-        channel: All subscribers.
-        refuse: Called when it sends more than its first frame.
-        key: The key of its audience; the topic itself if it receives all of it.
-
     Attributes:
+        key: The key of its audience; the topic itself if it receives all of it.
         queue: What waits for it while it is slow.
         cancel_replay: Cancels its replay; None once it is live.
     """
 
-    __slots__ = ("_channel", "_refuse", "cancel_replay", "connection", "key", "queue", "topic")
+    __slots__ = (
+        "_channel", "_leave", "_refuse", "cancel_replay", "connection", "key", "queue", "topic",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +52,7 @@ class WebSocketSubscriber(FrameHandler):
         channel: WebSocketChannel,
         refuse: Callable[[WebSocketConnection], None],
         key: str | None = None,
+        leave: Callable[[], None] = lambda: None,
     ) -> None:
         self.connection = connection
         self.topic = topic
@@ -65,6 +61,7 @@ class WebSocketSubscriber(FrameHandler):
         self.cancel_replay: Callable[[], object] | None = None
         self._channel = channel
         self._refuse = refuse
+        self._leave = leave
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         """Refuse everything after the first frame."""
@@ -81,15 +78,11 @@ class WebSocketSubscriber(FrameHandler):
         if self.cancel_replay is not None:
             self.cancel_replay()
         self._channel.leave(self)
+        self._leave()
 
 
 class SendQueue:
-    """The frames that wait for a slow subscriber.
-
-    Args:
-        max_bytes: How many bytes may wait, including those in its transport.
-        max_frames: How many frames may wait.
-    """
+    """The frames that wait for a slow subscriber. The bytes in its transport count as well."""
 
     __slots__ = ("_max_bytes", "_max_frames", "_waiting", "frames", "size")
 
@@ -101,15 +94,8 @@ class SendQueue:
         self.frames = 0
 
     def put(self, data: bytes, count: int, *, ahead: int) -> bool:
-        """Add frames, if the limits allow it.
-
-        Args:
-            data: The frames.
-            count: The number of frames.
-            ahead: The number of bytes in the transport.
-
-        Returns:
-            Whether they were added.
+        """Add `count` frames behind the bytes in the transport; return False if the limits forbid
+        it.
         """
         if ahead + self.size + len(data) > self._max_bytes:
             return False
@@ -149,7 +135,6 @@ class Audience:
         self.slow: set[WebSocketSubscriber] = set()
 
     def __len__(self) -> int:
-        """Return the number of members."""
         return len(self.quick) + len(self.slow)
 
     def put(self, member: WebSocketSubscriber) -> None:
@@ -201,7 +186,7 @@ class WebSocketChannel:
         self._open: Counter[str] = Counter()
 
     def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
-        """Send to all live subscribers of a topic or selection (`DeliveryChannel.deliver`)."""
+        """Send to all live subscribers of a topic or selection."""
         audience = self._audiences.get(key)
         if audience is None:
             return
@@ -221,7 +206,7 @@ class WebSocketChannel:
         ahead = connection.transport.get_write_buffer_size()
         if not subscriber.queue.put(data, count, ahead=ahead):
             log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
-            self._statistics.deliveries[_CUT_OFF] += 1
+            self._statistics.count(DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
             # The close follows the frame that is being sent; the queue is dropped with it.
             connection.close(TRY_AGAIN_LATER, "queue overflow", seconds=_CUT_OFF_SECONDS)
 
@@ -249,7 +234,6 @@ class WebSocketChannel:
         self._audiences.setdefault(subscriber.key, Audience()).put(subscriber)
 
     def leave(self, subscriber: WebSocketSubscriber) -> None:
-        """Remove a subscriber."""
         topic, key = subscriber.topic, subscriber.key
         if audience := self._audiences.get(key):
             audience.remove(subscriber)

@@ -38,12 +38,7 @@ class SubscriptionQuota:
         self._pending: Counter[tuple[str, str]] = Counter()
 
     def refusal(self, request: SubscriptionRequest, client: str) -> str | None:
-        """Return why a request cannot be accepted now; None if it can.
-
-        Args:
-            request: The request.
-            client: Its client (`client_of`).
-        """
+        """Return why a request cannot be accepted now; None if it can."""
         host = host_of(request.callback)
         hosts, clients = self._pending["host", host], self._pending["client", client]
         if self._pending["", ""] >= MAX_PENDING:
@@ -76,7 +71,6 @@ class SubscriptionQuota:
         return reservation
 
     def release(self, reservation: Reservation) -> None:
-        """Stop counting a request."""
         for name in reservation:
             self._pending[name] -= 1
             if not self._pending[name]:

@@ -71,8 +71,7 @@ class PingHandler:
 
         Raises:
             Refusal: Too many topics are being fetched, or there are too many open topics.
-            FetchError: The topic did not answer with content that can be passed on.
-            StorageError: The new content could not be stored.
+            Unavailable: The topic did not answer with content that can be passed on.
         """
         if topic not in self._working:
             self._check_capacity(topic)
