@@ -13,9 +13,9 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.processes import Process
-from rsnotify_hub.log.fragments import Fragment, read_fragment
-from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.store import LogRetention
+from rsnotify_hub.fragments.fragment import Fragment, read_fragment
+from rsnotify_hub.store.interface import LogRetention
+from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10

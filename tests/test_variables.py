@@ -13,7 +13,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.folder_roles import check_role
-from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_publisher import Publisher
 from rsnotify_subscriber.storage.sqlite import SQLiteFolder
 from tests.hub.helpers import Clock

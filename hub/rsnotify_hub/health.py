@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.log.store import Store
+from rsnotify_hub.store.interface import Store
 
 #: The timeout of the check, in seconds.
 SECONDS = 5.0

@@ -31,13 +31,13 @@ from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.health import Readiness
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.store import LogRetention, Store
 from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import HubReadings, Metrics
 from rsnotify_hub.mqtt.bridge import MqttBridge
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.interface import LogRetention, Store
+from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.selections import SelectionGroups
 from rsnotify_hub.websocket.subscribers import WebSocketChannel

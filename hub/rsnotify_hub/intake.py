@@ -10,8 +10,8 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import DocumentLimits
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.config.configuration import IntakeConfig
-from rsnotify_hub.log.contents import read_content
-from rsnotify_hub.log.fragments import Fragment, read_fragment
+from rsnotify_hub.fragments.content import read_content
+from rsnotify_hub.fragments.fragment import Fragment, read_fragment
 
 #: Fragments of more bytes are read in a thread, so that the event loop is not blocked.
 _MAX_INLINE_BYTES = 64 * 1024

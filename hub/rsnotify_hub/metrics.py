@@ -25,8 +25,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from rsnotify_hub.log.store import LogState
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.subscriptions import DeliveryState
 
 #: The upper bounds of the lag buckets, in seconds.

@@ -11,12 +11,12 @@ from typing import Any
 
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.loading import load_configuration
+from rsnotify_hub.fragments.fragment import read_fragment
 from rsnotify_hub.http.client import open_client
-from rsnotify_hub.log.fragments import read_fragment
-from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.store import LogRetention, Store
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.interface import LogRetention, Store
+from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery.delivery import Delivery

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from rsnotify_hub.log.fragments import Fragment, read_fragment
-from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.store import LogEntry, LogRetention
+from rsnotify_hub.fragments.fragment import Fragment, read_fragment
 from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.store.interface import LogEntry, LogRetention
+from rsnotify_hub.store.sqlite.store import SqliteStore
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
 FOREVER = LogRetention(size=10**9, age=timedelta(days=365))

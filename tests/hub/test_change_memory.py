@@ -19,7 +19,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Rel
 from rsnotify.validation import validate
 from rsnotify_hub.change_memory.pages import UnknownChanges, make_page
-from rsnotify_hub.log.fragments import read_fragment
+from rsnotify_hub.fragments.fragment import read_fragment
 from tests.hub.helpers import START, TOPIC, Client, Clock, RunHub, at, fragment
 
 UP = "https://source.example/data/capabilitylist.xml"

@@ -21,9 +21,9 @@ from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.filtered_reader import FilteredReader
 from rsnotify_hub.filtering.fragment_filter import EmptyIntervalJoiner, filter_fragment, join_empty
 from rsnotify_hub.filtering.topic_selection import TopicSelection, selection_of_key
-from rsnotify_hub.log.contents import whole_content
-from rsnotify_hub.log.fragments import Fragment, read_fragment
-from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.fragments.content import whole_content
+from rsnotify_hub.fragments.fragment import Fragment, read_fragment
+from rsnotify_hub.store.interface import LogEntry
 from tests.hub import storing
 from tests.hub.helpers import START, TOPIC, Clock, at
 

@@ -9,7 +9,7 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.format.writer import write_document
-from rsnotify_hub.log.fragments import (
+from rsnotify_hub.fragments.fragment import (
     Fragment,
     Interval,
     count_chained,

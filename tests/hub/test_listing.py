@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.store import LogState
+from rsnotify_hub.store.interface import LogState
+from rsnotify_hub.store.sqlite.store import SqliteStore
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER, made, opened
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import WrongDocument
-from rsnotify_hub.log.contents import read_content
-from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.store import LogRetention
+from rsnotify_hub.fragments.content import read_content
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.store.interface import LogRetention
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import kept, logs, made
 

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
-from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery.delivery import Delivery
 

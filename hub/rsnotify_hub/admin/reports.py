@@ -16,9 +16,9 @@ from rsnotify_hub.admin.schemas import (
     TopicQuery,
 )
 from rsnotify_hub.admin.topic_rates import TopicRates
-from rsnotify_hub.log.store import Backlog, LogState
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.subscribers import WebSocketChannel

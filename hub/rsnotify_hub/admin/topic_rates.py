@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.store.interface import LogEntry
 
 #: The seconds that a rate is measured over.
 WINDOW_SECONDS = 10

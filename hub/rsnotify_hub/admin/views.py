@@ -8,8 +8,8 @@ from msgspec.structs import asdict
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas
-from rsnotify_hub.log.store import Backlog, LogState
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
 
 

@@ -24,10 +24,10 @@ from rsnotify_hub.change_memory.pages import (
     capability_list_links,
     make_page,
 )
-from rsnotify_hub.log.fragments import read_stored
-from rsnotify_hub.log.store import LogState
+from rsnotify_hub.fragments.fragment import read_stored
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.store.interface import LogState
 
 #: How many pages are made at the same time, since each takes memory and CPU time.
 _CONCURRENCY = 2

@@ -23,7 +23,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.frontier import change_key
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Rel
-from rsnotify_hub.log.fragments import Fragment, read_stored
+from rsnotify_hub.fragments.fragment import Fragment, read_stored
 
 
 class UnknownChanges(RsnotifyError):

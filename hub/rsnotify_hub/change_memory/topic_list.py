@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.runtime.mqtt.topics import Broker
-from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.store.interface import LogState
 
 
 class TopicRow(Struct, frozen=True):

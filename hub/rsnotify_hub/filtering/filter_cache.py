@@ -10,8 +10,8 @@ from time import monotonic
 
 from rsnotify_hub.filtering.fragment_filter import filter_fragment
 from rsnotify_hub.filtering.topic_selection import TopicSelection
-from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.store.interface import LogEntry
 
 #: More bytes than this are filtered in a thread, so that the event loop is not blocked.
 _MAX_INLINE_BYTES = 16 * 1024

@@ -11,8 +11,8 @@ import asyncio
 from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.fragment_filter import EmptyIntervalJoiner
 from rsnotify_hub.filtering.topic_selection import TopicSelection
-from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.store.interface import LogEntry
 
 #: The shortest time between two fragments without entries, in seconds.
 QUIET_SECONDS = 1.0

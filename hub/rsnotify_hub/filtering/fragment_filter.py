@@ -23,8 +23,8 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.writer import write_document
 from rsnotify.selection.push_selection import PushSelection
-from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, read_stored
-from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.fragments.fragment import MERGED_CONTENT_TYPE, Fragment, read_stored
+from rsnotify_hub.store.interface import LogEntry
 
 #: Parsed documents of up to this many bytes are cached for the other selections of their topic.
 _SMALL = 16_384

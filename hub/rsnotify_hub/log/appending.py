@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from rsnotify.format.coverage import notification_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.frontier import ChangeKey, change_key
-from rsnotify_hub.log.fragments import Fragment, covers, heartbeat_interval, read_stored
-from rsnotify_hub.log.store import LogEntry, LogState, Store
+from rsnotify_hub.fragments.fragment import Fragment, covers, heartbeat_interval, read_stored
+from rsnotify_hub.store.interface import LogEntry, LogState, Store
 
 
 class AppendPlan(Struct, frozen=True):

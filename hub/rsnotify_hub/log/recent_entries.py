@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.log.store import LogEntry, LogState
+from rsnotify_hub.store.interface import LogEntry, LogState
 
 #: How much of each log stays in memory.
 RECENT_BYTES = 256 * 1024

@@ -10,11 +10,11 @@ from itertools import takewhile
 from typing import Protocol
 
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
+from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.log.appending import AppendPlan, contradicts, overlaps, plan_append
-from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.recent_entries import RecentEntries
-from rsnotify_hub.log.store import LogEntry, LogState, Store
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.interface import LogEntry, LogState, Store
 
 log = logging.getLogger("rsnotify.hub.topics")
 

@@ -14,10 +14,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.store import Backlog, LogEntry, LogState, Store
+from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLog
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.interface import Backlog, LogEntry, LogState, Store
 
 #: A range of names: the first name, and the name that ends it (exclusive).
 Range = tuple[str, str]

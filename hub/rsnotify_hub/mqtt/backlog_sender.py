@@ -15,12 +15,12 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.filtered_reader import FilteredReader
 from rsnotify_hub.filtering.topic_selection import TopicSelection
-from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE
-from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.fragments.fragment import MERGED_CONTENT_TYPE
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
 from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.store.interface import LogEntry
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 

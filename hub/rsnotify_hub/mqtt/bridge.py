@@ -26,7 +26,6 @@ from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.store import LogEntry, Store
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import BrokerState
 from rsnotify_hub.mqtt.backlog_sender import BacklogSender
@@ -34,6 +33,7 @@ from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
 from rsnotify_hub.mqtt.inbox import MqttInbox
 from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.interface import LogEntry, Store
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 

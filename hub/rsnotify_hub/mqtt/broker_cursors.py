@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rsnotify_hub.filtering.topic_selection import TopicSelection, selection_of_key
-from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.store.interface import Store
 
 #: The key of the broker itself, which is no topic's.
 _KNOWN = ""

@@ -21,7 +21,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from rsnotify_hub.log.fragments import is_utf_8
+from rsnotify_hub.fragments.fragment import is_utf_8
 from rsnotify_hub.websocket.frames import (
     INVALID_DATA,
     MESSAGE_TOO_BIG,

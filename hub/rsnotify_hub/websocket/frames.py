@@ -10,8 +10,8 @@ from msgspec import Struct, field
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
-from rsnotify_hub.log.contents import is_text
-from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.fragments.content import is_text
+from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.refusals import Code, Refusal
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection

@@ -8,9 +8,9 @@ from typing import Protocol
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
-from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.websocket.frames import (
     GapFrame,
     SubscribedFrame,

@@ -19,8 +19,8 @@ from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.filtered_reader import FilteredReader
 from rsnotify_hub.filtering.fragment_filter import join_empty
 from rsnotify_hub.filtering.topic_selection import TopicSelection
-from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 
 log = logging.getLogger("rsnotify.hub.websocket")

@@ -17,8 +17,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from rsnotify_hub.config.configuration import WebSocketConfig
-from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import TRY_AGAIN_LATER, document_frames
 

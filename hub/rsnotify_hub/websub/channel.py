@@ -12,9 +12,9 @@ import msgspec
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.config.configuration import WebSubConfig
-from rsnotify_hub.log.store import LogEntry, Store
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.interface import LogEntry, Store
 from rsnotify_hub.subscriptions import Subscription, is_expired
 from rsnotify_hub.websub.delivery.delivery import Delivery, Trouble
 from rsnotify_hub.websub.delivery.requests import CallbackRequests

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.log.store import Store
+from rsnotify_hub.store.interface import Store
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivery.delivery import Delivery
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, RowOrder, RowPage, page_of
 from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
-from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Refusal
+from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
 from tests.hub.helpers import at

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rsnotify_hub.admin.topic_rates import WINDOW_SECONDS, TopicRates
-from rsnotify_hub.log.fragments import read_fragment
-from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.fragments.fragment import read_fragment
+from rsnotify_hub.store.interface import LogEntry
 from tests.hub.helpers import TOPIC, Clock, fragment
 
 ENTRY = LogEntry(1, read_fragment(fragment(0, 1)))

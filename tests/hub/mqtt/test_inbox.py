@@ -11,8 +11,8 @@ import pytest
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.topics import channel_topic
+from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.mqtt import inbox as inbox_module
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, count_chained, merge_fragments
-from rsnotify_hub.log.store import LogEntry, LogState
+from rsnotify_hub.fragments.fragment import MERGED_CONTENT_TYPE, count_chained, merge_fragments
 from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.store.interface import LogEntry, LogState
 from rsnotify_hub.subscriptions import Subscription
 
 #: How large a merged fragment may be.

@@ -11,8 +11,8 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.format.vocabulary import Rel
 from rsnotify.format.writer import write_document
-from rsnotify_hub.log.contents import is_sitemap, is_xml, whole_content
-from rsnotify_hub.log.fragments import (
+from rsnotify_hub.fragments.content import is_sitemap, is_xml, whole_content
+from rsnotify_hub.fragments.fragment import (
     MERGED_CONTENT_TYPE,
     Fragment,
     capability_of,
@@ -20,7 +20,7 @@ from rsnotify_hub.log.fragments import (
     read_fragment,
     read_stored,
 )
-from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.websub.pinging.topic_client import Fetched
 
 #: What distinguishes two changes of one instant: the URI and the kind of change.

@@ -18,9 +18,9 @@ from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.reader import DocumentLimits
 from rsnotify_hub.access.topic_prefixes import is_granted
 from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
-from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.pinging.news import NewsReader
 from rsnotify_hub.websub.pinging.topic_client import Fetched, TopicClient, Validators

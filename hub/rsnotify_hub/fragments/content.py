@@ -13,7 +13,7 @@ from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.format.vocabulary import SITEMAP_NS
 from rsnotify.format.xml_parser import expat_parser
-from rsnotify_hub.log.fragments import Fragment, check_content_type, is_utf_8, read_fragment
+from rsnotify_hub.fragments.fragment import Fragment, check_content_type, is_utf_8, read_fragment
 
 #: A whole content covers everything before it.
 _BEGINNING = from_microseconds(0)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rsnotify.format.datetimes import Instant, to_microseconds
-from rsnotify_hub.log.fragments import Fragment, heartbeat_interval
-from rsnotify_hub.log.sqlite_reading import states
-from rsnotify_hub.log.store import Appended, LogEntry, LogRetention, LogState
+from rsnotify_hub.fragments.fragment import Fragment, heartbeat_interval
+from rsnotify_hub.store.interface import Appended, LogEntry, LogRetention, LogState
+from rsnotify_hub.store.sqlite.reading import states
 
 
 def append(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sqlite3
 
-from rsnotify_hub.log.group_commit import GroupCommit
+from rsnotify_hub.store.sqlite.group_commit import GroupCommit
 
 log = logging.getLogger("rsnotify.hub.store")
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.log.fragments import Fragment, Interval
+from rsnotify_hub.fragments.fragment import Fragment, Interval
 from rsnotify_hub.subscriptions import Subscription
 
 

@@ -16,12 +16,13 @@ from filelock import FileLock, Timeout
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.runtime.folder_roles import check_role
-from rsnotify_hub.log import sqlite_reading, sqlite_writing
-from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWriter
-from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.group_commit import GroupCommit
-from rsnotify_hub.log.sqlite_database import connect, prepare
-from rsnotify_hub.log.store import Appended, Backlog, LogEntry, LogRetention, LogState
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.store.interface import Appended, Backlog, LogEntry, LogRetention, LogState
+from rsnotify_hub.store.sqlite import reading as sqlite_reading
+from rsnotify_hub.store.sqlite import writing as sqlite_writing
+from rsnotify_hub.store.sqlite.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWriter
+from rsnotify_hub.store.sqlite.database import connect, prepare
+from rsnotify_hub.store.sqlite.group_commit import GroupCommit
 from rsnotify_hub.subscriptions import Subscription
 
 P = ParamSpec("P")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify_hub.log.fragments import Fragment, Interval
-from rsnotify_hub.log.store import Backlog, LogEntry, LogState
+from rsnotify_hub.fragments.fragment import Fragment, Interval
+from rsnotify_hub.store.interface import Backlog, LogEntry, LogState
 
 _PAGE_ROWS = 256
 _PAGE_BYTES = 1_000_000

@@ -1,0 +1,1 @@
+"""Fragments as the hub reads, stores and merges them."""
