@@ -17,6 +17,7 @@ from rsnotify_hub.fragments.fragment import Fragment, read_fragment
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
+from tests.hub.storing import Ignoring
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10
 BATCH = 1_000
@@ -68,11 +69,15 @@ def _processor_seconds() -> float:
 async def _fill(folder: Path) -> None:
     now = datetime.now(UTC)
     store = SqliteStore(folder, LogRetention(size=10**9, age=timedelta(days=9)), lambda: now)
-    for topic in range(TOPICS):
+    await store.start(Ignoring())
+    ends = dict[str, int]()
+    for number in range(TOPICS):
+        topic = _topic(number)
         for first in range(0, ENTRIES // TOPICS, BATCH):
-            fragments = [_fragment(now, topic, first + number) for number in range(BATCH)]
-            await store.append(_topic(topic), fragments, replacing=None)
-    ends = {state.topic: state.position for state in await store.logs()}
+            fragments = [_fragment(now, number, first + each) for each in range(BATCH)]
+            after = ends.get(topic, 0)
+            appended = await store.append(topic, fragments, after=after, replacing=None)
+            ends[topic] = appended.state.position
     await asyncio.gather(
         *(store.save(_subscription(number, now, ends)) for number in range(SUBSCRIPTIONS))
     )

@@ -156,8 +156,8 @@ class HubService:
         self.admin = AdminApi(service, authorizer, self.statistics, version=_VERSION)
 
     async def start(self) -> None:
-        self._topics.start(await self.store.logs(), self._channels)
-        self._callbacks.start(await self.store.subscriptions(), await self.store.troubles())
+        await self._topics.start(self._channels)
+        await self.store.assign(self._callbacks)
         if self._bridge is not None:
             await self._bridge.start()
 

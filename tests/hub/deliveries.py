@@ -95,8 +95,8 @@ async def opened_channel(
         channel = WebSubChannel(
             store, topics, requests, intent_requests, config, clock, statistics, scheduler
         )
-        topics.start(await store.logs(), (channel,))
-        channel.start(await store.subscriptions(), await store.troubles())
+        await topics.start((channel,))
+        await store.assign(channel)
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
         verification = IntentVerification(channel, topics, intent_requests, config, clock)

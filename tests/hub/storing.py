@@ -9,8 +9,15 @@ from pathlib import Path
 
 from rsnotify_hub.fragments.fragment import Fragment, read_fragment
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.store.interface import LogEntry, LogRetention
+from rsnotify_hub.store.interface import (
+    LogEntry,
+    LogRetention,
+    LogState,
+    Store,
+    StoredSubscription,
+)
 from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
 FOREVER = LogRetention(size=10**9, age=timedelta(days=365))
@@ -37,11 +44,48 @@ class Listener:
         return [entry.fragment for batch in self.batches for entry in batch]
 
 
+class Ignoring:
+    """Ignores what happens to the logs."""
+
+    def appended(
+        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
+    ) -> None: ...
+
+    def forgotten(self, topic: str) -> None: ...
+
+
+async def stored_logs(store: Store) -> list[LogState]:
+    return sorted(await store.newest(after=None, limit=10**6), key=lambda state: state.topic)
+
+
+class Collecting:
+    """Collects the subscriptions that a store assigns."""
+
+    def __init__(self) -> None:
+        self.stored: list[StoredSubscription] = []
+
+    def acquired(self, stored: Sequence[StoredSubscription]) -> None:
+        self.stored += stored
+
+
+async def stored_subscriptions(store: Store) -> list[Subscription]:
+    collecting = Collecting()
+    await store.assign(collecting)
+    return [each.subscription for each in collecting.stored]
+
+
+async def stored_troubles(store: Store) -> list[bytes]:
+    collecting = Collecting()
+    await store.assign(collecting)
+    return [each.trouble for each in collecting.stored if each.trouble is not None]
+
+
 @asynccontextmanager
 async def opened(
     folder: Path, clock: Clock, retention: LogRetention = FOREVER
 ) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(folder, retention, clock)
+    await store.start(Ignoring())
     try:
         yield store
     finally:
@@ -55,7 +99,7 @@ async def logs(
     async with opened(folder, clock, retention) as store:
         listener = Listener()
         topics = TopicLogs(store)
-        topics.start(await store.logs(), (listener,))
+        await topics.start((listener,))
         yield topics, listener
         await topics.close()
 

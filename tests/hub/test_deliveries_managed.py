@@ -20,6 +20,7 @@ from tests.hub.helpers import (
     fragment,
     seconds_of,
 )
+from tests.hub.storing import stored_subscriptions
 
 
 async def test_a_renewal_does_not_wait_for_the_next_attempt(
@@ -125,7 +126,7 @@ async def test_a_dropped_subscriber_is_informed_of_the_reason(
     assert (intent["hub.mode"], intent["hub.topic"]) == ("denied", TOPIC)
     assert intent["hub.reason"] == "it was dropped, sorry"
     assert deliveries.channel.registry.all() == []
-    assert await deliveries.store.subscriptions() == []
+    assert await stored_subscriptions(deliveries.store) == []
     await deliveries.publish(1)
     assert delivery.slot is None
     assert callback.deliveries.empty()
@@ -148,7 +149,7 @@ async def test_a_subscription_that_ends_while_it_is_changed_stays_ended(
         deliveries.channel.drop(delivery.id, "over"), deliveries.channel.suspend(delivery.id)
     )
     assert (dropped, suspended) == (True, False)
-    assert await deliveries.store.subscriptions() == []
+    assert await stored_subscriptions(deliveries.store) == []
 
 
 async def test_a_renewal_while_its_old_lease_is_ended_keeps_the_subscription(
@@ -159,7 +160,7 @@ async def test_a_renewal_while_its_old_lease_is_ended_keeps_the_subscription(
     renewed = replace(delivery.subscription, expires=clock.now + timedelta(days=10))
     await asyncio.gather(deliveries.channel.put(renewed), deliveries.channel.expire())
     assert deliveries.channel.registry.all() == [delivery]
-    assert await deliveries.store.subscriptions() == [renewed]
+    assert await stored_subscriptions(deliveries.store) == [renewed]
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["lease", "410"])
@@ -204,7 +205,7 @@ async def test_subscribing_while_the_old_subscription_is_ended_twice_stays_subsc
         await channel.put(delivery.subscription)
 
     await asyncio.gather(end_and_begin(), channel.remove(TOPIC, callback.url))
-    assert await deliveries.store.subscriptions() == [delivery.subscription]
+    assert await stored_subscriptions(deliveries.store) == [delivery.subscription]
     assert [each.subscription for each in channel.registry.all()] == [delivery.subscription]
 
 

@@ -10,6 +10,7 @@ from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery.delivery import Delivery
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, seconds_of
+from tests.hub.storing import stored_troubles
 
 
 def found(deliveries: Deliveries, before: Delivery) -> Delivery:
@@ -73,7 +74,7 @@ async def test_a_failure_before_a_success_is_forgotten(
         await deliveries.publish(1)
         await deliveries.until(lambda: callback.requests == 2 and before.behind_since is None)
     async with opened_channel(tmp_path, clock) as deliveries:
-        assert await deliveries.store.troubles() == {}
+        assert await stored_troubles(deliveries.store) == []
         assert (found(deliveries, before).state, callback.requests) == (DeliveryState.ACTIVE, 2)
 
 
@@ -88,7 +89,7 @@ async def test_a_subscription_that_ends_leaves_no_failures_to_the_next(
         assert await deliveries.channel.drop(before.id, "test")
         await deliveries.subscribed(callback)
     async with opened_channel(tmp_path, clock) as deliveries:
-        assert await deliveries.store.troubles() == {}
+        assert await stored_troubles(deliveries.store) == []
 
 
 async def test_a_suspended_subscription_is_behind_since_the_same_instant(

@@ -23,7 +23,7 @@ from rsnotify_hub.store.sqlite import cursors
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, LogWatch, at
-from tests.hub.storing import FOREVER, Listener, made, opened
+from tests.hub.storing import FOREVER, Listener, made, opened, stored_subscriptions
 
 PAGE = "https://blog.example/"
 PARTS = [made(0, 1), made(1, 2), made(2, until=3), made(2, 4), made(4, 5), made(5, 6)]
@@ -91,7 +91,7 @@ async def hub(
             store = SqliteStore(folder, retention, Clock(), connection=disk.connection())
             listener = Listener()
             topics = TopicLogs(store)
-            topics.start(await store.logs(), (listener,))
+            await topics.start((listener,))
         except (ConfigurationError, StorageError) as error:
             if store is not None:
                 await store.close()
@@ -149,7 +149,7 @@ async def aftermath(folder: Path) -> None:
         kept = [entry.fragment for entry in await store.read(TOPIC, after=0)]
         assert kept == [part for part in PARTS if not part.heartbeat]
         assert [entry.fragment.body for entry in await store.read(PAGE, after=0)] == [b"two"]
-        (subscription,) = await store.subscriptions()
+        (subscription,) = await stored_subscriptions(store)
         assert replace(subscription, position=0) == SUBSCRIPTION
         assert subscription.position in (0, 3)
 
@@ -273,5 +273,5 @@ async def test_cursors_are_written_again_after_a_failure(
         store.move_cursor(TOPIC, SUBSCRIPTION.callback, 7)
         await watch.line("cursors could not be saved yet")
         async with asyncio.timeout(PATIENCE):
-            while (await store.subscriptions())[0].position != 7:
+            while (await stored_subscriptions(store))[0].position != 7:
                 pass

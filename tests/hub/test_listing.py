@@ -12,7 +12,7 @@ import pytest
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from tests.hub.helpers import Clock
-from tests.hub.storing import FOREVER, made, opened
+from tests.hub.storing import FOREVER, made, opened, stored_logs
 
 
 async def fill(store: SqliteStore, clock: Clock, count: int, *, at_once: int = 1) -> None:
@@ -21,7 +21,7 @@ async def fill(store: SqliteStore, clock: Clock, count: int, *, at_once: int = 1
         clock.advance(microseconds=1)
         topics = [f"https://a.example/{number}" for number in range(first, first + at_once)]
         await asyncio.gather(
-            *(store.append(topic, [made(0, 1)], replacing=None) for topic in topics)
+            *(store.append(topic, [made(0, 1)], after=0, replacing=None) for topic in topics)
         )
 
 
@@ -42,7 +42,7 @@ async def test_pages_join_to_all_topics_the_newest_first(
 ):
     async with opened(tmp_path, clock) as store:
         await fill(store, clock, 50, at_once=at_once)
-        expected = await store.logs()
+        expected = await stored_logs(store)
         expected.sort(key=lambda state: state.topic)
         expected.sort(key=lambda state: state.received, reverse=True)
         assert await pages(store, limit) == expected
@@ -52,8 +52,10 @@ async def test_a_topic_that_changes_is_the_first_again(tmp_path: Path, clock: Cl
     async with opened(tmp_path, clock) as store:
         await fill(store, clock, 5)
         clock.advance(microseconds=1)
-        await store.append("https://a.example/2", [made(1, 2)], replacing=None)
-        await store.forget("https://a.example/4")
+        ends = {state.topic[-1]: state.position for state in await stored_logs(store)}
+        fragments = [made(1, 2)]
+        await store.append("https://a.example/2", fragments, after=ends["2"], replacing=None)
+        await store.forget("https://a.example/4", after=ends["4"])
         topics = [state.topic[-1] for state in await pages(store, 2)]
         assert topics == ["2", "3", "1", "0"]
 
@@ -78,7 +80,7 @@ async def test_a_page_of_ten_thousand_topics_takes_no_more_steps_than_of_a_hundr
     for count in (100, 10_000):
         async with opened(tmp_path / str(count), clock) as store:
             await fill(store, clock, count, at_once=min(count, 1000))
-            middle = (await store.logs())[count // 2]
+            middle = (await stored_logs(store))[count // 2]
         store = SqliteStore(tmp_path / str(count), FOREVER, clock, connection=Counted)
         for after in (None, (middle.received, middle.topic)):
             Counted.steps = 0

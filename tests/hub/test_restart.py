@@ -9,14 +9,14 @@ from typing import Any
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.storing import FOREVER, made, opened
+from tests.hub.storing import FOREVER, made, opened, stored_logs, stored_subscriptions
 from tests.hub.test_failing_store import Disk
 
 
 async def fill(folder: Path, entries: int) -> None:
     async with opened(folder, Clock()) as store:
         fragments = [made(number, number + 1) for number in range(entries)]
-        await store.append(TOPIC, fragments, replacing=None)
+        await store.append(TOPIC, fragments, after=0, replacing=None)
         await store.save(Subscription(TOPIC, "https://a.example/", None, at(0), 0))
 
 
@@ -35,8 +35,8 @@ async def steps_to_start(folder: Path) -> int:
             return 0
 
     store = SqliteStore(folder, FOREVER, Clock(), connection=Connection)
-    assert (await store.logs())[0].kept > 0
-    assert len(await store.subscriptions()) == 1
+    assert (await stored_logs(store))[0].kept > 0
+    assert len(await stored_subscriptions(store)) == 1
     await store.close()
     return steps
 

@@ -21,7 +21,16 @@ from rsnotify_hub.store.interface import Backlog, LogEntry, LogRetention
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.storing import FOREVER, Listener, kept, logs, made, opened
+from tests.hub.storing import (
+    FOREVER,
+    Listener,
+    kept,
+    logs,
+    made,
+    opened,
+    stored_logs,
+    stored_subscriptions,
+)
 
 
 async def test_a_log_is_the_same_after_reopening(tmp_path: Path, clock: Clock):
@@ -160,7 +169,7 @@ async def test_subscriptions_and_their_cursors_are_kept(tmp_path: Path, clock: C
         store.move_cursor("t", first.callback, 6)
         await store.delete("t", second.callback)
     async with opened(tmp_path, clock) as store:
-        assert await store.subscriptions() == [
+        assert await stored_subscriptions(store) == [
             Subscription("t", "https://a.example/", "secret", at(9), 6)
         ]
 
@@ -209,7 +218,7 @@ async def test_a_failed_write_is_not_acknowledged_and_later_writes_succeed(
         await topics.publish(TOPIC, made(1, 2))
         assert await kept(topics) == [made(0, 1), made(1, 2)]
     async with opened(tmp_path, clock) as store:
-        assert [state.topic for state in await store.logs()] == [TOPIC]
+        assert [state.topic for state in await stored_logs(store)] == [TOPIC]
 
 
 async def test_a_failing_channel_affects_neither_publishing_nor_the_others(
@@ -222,7 +231,7 @@ async def test_a_failing_channel_affects_neither_publishing_nor_the_others(
     async with opened(tmp_path, clock) as store:
         listener = Listener()
         topics = TopicLogs(store)
-        topics.start([], (Broken(), listener))
+        await topics.start((Broken(), listener))
         await topics.publish(TOPIC, made(0, 1))
         assert listener.fragments == [made(0, 1)]
 
@@ -241,7 +250,7 @@ async def test_publishing_after_a_deletion_begins_a_new_log(tmp_path: Path, cloc
         assert topics.states() == []
         assert topics.position(TOPIC) == 0
     async with opened(tmp_path, clock) as store:
-        assert await store.logs() == []
+        assert await stored_logs(store) == []
 
 
 async def test_a_log_may_be_deleted_twice_at_once(tmp_path: Path, clock: Clock):
@@ -311,7 +320,7 @@ async def test_data_of_format_1_is_migrated(tmp_path: Path, clock: Clock):
             assert listener.fragments == []
             assert await kept(topics) == [part]
     async with opened(tmp_path, clock) as store:
-        assert await store.subscriptions() == [Subscription(TOPIC, "c", "s", at(1), 7)]
+        assert await stored_subscriptions(store) == [Subscription(TOPIC, "c", "s", at(1), 7)]
 
 
 async def test_one_fragment_across_a_gap_is_found_behind_many_others(tmp_path: Path, clock: Clock):
@@ -342,7 +351,7 @@ async def test_deleting_a_log_deletes_its_cursors(tmp_path: Path, clock: Clock):
         await topics.publish(TOPIC, made(0, 1))
     async with opened(tmp_path, clock) as store:
         await store.bridge("mqtt://a", {"": 0, TOPIC: 1, f"{TOPIC} {{}}": 1, TOPIC + "2": 1})
-        await store.forget(TOPIC)
+        await store.forget(TOPIC, after=1)
         assert await store.bridged("mqtt://a") == {"": 0, TOPIC + "2": 1}
 
 
@@ -362,6 +371,6 @@ async def test_data_of_format_2_is_migrated(tmp_path: Path, clock: Clock):
     with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:
         database.executescript("DROP TABLE bridged; PRAGMA user_version = 2;")
     async with opened(tmp_path, clock) as store:
-        assert [state.topic for state in await store.logs()] == [TOPIC]
+        assert [state.topic for state in await stored_logs(store)] == [TOPIC]
         await store.bridge("mqtt://a", {TOPIC: 1})
         assert await store.bridged("mqtt://a") == {TOPIC: 1}

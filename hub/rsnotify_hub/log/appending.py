@@ -17,7 +17,7 @@ from rsnotify.format.coverage import notification_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.frontier import ChangeKey, change_key
 from rsnotify_hub.fragments.fragment import Fragment, covers, heartbeat_interval, read_stored
-from rsnotify_hub.store.interface import LogEntry, LogState, Store
+from rsnotify_hub.store.interface import LogEntry, LogState, LogStore
 
 
 class AppendPlan(Struct, frozen=True):
@@ -67,7 +67,7 @@ def overlaps(state: LogState, fragment: Fragment) -> bool:
     return fragment.from_ < end
 
 
-async def contradicts(fragment: Fragment, topic: str, store: Store) -> bool:
+async def contradicts(fragment: Fragment, topic: str, store: LogStore) -> bool:
     """Return whether the log of a topic has a change that the fragment should have and lacks."""
     entries = await store.changes(topic, since=fragment.from_)
     return await asyncio.to_thread(_lacks, fragment, entries)

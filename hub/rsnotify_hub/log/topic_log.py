@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
 from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.log.appending import AppendPlan, contradicts, overlaps, plan_append
+from rsnotify_hub.log.appending import contradicts, overlaps, plan_append
 from rsnotify_hub.log.recent_entries import RecentEntries
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import LogEntry, LogState, Store
+from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, LogStore
 
 log = logging.getLogger("rsnotify.hub.topics")
 
@@ -37,7 +38,7 @@ class TopicLog:
 
     topic: str
     state: LogState | None
-    store: Store
+    store: LogStore
     channels: Sequence[DeliveryChannel]
     statistics: Statistics
 
@@ -45,7 +46,6 @@ class TopicLog:
         self.recent = RecentEntries(self.state)
         self.writing: asyncio.Task[None] | None = None
         self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
-        self._is_uncertain = False
 
     def publish(self, fragment: Fragment) -> asyncio.Future[None]:
         return self._submit(fragment)
@@ -53,6 +53,17 @@ class TopicLog:
     def delete(self) -> asyncio.Future[None]:
         """Delete what was published before; later fragments begin a new log."""
         return self._submit(None)
+
+    def appended(self, entries: Sequence[LogEntry], state: LogState, replaced: int | None) -> None:
+        """Note what was appended, by this hub or another one, and deliver it."""
+        self.state = state
+        self.recent.extend(entries, replacing=replaced, first=state.first)
+        self._deliver(entries)
+
+    def forgotten(self) -> None:
+        """Note that the log was deleted."""
+        self.state = None
+        self.recent = RecentEntries(None)
 
     def trimmed(self, state: LogState | None) -> None:
         """Note the state after a trim, unless something was published meanwhile.
@@ -62,7 +73,7 @@ class TopicLog:
         if self.writing is not None or self.state is None:
             return
         if state is None:
-            self.state, self.recent = None, RecentEntries(None)
+            self.forgotten()
         elif state.position == self.state.position:
             self.state = state
             self.recent.shrink(state.first)
@@ -103,66 +114,48 @@ class TopicLog:
         return StorageError("the hub cannot write its data: a fault of its own")
 
     async def _delete(self) -> None:
-        await self.store.forget(self.topic)
-        self.state = None
-        self.recent = RecentEntries(None)
+        while self.state is not None:
+            with suppress(LogMoved):
+                await self._forget(self.state)
+
+    async def _forget(self, state: LogState) -> None:
+        await self.store.forget(self.topic, after=state.position)
 
     async def _append(self, fragments: list[Fragment]) -> None:
-        state = self.state
+        while True:
+            with suppress(LogMoved):  # decide anew, by the log as it is now
+                added = await self._append_after(self.state, fragments)
+                break
+        self.statistics.duplicates += max(0, len(fragments) - added)
+
+    async def _append_after(self, state: LogState | None, fragments: list[Fragment]) -> int:
+        """Append to the log in a given state, and return the number of new entries."""
         if fragments[0].whole and state is not None and state.kept and not state.whole:
             # For example an error page, which is useless to Destinations.
             raise WrongDocument("this topic is about changes: a Change Notification was expected")
         for fragment in fragments:
-            if state is not None and overlaps(state, fragment):
-                await self._check(fragment)
-        try:
-            added = await self._store_and_deliver(plan_append(self.state, fragments))
-        except Exception:
-            self._is_uncertain = True
-            raise
-        self.statistics.duplicates += max(0, len(fragments) - added)
-
-    async def _check(self, fragment: Fragment) -> None:
-        """Delete the log if a fragment contradicts it, so that no subscriber receives both."""
-        if await contradicts(fragment, self.topic, self.store):
-            log.warning(
-                "the Source of %s no longer knows changes that it had published; it was restored, "
-                "or lost its journal. The hub deletes the log of the topic and begins a new one",
-                self.topic,
-            )
-            await self._delete()
-
-    async def _store_and_deliver(self, plan: AppendPlan) -> int:
-        """Append to the store, deliver, and return the number of new entries."""
+            if state is None or not overlaps(state, fragment):
+                continue
+            if await contradicts(fragment, self.topic, self.store):
+                # No subscriber may receive both.
+                log.warning(
+                    "the Source of %s no longer knows changes that it had published; it was "
+                    "restored, or lost its journal. The hub deletes the log of the topic and "
+                    "begins a new one",
+                    self.topic,
+                )
+                await self._forget(state)
+                state = None
+        plan = plan_append(state, fragments)
         if not plan.fragments:
             return 0
-        appended = await self.store.append(self.topic, plan.fragments, replacing=plan.replacing)
-        entries = appended.entries
-        if self._is_uncertain:
-            entries = await self._entries_since_state(appended.state.position)
-            self._is_uncertain = False
-        self.state = appended.state
-        self.recent.extend(entries, replacing=plan.replacing, first=appended.state.first)
-        self._deliver(entries)
-        return len(entries)
+        after = state.position if state else 0
+        appended = await self.store.append(
+            self.topic, plan.fragments, after=after, replacing=plan.replacing
+        )
+        return len(appended.entries)
 
-    async def _entries_since_state(self, end: int) -> list[LogEntry]:
-        """Return all entries after the known state.
-
-        A commit that was reported as failed may have succeeded. Then the same fragment, sent
-        again, is not new to the log, but still new to the channels.
-        """
-        entries: list[LogEntry] = []
-        after = self.state.position if self.state else 0
-        while after < end:
-            page = await self.store.read(self.topic, after=after)
-            if not page:
-                break
-            entries += page
-            after = page[-1].position
-        return entries
-
-    def _deliver(self, entries: list[LogEntry]) -> None:
+    def _deliver(self, entries: Sequence[LogEntry]) -> None:
         if not entries:
             return
         self.statistics.accepted += len(entries)

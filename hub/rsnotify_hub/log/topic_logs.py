@@ -17,7 +17,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLog
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import Backlog, LogEntry, LogState, Store
+from rsnotify_hub.store.interface import Backlog, LogEntry, LogState, LogStore
 
 #: A range of names: the first name, and the name that ends it (exclusive).
 Range = tuple[str, str]
@@ -44,17 +44,29 @@ class SortedNames:
 class TopicLogs:
     """All logs. Methods that use the store raise `StorageError` if it fails."""
 
-    def __init__(self, store: Store, statistics: Statistics | None = None) -> None:
+    def __init__(self, store: LogStore, statistics: Statistics | None = None) -> None:
         self._store = store
         self._channels: Sequence[DeliveryChannel] = ()
         self._statistics = statistics or Statistics()
         self._logs: dict[str, TopicLog] = {}
         self._names: SortedNames | None = None  # created by the first `count`
 
-    def start(self, states: Iterable[LogState], channels: Sequence[DeliveryChannel]) -> None:
+    async def start(self, channels: Sequence[DeliveryChannel]) -> None:
+        """Open the logs in the store, and deliver what is appended from now on."""
         self._channels = channels
-        for state in states:
+        for state in await self._store.start(self):
             self._open(state.topic, state)
+
+    def appended(
+        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
+    ) -> None:
+        self._found(topic).appended(entries, state, replaced)
+
+    def forgotten(self, topic: str) -> None:
+        found = self._logs.get(topic)
+        if found is not None:
+            found.forgotten()
+            self._close(found)
 
     def _open(self, topic: str, state: LogState | None) -> TopicLog:
         opened = TopicLog(topic, state, self._store, self._channels, self._statistics)
@@ -71,8 +83,10 @@ class TopicLogs:
             Futures are done in the order of the calls. It fails with StorageError; or with
             WrongDocument if this is a whole content and the log has changes.
         """
-        found = self._logs.get(topic) or self._open(topic, None)
-        return found.publish(fragment)
+        return self._found(topic).publish(fragment)
+
+    def _found(self, topic: str) -> TopicLog:
+        return self._logs.get(topic) or self._open(topic, None)
 
     async def delete(self, topic: str) -> None:
         """Delete a log with all that was published before.
@@ -84,6 +98,11 @@ class TopicLogs:
         if found is None:
             return
         await found.delete()
+        self._close(found)
+
+    def _close(self, found: TopicLog) -> None:
+        """Remove a log that was deleted, unless something is published on it."""
+        topic = found.topic
         if found.state is None and found.writing is None and self._logs.get(topic) is found:
             del self._logs[topic]
             if self._names is not None:

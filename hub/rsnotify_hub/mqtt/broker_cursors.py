@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsnotify_hub.filtering.topic_selection import TopicSelection, selection_of_key
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.store.interface import Store
+from rsnotify_hub.store.interface import SubscriptionStore
 
 #: The key of the broker itself, which is no topic's.
 _KNOWN = ""
@@ -19,7 +19,7 @@ class BrokerCursors:
     their first fragment, and a part of a topic with its newest.
     """
 
-    def __init__(self, store: Store, topics: TopicLogs, broker: str) -> None:
+    def __init__(self, store: SubscriptionStore, topics: TopicLogs, broker: str) -> None:
         self._store = store
         self._topics = topics
         self._broker = broker

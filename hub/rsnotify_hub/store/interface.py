@@ -13,6 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.fragments.fragment import Fragment, Interval
 from rsnotify_hub.subscriptions import Subscription
@@ -77,14 +78,42 @@ class LogRetention(Struct, frozen=True):
     age: timedelta
 
 
-class Store(Protocol):
-    """A durable log for each topic, and the subscriptions with their cursors.
+class LogMoved(StorageError):
+    """The log is no longer as the caller knew it; its listener now knows what has happened to it.
 
-    Every method raises `StorageError` when the store fails.
+    On a cluster another node has appended to it; on one machine, a write that was reported as
+    failed had succeeded.
     """
 
-    async def logs(self) -> list[LogState]:
-        """Return the state of every log."""
+
+class LogListener(Protocol):
+    """Receives what happens to the logs, whoever caused it. Its methods must not block."""
+
+    def appended(
+        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
+    ) -> None:
+        """Receive entries that are now durable.
+
+        Args:
+            topic: The topic.
+            entries: The entries, in the order of the log; none if the log was only trimmed.
+            state: The state of the log with these entries.
+            replaced: The position of the entry that the first of them replaced, if any.
+        """
+
+    def forgotten(self, topic: str) -> None:
+        """Note that a log was deleted."""
+
+
+class LogStore(Protocol):
+    """A durable log for each topic. Every method raises `StorageError` when the store fails."""
+
+    async def start(self, listener: LogListener) -> list[LogState]:
+        """Return the state of every log, and call `listener` from now on.
+
+        It receives each entry that becomes part of a log later exactly once, in order. It is not
+        called between the return of this method and the next `await` of its caller.
+        """
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
         """Return the state of at most `limit` logs, the newest first.
@@ -93,12 +122,20 @@ class Store(Protocol):
         """
 
     async def append(
-        self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
+        self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
     ) -> Appended:
-        """Append at least one fragment to a log, and trim it by age and size.
+        """Append at least one fragment to a log, trim it by age and size, and call the listener.
 
-        A body that the log already has is skipped. `replacing` is the position of the log's last
-        fragment, if it is replaced.
+        A body that the log already has is skipped.
+
+        Args:
+            topic: The topic.
+            fragments: The fragments.
+            after: The position of the log's last fragment, as the caller knows it; 0 without a log.
+            replacing: The same position, if that fragment is replaced.
+
+        Raises:
+            LogMoved: The log has another last fragment.
         """
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
@@ -120,11 +157,36 @@ class Store(Protocol):
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
         """Return the backlog after each of some positions of a log, in their order."""
 
-    async def forget(self, topic: str) -> None:
-        """Delete a log. Its positions are not reused."""
+    async def forget(self, topic: str, *, after: int) -> None:
+        """Delete a log, and call the listener. Its positions are not reused.
 
-    async def subscriptions(self) -> list[Subscription]:
-        """Return every subscription."""
+        Raises:
+            LogMoved: The position of its last fragment is not `after`.
+        """
+
+
+class StoredSubscription(Struct, frozen=True):
+    """A subscription, and the last state passed to `note_trouble`, if any."""
+
+    subscription: Subscription
+    trouble: bytes | None
+
+
+class SubscriptionOwner(Protocol):
+    """Delivers to the subscriptions that the store assigns to it."""
+
+    def acquired(self, stored: Sequence[StoredSubscription]) -> None:
+        """Begin to deliver to some subscriptions, from their cursors."""
+
+
+class SubscriptionStore(Protocol):
+    """The subscriptions with their cursors, and those of brokers.
+
+    Every method raises `StorageError` when the store fails.
+    """
+
+    async def assign(self, owner: SubscriptionOwner) -> None:
+        """Assign subscriptions to an owner: now those that are stored, and later others."""
 
     async def save(self, subscription: Subscription) -> None:
         """Store a new or renewed subscription."""
@@ -137,9 +199,6 @@ class Store(Protocol):
 
         If a crash loses the last moves, the hub delivers some fragments twice.
         """
-
-    async def troubles(self) -> dict[tuple[str, str], bytes]:
-        """Return the last state passed to `note_trouble`, by topic and callback."""
 
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
         """Store how deliveries to a subscription fail, None if they do not; durable soon.
@@ -158,6 +217,10 @@ class Store(Protocol):
 
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
         """Move a cursor of a broker; durable soon, like `move_cursor`."""
+
+
+class Store(LogStore, SubscriptionStore, Protocol):
+    """Everything that a hub stores."""
 
     def queued(self) -> int:
         """Return the number of writes that wait for the next transaction."""

@@ -6,7 +6,7 @@ The channel manages subscriptions. `registry` keeps them, and `delivery.sender` 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import LogEntry, Store
+from rsnotify_hub.store.interface import LogEntry, StoredSubscription, SubscriptionStore
 from rsnotify_hub.subscriptions import Subscription, is_expired
 from rsnotify_hub.websub.delivery.delivery import Delivery, Trouble
 from rsnotify_hub.websub.delivery.requests import CallbackRequests
@@ -36,7 +36,7 @@ class WebSubChannel:
 
     def __init__(
         self,
-        store: Store,
+        store: SubscriptionStore,
         topics: TopicLogs,
         requests: CallbackRequests,
         intent_requests: IntentRequests,
@@ -56,19 +56,16 @@ class WebSubChannel:
         )
         self.recent_failures = self._sender.failures.recent
 
-    def start(
-        self, subscriptions: Iterable[Subscription], troubles: Mapping[tuple[str, str], bytes]
-    ) -> None:
+    def acquired(self, stored: Sequence[StoredSubscription]) -> None:
         """Continue with stored subscriptions: deliver what they miss, retry what failed."""
-        for subscription in subscriptions:
-            delivery = Delivery(subscription)
+        deliveries = [Delivery(each.subscription) for each in stored]
+        for delivery, each in zip(deliveries, stored, strict=True):
             self.registry.add(delivery)
-            trouble = troubles.get((subscription.topic, subscription.callback))
             # A success may have been stored without the end of the trouble before it.
-            if trouble is not None and self._sender.is_behind(delivery):
-                delivery.restore(msgspec.msgpack.decode(trouble, type=Trouble))
+            if each.trouble is not None and self._sender.is_behind(delivery):
+                delivery.restore(msgspec.msgpack.decode(each.trouble, type=Trouble))
             self._sender.wake(delivery)
-        self._sender.failures.restore(self.registry.all())
+        self._sender.failures.restore(deliveries)
 
     def find(self, topic: str, callback: str) -> Subscription | None:
         delivery = self.registry.find(topic, callback)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.store.interface import Store
+from rsnotify_hub.store.interface import SubscriptionStore
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivery.delivery import Delivery
 
@@ -76,7 +76,7 @@ class SubscriptionUpdates:
     waited checks the subscription again: it may have ended or been renewed meanwhile.
     """
 
-    def __init__(self, store: Store, registry: SubscriptionRegistry) -> None:
+    def __init__(self, store: SubscriptionStore, registry: SubscriptionRegistry) -> None:
         self._store = store
         self._registry = registry
 

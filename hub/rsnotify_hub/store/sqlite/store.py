@@ -17,7 +17,17 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.store.interface import Appended, Backlog, LogEntry, LogRetention, LogState
+from rsnotify_hub.store.interface import (
+    Appended,
+    Backlog,
+    LogEntry,
+    LogListener,
+    LogMoved,
+    LogRetention,
+    LogState,
+    StoredSubscription,
+    SubscriptionOwner,
+)
 from rsnotify_hub.store.sqlite import reading as sqlite_reading
 from rsnotify_hub.store.sqlite import writing as sqlite_writing
 from rsnotify_hub.store.sqlite.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWriter
@@ -47,6 +57,7 @@ class SqliteStore:
         self._connection = connection
         self._retention = retention
         self._clock = clock
+        self._listener: LogListener
         self._loop = asyncio.get_running_loop()
         check_role(folder / "hub.sqlite")
         try:
@@ -96,26 +107,45 @@ class SqliteStore:
     async def _execute(self, sql: str, *values: object) -> None:
         await self._writer.submit(lambda database: database.execute(sql, values))
 
-    async def logs(self) -> list[LogState]:
+    async def start(self, listener: LogListener) -> list[LogState]:
+        self._listener = listener
         return await self._read(sqlite_reading.states)
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
         return await self._read(sqlite_reading.newest, after, limit)
 
     async def append(
-        self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
+        self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
     ) -> Appended:
         now = self._clock()
-        return await self._writer.submit(
+        appended = await self._writer.submit(
             lambda database: sqlite_writing.append(
                 database,
                 topic,
                 fragments,
+                after=after,
                 replacing=replacing,
                 now=now,
                 retention=self._retention,
             )
         )
+        if appended is None:
+            raise await self._moved(topic, after)
+        self._listener.appended(topic, appended.entries, appended.state, replacing)
+        return appended
+
+    async def _moved(self, topic: str, after: int) -> LogMoved:
+        """Report to the listener what a write that was reported as failed has done to a log."""
+        states = await self._read(sqlite_reading.states, topic)
+        if not states:
+            self._listener.forgotten(topic)
+            return LogMoved(f"the log of {topic} was deleted")
+        entries: list[LogEntry] = []
+        while page := await self.read(topic, after=after):
+            entries += page
+            after = page[-1].position
+        self._listener.appended(topic, entries, states[0], None)
+        return LogMoved(f"the log of {topic} has more entries")
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         return await self._read(sqlite_reading.read, topic, after=after, since=since)
@@ -134,25 +164,21 @@ class SqliteStore:
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
         return await self._read(sqlite_reading.backlogs, topic, positions)
 
-    async def forget(self, topic: str) -> None:
-        await self._writer.submit(lambda database: sqlite_writing.forget(database, topic))
-
-    async def subscriptions(self) -> list[Subscription]:
-        rows = await self._select(
-            "SELECT topic, callback, secret, expires, position, suspended, client FROM subscription"
+    async def forget(self, topic: str, *, after: int) -> None:
+        is_done = await self._writer.submit(
+            lambda database: sqlite_writing.forget(database, topic, after=after)
         )
-        return [
-            Subscription(
-                topic,
-                callback,
-                secret,
-                from_microseconds(expires),
-                position,
-                bool(suspended),
-                client,
-            )
-            for topic, callback, secret, expires, position, suspended, client in rows
-        ]
+        if not is_done:
+            raise await self._moved(topic, after)
+        self._listener.forgotten(topic)
+
+    async def assign(self, owner: SubscriptionOwner) -> None:
+        """Assign all subscriptions to the owner: this is the only process (`Store.assign`)."""
+        rows = await self._select(
+            "SELECT topic, callback, secret, expires, position, suspended, client, state"
+            " FROM subscription LEFT JOIN trouble USING (topic, callback)"
+        )
+        owner.acquired([_stored(*row) for row in rows])
 
     async def save(self, subscription: Subscription) -> None:
         self._cursors.forget(subscription.topic, subscription.callback)
@@ -182,12 +208,6 @@ class SqliteStore:
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
         self._cursors.move(topic, callback, position)
-
-    async def troubles(self) -> dict[tuple[str, str], bytes]:
-        rows = await self._select(
-            "SELECT topic, callback, state FROM trouble WHERE state IS NOT NULL"
-        )
-        return {(topic, callback): state for topic, callback, state in rows}
 
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
         self._troubles.move(topic, callback, state)
@@ -222,3 +242,19 @@ class SqliteStore:
         self._reading.shutdown()
         self._reader.close()
         self._lock.release()
+
+
+def _stored(
+    topic: str,
+    callback: str,
+    secret: str | None,
+    expires: int,
+    position: int,
+    suspended: int,
+    client: str,
+    trouble: bytes | None,
+) -> StoredSubscription:
+    lease_end = from_microseconds(expires)
+    return StoredSubscription(
+        Subscription(topic, callback, secret, lease_end, position, bool(suspended), client), trouble
+    )

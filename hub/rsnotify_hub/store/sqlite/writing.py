@@ -18,10 +18,14 @@ def append(
     topic: str,
     fragments: Sequence[Fragment],
     *,
+    after: int,
     replacing: int | None,
     now: Instant,
     retention: LogRetention,
-) -> Appended:
+) -> Appended | None:
+    """Append to a log (`LogStore.append`); return None if it does not end at `after`."""
+    if position_of(database, topic) != after:
+        return None
     number = _topic(database, topic, fragments[0].until, now)
     if replacing is not None:
         _delete(database, number, "position = ?", (replacing,))
@@ -51,7 +55,15 @@ def append(
     return Appended(added, states(database, topic)[0])
 
 
-def forget(database: sqlite3.Connection, topic: str) -> None:
+def position_of(database: sqlite3.Connection, topic: str) -> int:
+    row = database.execute("SELECT position FROM topic WHERE uri = ?", (topic,)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def forget(database: sqlite3.Connection, topic: str, *, after: int) -> bool:
+    """Delete a log; return False if it does not end at `after`."""
+    if position_of(database, topic) != after:
+        return False
     row = database.execute("SELECT id FROM topic WHERE uri = ?", (topic,)).fetchone()
     if row is not None:
         database.execute("DELETE FROM fragment WHERE topic = ?", row)
@@ -59,6 +71,7 @@ def forget(database: sqlite3.Connection, topic: str) -> None:
         cursors = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
         database.execute(cursors, (topic, len(topic) + 1, topic + " "))
         database.execute("DELETE FROM topic WHERE id = ?", row)
+    return True
 
 
 def _topic(database: sqlite3.Connection, uri: str, until: Instant, now: Instant) -> int:
