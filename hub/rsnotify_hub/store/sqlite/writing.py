@@ -24,9 +24,11 @@ def append(
     retention: LogRetention,
 ) -> Appended | None:
     """Append to a log (`LogStore.append`); return None if it does not end at `after`."""
-    if position_of(database, topic) != after:
+    number, position = _find(database, topic)
+    if position != after:
         return None
-    number = _topic(database, topic, fragments[0].until, now)
+    if number is None:
+        number = _new(database, topic, fragments[0].until, now)
     if replacing is not None:
         _delete(database, number, "position = ?", (replacing,))
     positions = [_insert(database, number, fragment, now) for fragment in fragments]
@@ -55,29 +57,26 @@ def append(
     return Appended(added, states(database, topic)[0])
 
 
-def position_of(database: sqlite3.Connection, topic: str) -> int:
-    row = database.execute("SELECT position FROM topic WHERE uri = ?", (topic,)).fetchone()
-    return int(row[0]) if row else 0
-
-
 def forget(database: sqlite3.Connection, topic: str, *, after: int) -> bool:
     """Delete a log; return False if it does not end at `after`."""
-    if position_of(database, topic) != after:
+    number, position = _find(database, topic)
+    if position != after:
         return False
-    row = database.execute("SELECT id FROM topic WHERE uri = ?", (topic,)).fetchone()
-    if row is not None:
-        database.execute("DELETE FROM fragment WHERE topic = ?", row)
-        # The cursor of the topic and those of its parts, whose keys continue after a space.
-        cursors = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
-        database.execute(cursors, (topic, len(topic) + 1, topic + " "))
-        database.execute("DELETE FROM topic WHERE id = ?", row)
+    database.execute("DELETE FROM fragment WHERE topic = ?", (number,))
+    # The cursor of the topic and those of its parts, whose keys continue after a space.
+    cursors = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
+    database.execute(cursors, (topic, len(topic) + 1, topic + " "))
+    database.execute("DELETE FROM topic WHERE id = ?", (number,))
     return True
 
 
-def _topic(database: sqlite3.Connection, uri: str, until: Instant, now: Instant) -> int:
-    row = database.execute("SELECT id FROM topic WHERE uri = ?", (uri,)).fetchone()
-    if row is not None:
-        return int(row[0])
+def _find(database: sqlite3.Connection, uri: str) -> tuple[int | None, int]:
+    """Return the number of a topic and the position of its last fragment."""
+    row = database.execute("SELECT id, position FROM topic WHERE uri = ?", (uri,)).fetchone()
+    return row or (None, 0)
+
+
+def _new(database: sqlite3.Connection, uri: str, until: Instant, now: Instant) -> int:
     cursor = database.execute(
         "INSERT INTO topic (uri, position, through, received, kept, size)"
         " VALUES (?, 0, ?, ?, 0, 0)",
