@@ -21,8 +21,6 @@ from rsnotify_hub.log.store import LogEntry, LogState, Store
 
 
 class AppendPlan(Struct, frozen=True):
-    """What an append does."""
-
     fragments: tuple[Fragment, ...]
     replacing: int | None
 

@@ -20,7 +20,6 @@ class RecentEntries:
         self._size = 0
 
     def extend(self, entries: Sequence[LogEntry], *, replacing: int | None, first: int) -> None:
-        """Add the entries of an append."""
         last = self._entries[-1] if self._entries else None
         if entries and last and (last.position == replacing or last.fragment.whole):
             self._size -= len(self._entries.pop().fragment.body)

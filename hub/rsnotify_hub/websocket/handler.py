@@ -200,7 +200,6 @@ class WebSocketHandler:
             connection.close(INTERNAL_ERROR, "the hub failed")
 
     def refuse(self, connection: WebSocketConnection, refusal: Refusal) -> None:
-        """Send the reason, and close."""
         if connection.has_ended:
             return
         self._statistics.refused[refusal.code] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, parse_datetime
@@ -19,6 +18,7 @@ from rsnotify_hub.websocket.frames import (
     encode,
     instant,
 )
+from rsnotify_hub.websocket.selections import SelectionGroup
 from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
 log = logging.getLogger("rsnotify.hub.websocket")
@@ -33,29 +33,14 @@ def since_of(frame: SubscribeFrame) -> Instant | None:
 
 
 def select_of(frame: SubscribeFrame) -> PushSelection:
-    """Return the requested selection in its canonical form."""
     try:
         return (frame.select or EVERYTHING).canonical()
     except ConfigurationError as error:
         raise Refusal(Code.BAD_REQUEST, f"select: {error}") from None
 
 
-class LogReplay(Protocol):
-    """A log, or a selection from it."""
-
-    @property
-    def end(self) -> int:
-        """The position from which on a subscriber can be live."""
-
-    def is_behind(self, position: int) -> bool:
-        """Return whether live subscribers are still to be sent entries up to a position."""
-
-    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Read on, up to `end` (`TopicLogs.read`); wait until `end` is beyond `after`."""
-
-
 class FullReplay:
-    """A whole log (a `LogReplay`)."""
+    """A whole log, replayed as a `SelectionGroup` is."""
 
     def __init__(self, topics: TopicLogs, topic: str) -> None:
         self._topics = topics
@@ -66,8 +51,7 @@ class FullReplay:
         return self._topics.position(self._topic)
 
     def is_behind(self, position: int) -> bool:
-        """Return False: every entry of the log was sent when it was appended."""
-        return False
+        return False  # every entry of the log was sent when it was appended
 
     async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
         return await self._topics.read(self._topic, after=after, since=since)
@@ -77,7 +61,7 @@ async def replay(
     subscriber: WebSocketSubscriber,
     since: Instant | None,
     topics: TopicLogs,
-    source: LogReplay,
+    source: FullReplay | SelectionGroup,
     select: PushSelection,
     channel: WebSocketChannel,
 ) -> None:

@@ -126,7 +126,6 @@ class CallbackRequests:
     def _request(
         self, subscription: Subscription, body: bytes, content_type: str
     ) -> tuple[CallbackOrigin, bytes]:
-        """Return where the request goes, and its head."""
         origin, opening = endpoint_of(subscription.callback)
         common = notification_head(subscription.topic, self._hub_url, content_type, len(body))
         if subscription.secret is None:
