@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify.format.datetimes import Instant
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
@@ -22,14 +22,6 @@ from rsnotify_hub.websocket.selections import SelectionGroup
 from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
 log = logging.getLogger("rsnotify.hub.websocket")
-
-
-def since_of(frame: SubscribeFrame) -> Instant | None:
-    """Return the instant from which a subscriber wants the log; None for live only."""
-    try:
-        return None if frame.since is None else parse_datetime(frame.since)
-    except ValueError as error:
-        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
 
 
 def select_of(frame: SubscribeFrame) -> PushSelection:
