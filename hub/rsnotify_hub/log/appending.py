@@ -21,6 +21,8 @@ from rsnotify_hub.log.store import LogEntry, LogState, Store
 
 
 class AppendPlan(Struct, frozen=True):
+    """The fragments to append, and the position of a heartbeat that they replace, if any."""
+
     fragments: tuple[Fragment, ...]
     replacing: int | None
 

@@ -180,7 +180,7 @@ class WebSocketHandler:
         self._channel.enter(subscriber)
         source = group or FullReplay(self._topics, frame.topic)
         granted = select if group else EVERYTHING
-        work = partial(replay, subscriber, since, self._topics, source, granted, self._channel)
+        work = partial(replay, subscriber, since, self._topics, source, granted)
         subscriber.cancel_replay = self._begin(connection, work).cancel
 
     def _begin(self, connection: WebSocketConnection, work: _Work) -> asyncio.Task[None]:

@@ -19,7 +19,7 @@ from rsnotify_hub.websocket.frames import (
     instant,
 )
 from rsnotify_hub.websocket.selections import SelectionGroup
-from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
+from rsnotify_hub.websocket.subscribers import WebSocketSubscriber
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
@@ -55,7 +55,6 @@ async def replay(
     topics: TopicLogs,
     source: FullReplay | SelectionGroup,
     select: PushSelection,
-    channel: WebSocketChannel,
 ) -> None:
     """Send a subscriber `subscribed` and the log since an instant, and make it live.
 
@@ -76,12 +75,12 @@ async def replay(
             raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
         data = document_frames(entry.fragment for entry in entries)
         connection.send(data)
-        channel.count(data, len(entries))
+        subscriber.channel.count(data, len(entries))
         await connection.drain()
         position = entries[-1].position if entries else max(position, end)
     subscriber.cancel_replay = None
     if not connection.has_ended:
-        channel.join(subscriber)
+        subscriber.channel.join(subscriber)
 
 
 def _send_subscribed(

@@ -83,9 +83,7 @@ class SendQueue:
     _waiting: deque[tuple[bytes, int]] = field(default_factory=deque)
 
     def put(self, data: bytes, count: int, *, ahead: int) -> bool:
-        """Add `count` frames behind the bytes in the transport; return False if the limits forbid
-        it.
-        """
+        """Add frames behind the bytes in the transport; return False if that is too much."""
         if ahead + self.size + len(data) > self.max_bytes:
             return False
         if self.frames + count > self.max_frames:

@@ -143,9 +143,7 @@ class CallbackRequests:
         return found
 
     async def get(self, url: str, *, limit: int) -> Answer:
-        """GET a callback with a query (WebSub §5.2, §5.3); the excerpt is cut one byte beyond the
-        limit.
-        """
+        """GET a callback with a query (WebSub §5.2, §5.3); keep one byte more than the limit."""
         try:
             async with self._client.get(exact_url(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""

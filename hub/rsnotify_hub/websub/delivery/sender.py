@@ -82,9 +82,7 @@ class DeliverySender:
         self._updates.store_trouble(delivery)
 
     def wake(self, delivery: Delivery, *, at_once: bool = False) -> None:
-        """Deliver what is missing, unless an attempt runs or waits; a failed one is retried
-        `at_once`.
-        """
+        """Deliver what is missing, unless an attempt runs or waits; `at_once` skips a wait."""
         if delivery.slot is not None or delivery.timer is not None or self._closed:
             return
         if not self.is_behind(delivery):
