@@ -95,12 +95,7 @@ class HubService:
         )
         intake = FragmentIntake(authorizer, configuration.intake, clock)
         rates = TopicRates(clock)
-        self._channels: tuple[DeliveryChannel, ...] = (
-            self._live,
-            self._selections,
-            self._callbacks,
-            rates,
-        )
+        channels: list[DeliveryChannel] = [self._live, self._selections, self._callbacks, rates]
         self._bridge = None
         broker = None
         if mqtt.url is not None:
@@ -115,7 +110,8 @@ class HubService:
                 retry_seconds=websub.retry_seconds,
             )
             broker = parse_broker(mqtt.public_url or mqtt.url)
-            self._channels += (self._bridge,)
+            channels.append(self._bridge)
+        self._channels = channels
         self._verification = IntentVerification(
             self._callbacks, self._topics, self._intent_requests, websub, clock
         )

@@ -30,7 +30,6 @@ class FragmentIntake:
         )
 
     async def read(self, body: bytes, content_type: str = "application/xml") -> Fragment:
-        """Read and check a fragment."""
         return await self._run(
             partial(read_fragment, body, content_type=content_type, limits=self._limits), body
         )

@@ -40,9 +40,7 @@ _PREFIX = "rsnotify_hub_"
 
 
 class BrokerState(Struct, frozen=True):
-    """Whether the hub is connected to the MQTT broker, and the number of topics that the broker has
-    not received completely.
-    """
+    """The state of the MQTT broker; `behind` counts the topics that it has not completely."""
 
     connected: bool
     behind: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import Instant, parse_datetime
 
 
 class Code(StrEnum):
@@ -43,6 +44,14 @@ class Refusal(RsnotifyError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+def parse_since(text: str | None) -> Instant | None:
+    """Return the instant of a `since`; None if it is absent."""
+    try:
+        return None if text is None else parse_datetime(text)
+    except ValueError as error:
+        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
 
 
 def answer_to(refusal: Refusal, *, with_token: bool) -> tuple[int, dict[str, str]]:

@@ -168,7 +168,7 @@ def test_this_machine_has_no_quota_and_an_ipv6_network_has_one():
 async def test_a_denied_subscriber_is_informed_and_not_verified(
     deliveries: Deliveries, callback: Callback
 ):
-    deliveries.verification.deny(intent(callback), "", "not here")
+    deliveries.verification.verify(intent(callback), "", denial="not here")
     told = await callback.intent()
     assert (told["hub.mode"], told["hub.reason"]) == ("denied", "not here")
     assert "hub.challenge" not in told

@@ -16,8 +16,6 @@ log = logging.getLogger("rsnotify.hub.access")
 
 
 class GrantReloader:
-    """Watches the settings files, and gives the authorizer new grants."""
-
     def __init__(
         self, authorizer: Authorizer, source: ConfigurationSource, configuration: HubConfiguration
     ) -> None:

@@ -6,6 +6,7 @@ The claim `rsnotify` of a token holds its grants: `{"publish": ["https://…/"],
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jwt
 import msgspec
@@ -28,25 +29,23 @@ class Claims(Struct, frozen=True):
     until: float = 0.0
 
 
+@dataclass(eq=False, repr=False)
 class JsonWebTokens:
     """Verifies tokens by the given algorithms only; without an issuer, any may have made them."""
 
-    def __init__(
-        self, algorithms: Sequence[str], key: str, audience: str, issuer: str | None
-    ) -> None:
-        self._algorithms = algorithms
-        self._key = key
-        self._audience = audience
-        self._issuer = issuer
+    algorithms: Sequence[str]
+    key: str
+    audience: str
+    issuer: str | None
 
     def claims(self, token: str) -> Claims | None:
         try:
             payload = jwt.decode(
                 token,
-                self._key,
-                algorithms=list(self._algorithms),
-                audience=self._audience,
-                issuer=self._issuer,
+                self.key,
+                algorithms=list(self.algorithms),
+                audience=self.audience,
+                issuer=self.issuer,
                 leeway=_LEEWAY,
                 options={"require": ["exp", "aud"]},
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 
 from rsnotify_hub.access.clients import client_network, is_loopback
@@ -19,36 +20,31 @@ _BURST_SECONDS = 10.0
 _CLIENTS = 10_000
 
 
+@dataclass(eq=False, repr=False)
 class RateLimiter:
     """Refuses a client that exceeds a rate for long. Requests of this machine are not counted."""
 
-    def __init__(
-        self,
-        rate: float,
-        what: str,
-        *,
-        now: Callable[[], float] = monotonic,
-        clients: int = _CLIENTS,
-    ) -> None:
-        self._rate = rate
-        self._burst = max(1.0, rate * _BURST_SECONDS)
-        self._what = what
-        self._now = now
-        self._clients = clients
+    rate: float
+    what: str
+    now: Callable[[], float] = monotonic
+    clients: int = _CLIENTS
+
+    def __post_init__(self) -> None:
+        self._burst = max(1.0, self.rate * _BURST_SECONDS)
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, address: str | None) -> None:
         """Count one request of a client address; a refused one is not counted."""
         if address is None or is_loopback(address):
             return
-        client, now = client_network(address), self._now()
+        client, now = client_network(address), self.now()
         spent, before = self._spent.get(client, (0.0, now))
-        spent = max(0.0, spent - (now - before) * self._rate)
+        spent = max(0.0, spent - (now - before) * self.rate)
         if spent + 1 > self._burst:
-            raise Refusal(Code.TOO_MANY, f"too many {self._what}; come back later")
+            raise Refusal(Code.TOO_MANY, f"too many {self.what}; come back later")
         self._spent[client] = (spent + 1, now)
         self._spent.move_to_end(client)
-        if len(self._spent) > self._clients:
+        if len(self._spent) > self.clients:
             self._spent.popitem(last=False)
 
 

@@ -22,8 +22,9 @@ def is_granted(prefix: str, topic: str) -> bool:
 
 
 def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the ranges of names that some prefixes grant: in order, without overlaps, each with
-    its first name and the name that ends it (exclusive).
+    """Return the ranges of names that some prefixes grant, in order and without overlaps.
+
+    A range is its first name and the name that ends it (exclusive).
     """
     found: list[tuple[str, str]] = []
     for begin, end in sorted(each for prefix in prefixes for each in _ranges(prefix)):

@@ -41,7 +41,6 @@ class AdminApi:
         return web.Response(body=self._description, content_type="application/json")
 
     async def answer(self, operation: Operation, request: web.Request) -> web.Response:
-        """Execute one operation."""
         try:
             self._authorizer.check_admin(request)
             answer = await operation.run(self._service, await _parse(operation, request))

@@ -66,7 +66,6 @@ class RowPage(Struct, Generic[T], frozen=True):
 
 
 def page_of(rows: Iterable[T], order: RowOrder[T], query: PageQuery) -> RowPage[T]:
-    """Return a page of rows."""
     keyed = [(order.key(row), row) for row in rows]
     first = nlargest if order.descending else nsmallest
     found = first(query.limit + 1, _after(keyed, order, query.after))

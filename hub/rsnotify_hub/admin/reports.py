@@ -65,7 +65,6 @@ class Reports:
         )
 
     async def topics(self, query: TopicQuery) -> schemas.TopicList:
-        """Return a page of topics."""
         page = page_of(self._selected(query), TOPICS[query.sort], query)
         rows = (
             views.topic(
@@ -85,7 +84,6 @@ class Reports:
         return [] if state is None else [state]
 
     async def subscriptions(self, query: SubscriptionQuery) -> schemas.SubscriptionList:
-        """Return a page of subscriptions."""
         selected = (
             each
             for each in self.callbacks.registry.all()
@@ -97,7 +95,6 @@ class Reports:
     async def describe(
         self, deliveries: Sequence[Delivery]
     ) -> tuple[schemas.SubscriptionInfo, ...]:
-        """Return some subscriptions."""
         backlogs, now = await self._backlogs(deliveries), self.clock()
         return tuple(views.subscription(each, backlogs[each.id], now) for each in deliveries)
 
@@ -106,7 +103,6 @@ class Reports:
         return schemas.FailureList(tuple(rows))
 
     async def dead_letters(self, query: PageQuery) -> schemas.DeadLetterList:
-        """Return a page of subscriptions that were given up."""
         given_up = (
             each for each in self.callbacks.registry.all() if each.state is DeliveryState.GIVEN_UP
         )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.schemas import Redelivery, SubscriptionInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.refusals import parse_since
 from rsnotify_hub.websub.channel import WebSubChannel
 
 #: The reasons that a subscriber receives when an admin ends its subscription (`hub.reason`).
@@ -33,7 +32,7 @@ class AdminService:
         self._callbacks = callbacks
 
     async def redeliver(self, id: str, request: Redelivery) -> SubscriptionInfo:
-        found = await self._callbacks.redeliver(id, _instant(request.since))
+        found = await self._callbacks.redeliver(id, parse_since(request.since))
         return await self._info(id, found)
 
     async def suspend(self, id: str) -> SubscriptionInfo:
@@ -67,10 +66,3 @@ class AdminService:
 
 def _no_subscription() -> UnknownId:
     return UnknownId("there is no such subscription")
-
-
-def _instant(text: str | None) -> Instant | None:
-    try:
-        return None if text is None else parse_datetime(text)
-    except ValueError as error:
-        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None

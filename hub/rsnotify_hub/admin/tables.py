@@ -99,7 +99,6 @@ def _instant(instant: Instant | None) -> str:
 
 
 def _excerpt(failure: schemas.SubscriptionFailure) -> str:
-    """Return the beginning of the body on one line."""
     return " ".join(failure.excerpt.split())[:60]
 
 

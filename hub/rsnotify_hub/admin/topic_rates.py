@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.store.interface import LogEntry
 
 #: The seconds that a rate is measured over.
 WINDOW_SECONDS = 10
 
 
-class TopicRates:
+class TopicRates(DeliveryChannel):
     """Counts the fragments per second of topics that changed recently."""
 
     def __init__(self, clock: Callable[[], Instant]) -> None:
@@ -28,9 +29,6 @@ class TopicRates:
             counts[-1][1] += len(entries)
         else:
             counts.append([second, len(entries)])
-
-    def subscribers(self, topic: str) -> int:
-        return 0
 
     def rate(self, topic: str) -> float:
         since = self._second() - WINDOW_SECONDS

@@ -14,7 +14,6 @@ from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
 
 
 def topic_id(topic: str) -> str:
-    """Return the id of a topic in paths: 32 hexadecimal digits."""
     return hashlib.sha256(topic.encode()).hexdigest()[:32]
 
 
@@ -90,7 +89,6 @@ def failure(id: str, topic: str, host: str, failed: DeliveryFailure) -> schemas.
 
 
 def deliveries(statistics: Statistics) -> dict[str, dict[str, int]]:
-    """Return the counts of deliveries, by transport and outcome."""
     return {
         way.value: {
             outcome.value: statistics.deliveries[way, outcome] for outcome in DeliveryOutcome

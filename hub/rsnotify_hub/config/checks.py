@@ -80,7 +80,6 @@ def check_leases(shortest: int, longest: int) -> None:
 
 
 def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) -> None:
-    """Check that the settings of JSON Web Tokens are complete and fit each other."""
     if not algorithms:
         if key is not None:
             raise WrongSetting(("jwt_key",), "name the algorithm that it is for: jwt_algorithms")
@@ -120,7 +119,6 @@ def _is_key(text: str, algorithm: str) -> bool:
 
 
 def check_mqtt(mqtt: MqttConfig) -> None:
-    """Check that the settings of the broker are complete and usable."""
     if mqtt.url is None:
         given = {"channels": mqtt.channels, "user": mqtt.user, "public_url": mqtt.public_url}
         for name, value in given.items():

@@ -24,8 +24,6 @@ _SIMILARITY = 0.85
 
 
 class SettingsLayer(Protocol):
-    """The settings of one place."""
-
     settings: dict[str, Any]
 
     def place(self, path: SettingPath) -> str:

@@ -45,8 +45,6 @@ T = TypeVar("T", bound=Struct)
 
 
 class TokensFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a `tokens_file`."""
-
     publishers: tuple[PublisherGrant, ...] = ()
     admins: tuple[AdminGrant, ...] = ()
 
@@ -105,7 +103,6 @@ class ConfigurationSource:
 def load_configuration(
     path: str | None, *, environ: Mapping[str, str] | None = None, **options: Any
 ) -> HubConfiguration:
-    """Read the settings once: `ConfigurationSource.load`."""
     return ConfigurationSource(path, environ or {}, options).load()
 
 

@@ -53,7 +53,6 @@ def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment
 
 
 def is_xml(content_type: str) -> bool:
-    """Return whether a media type is XML (RFC 7303)."""
     essence = content_type.partition(";")[0].strip().lower()
     return essence in ("application/xml", "text/xml") or essence.endswith("+xml")
 

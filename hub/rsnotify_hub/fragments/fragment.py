@@ -98,7 +98,6 @@ def check_fragment(document: Document, body: bytes, content_type: str) -> Fragme
 
 
 def check_content_type(content_type: str) -> str:
-    """Return a Content-Type if it can be sent in a header."""
     if not (content_type.isascii() and content_type.isprintable()):
         raise InvalidDocument("its Content-Type is not printable ASCII")
     return content_type

@@ -54,8 +54,6 @@ _threads = _Threads(THREADS)
 
 
 class AddressResolver(AbstractResolver):
-    """Resolves names as the system does, in threads of its own."""
-
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
@@ -80,5 +78,4 @@ class AddressResolver(AbstractResolver):
             for kind, _, protocol, _, address in found
         ]
 
-    async def close(self) -> None:
-        """Do nothing, since all resolvers share the threads."""
+    async def close(self) -> None: ...

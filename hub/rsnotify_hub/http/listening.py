@@ -36,8 +36,6 @@ def url_of(listener: socket.socket) -> str:
 
 
 class ProtocolSite(web.BaseSite):
-    """Serves a listening socket with protocols of the caller."""
-
     def __init__(
         self,
         runner: web.BaseRunner,

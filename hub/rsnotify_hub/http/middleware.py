@@ -31,7 +31,6 @@ SECURITY_HEADERS = {
 
 
 async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Set the security headers of a response (a signal of aiohttp)."""
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers["Server"] = "rsnotify"
@@ -50,8 +49,6 @@ async def with_guard(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 def with_client_address(proxies: TrustedProxies) -> Middleware:
-    """Return the middleware that replaces a proxy's address by the client's."""
-
     @web.middleware
     async def replaced(request: web.Request, handler: Handler) -> web.StreamResponse:
         peer = request.remote or ""

@@ -22,8 +22,6 @@ class AwaitedStep(Enum):
 
 
 class WatchedConnection(Protocol):
-    """A connection with timeouts."""
-
     def still_waits(self, step: AwaitedStep) -> bool:
         """Return whether the step has not happened after all."""
         ...

@@ -21,7 +21,7 @@ from rsnotify_hub.store.interface import LogEntry, LogState, LogStore
 
 
 class AppendPlan(Struct, frozen=True):
-    """What an append does."""
+    """The fragments to append, and the position of a heartbeat that they replace, if any."""
 
     fragments: tuple[Fragment, ...]
     replacing: int | None

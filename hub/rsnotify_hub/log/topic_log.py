@@ -29,7 +29,9 @@ class DeliveryChannel(Protocol):
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Deliver entries that have just become durable: at least one, in the order of the log."""
 
-    def subscribers(self, topic: str) -> int: ...
+    def subscribers(self, topic: str) -> int:
+        """Return the number of subscribers of a topic; 0 if the channel does not count them."""
+        return 0
 
 
 @dataclass(eq=False, repr=False)
@@ -100,7 +102,6 @@ class TopicLog:
             self.writing = None
 
     def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
-        """Remove the first items of one kind: deletions, changes or whole contents."""
         kind = _kind(self._waiting[0][0])
         batch = list(takewhile(lambda each: _kind(each[0]) == kind, self._waiting))
         del self._waiting[: len(batch)]

@@ -26,6 +26,7 @@ from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import BrokerState
 from rsnotify_hub.mqtt.backlog_sender import BacklogSender
@@ -44,7 +45,7 @@ _MAX_RETRY_SECONDS = 30.0
 _CLEAN_UP_SECONDS = 60.0
 
 
-class MqttBridge:
+class MqttBridge(DeliveryChannel):
     """The `DeliveryChannel` to a broker, which also accepts what Sources publish there."""
 
     def __init__(
@@ -93,10 +94,6 @@ class MqttBridge:
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         if self._sender is not None:
             self._sender.wake(topic)
-
-    def subscribers(self, topic: str) -> int:
-        """Return 0: a broker does not report its subscribers."""
-        return 0
 
     async def close(self) -> None:
         """Stop. What was not acknowledged is sent after the next start."""

@@ -54,8 +54,7 @@ class RequestedSelections:
         return [TopicSelection(topic), *self._leases.get(topic, ())]
 
     def add(self, message: MqttMessage) -> str:
-        """Add or renew the part that a message requests; return its topic, which may have something
-        to send now.
+        """Add or renew the part that a message requests, and return its topic.
 
         Raises:
             Refusal: The part cannot be published.

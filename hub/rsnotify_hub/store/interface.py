@@ -54,9 +54,7 @@ class LogState(Struct, frozen=True):
 
 
 class Backlog(Struct, frozen=True):
-    """The fragments that a subscriber has not received yet: the number of kept ones, and the begin
-    of the first, if there is one.
-    """
+    """The number of kept fragments that a subscriber has not received, and their begin."""
 
     fragments: int
     begins: Instant | None
@@ -70,8 +68,9 @@ class Appended(Struct, frozen=True):
 
 
 class LogRetention(Struct, frozen=True):
-    """The bytes of one topic's fragments, and how long a fragment is kept. The last fragment is
-    kept, whatever its size.
+    """The bytes of a topic's log, and the age of a fragment, up to which they are kept.
+
+    The last fragment is kept, whatever its size.
     """
 
     size: int

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
@@ -70,6 +71,7 @@ class FrameHandler(ABC):
         """The connection has ended."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WebSocketConnection(asyncio.Protocol):
     """A WebSocket after its opening handshake. The caller calls `set_protocol` of the transport.
 
@@ -78,52 +80,29 @@ class WebSocketConnection(asyncio.Protocol):
         has_ended: Whether either side has begun to close it.
     """
 
-    __slots__ = (
-        "_drained",
-        "_end_timer",
-        "_frames",
-        "_has_received",
-        "_is_held",
-        "_is_text",
-        "_last_unsent",
-        "_late_reply",
-        "_on_lost",
-        "_parts",
-        "_pending",
-        "_protocol",
-        "_small",
-        "handler",
-        "has_ended",
-        "is_paused",
-        "transport",
-    )
+    transport: asyncio.Transport
+    max_bytes: InitVar[int]
+    on_lost: Callable[[WebSocketConnection], None]
+    handler: FrameHandler | None = None
+    is_paused: bool = False
+    has_ended: bool = False
+    _protocol: ServerProtocol = field(init=False)
+    _small: bool = True
+    _parts: list[bytes] = field(default_factory=list)
+    _is_held: bool = False
+    _is_text: bool = True
+    _pending: int = 0
+    _frames: int = 0
+    _has_received: bool = True
+    _last_unsent: int = -1
+    _late_reply: bytes | None = None
+    _drained: asyncio.Future[None] | None = None
+    _end_timer: asyncio.TimerHandle | None = None
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        *,
-        max_bytes: int,
-        on_lost: Callable[[WebSocketConnection], None],
-    ) -> None:
-        self.transport = transport
-        self.handler: FrameHandler | None = None
-        self.is_paused = False
-        self.has_ended = False
+    def __post_init__(self, max_bytes: int) -> None:
         self._protocol = ServerProtocol(state=State.OPEN, max_size=max_bytes, logger=_log)
-        self._on_lost = on_lost
-        self._small = True
-        self._parts: list[bytes] = []
-        self._is_held = False
-        self._is_text = True
-        self._pending = 0
-        self._frames = 0
-        self._has_received = True
-        self._last_unsent = -1
-        self._late_reply: bytes | None = None
-        self._drained: asyncio.Future[None] | None = None
-        self._end_timer: asyncio.TimerHandle | None = None
         # So that `pause_writing` is called as soon as the kernel does not accept everything.
-        transport.set_write_buffer_limits(high=0)
+        self.transport.set_write_buffer_limits(high=0)
 
     def allow_large(self) -> None:
         """Accept messages up to `max_bytes`, and any number of them."""
@@ -166,7 +145,7 @@ class WebSocketConnection(asyncio.Protocol):
         if self._end_timer is not None:
             self._end_timer.cancel()
         self._wake()
-        self._on_lost(self)
+        self.on_lost(self)
 
     # Input.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Struct, field
@@ -79,7 +79,7 @@ _TEXT, _BINARY = 0x81, 0x82
 Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame
 
 _decoder = msgspec.json.Decoder(SubscribeFrame | PublishFrame)
-_encoder = msgspec.json.Encoder()
+encode: Callable[[Sent], bytes] = msgspec.json.Encoder().encode
 
 
 def decode(text: bytes) -> SubscribeFrame | PublishFrame:
@@ -88,10 +88,6 @@ def decode(text: bytes) -> SubscribeFrame | PublishFrame:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Refusal(Code.BAD_REQUEST, f"not a subscribe or publish frame: {error}") from None
     return frame
-
-
-def encode(frame: Sent) -> bytes:
-    return _encoder.encode(frame)
 
 
 def instant(value: Instant | None) -> str | None:

@@ -18,7 +18,7 @@ from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.http.connection_limit import ConnectionLimit
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.connection import CLOSE_SECONDS, FrameHandler, WebSocketConnection
@@ -37,7 +37,7 @@ from rsnotify_hub.websocket.handshake import Upgraded, accept_upgrade, hand_over
 from rsnotify_hub.websocket.keep_alive import KeepAlive
 from rsnotify_hub.websocket.origins import Origins
 from rsnotify_hub.websocket.publishing import WebSocketInbox, accept_fragments
-from rsnotify_hub.websocket.replay import FullReplay, replay, select_of, since_of
+from rsnotify_hub.websocket.replay import FullReplay, replay, select_of
 from rsnotify_hub.websocket.selections import SelectionGroups
 from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
@@ -164,7 +164,7 @@ class WebSocketHandler:
     def _subscribe(
         self, connection: WebSocketConnection, request: web.Request, frame: SubscribeFrame
     ) -> None:
-        since, select = since_of(frame), select_of(frame)
+        since, select = parse_since(frame.since), select_of(frame)
         address, group = request.remote or "", None
         if select:
             group = self._groups.enter(TopicSelection(frame.topic, select), address)
@@ -180,7 +180,7 @@ class WebSocketHandler:
         self._channel.enter(subscriber)
         source = group or FullReplay(self._topics, frame.topic)
         granted = select if group else EVERYTHING
-        work = partial(replay, subscriber, since, self._topics, source, granted, self._channel)
+        work = partial(replay, subscriber, since, self._topics, source, granted)
         subscriber.cancel_replay = self._begin(connection, work).cancel
 
     def _begin(self, connection: WebSocketConnection, work: _Work) -> asyncio.Task[None]:
@@ -200,7 +200,6 @@ class WebSocketHandler:
             connection.close(INTERNAL_ERROR, "the hub failed")
 
     def refuse(self, connection: WebSocketConnection, refusal: Refusal) -> None:
-        """Send the reason, and close."""
         if connection.has_ended:
             return
         self._statistics.refused[refusal.code] += 1

@@ -12,8 +12,6 @@ _PARTS = 30
 
 
 class KeepAlive:
-    """Checks every connection once a round."""
-
     def __init__(self, seconds: float) -> None:
         self._interval = seconds / _PARTS
         self._parts: list[dict[WebSocketConnection, None]] = [{} for _ in range(_PARTS)]

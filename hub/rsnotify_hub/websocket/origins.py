@@ -20,8 +20,7 @@ class Origins:
         self._allowed = {_origin(each) for each in (public_url, *others)} - {None}
 
     def allows(self, origin: str | None, host: str) -> bool:
-        """Return whether a page may open a WebSocket, by the `Origin` and the `Host` of its
-        request.
+        """Return whether a page may open a WebSocket, by the headers of its request.
 
         A page from the same host is allowed too, if the host is an address or localhost: any other
         name may have been pointed here (DNS rebinding).

@@ -54,7 +54,6 @@ class WebSocketInbox(FrameHandler):
         self._changed.set()
 
     async def get(self) -> bytes | None:
-        """Return the next message; None when there are no more."""
         while not self._messages:
             if self._has_finished:
                 if self._refusal is not None:
@@ -149,7 +148,6 @@ class _Acknowledgements:
         self._changed.set()
 
     async def run(self) -> None:
-        """Send acknowledgements until an append fails."""
         while True:
             await self._changed.wait()
             await self._send()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
@@ -19,6 +20,7 @@ from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.filtered_reader import FilteredReader
 from rsnotify_hub.filtering.fragment_filter import join_empty
 from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
@@ -29,8 +31,9 @@ log = logging.getLogger("rsnotify.hub.websocket")
 _RETRY_SECONDS = 1.0
 
 
+@dataclass(eq=False, repr=False)
 class SelectionGroup:
-    """The subscribers of one selection (a `LogReplay`), for which fragments are filtered once.
+    """The subscribers of one selection, for which fragments are filtered once.
 
     Theory of operation. The log is the group's queue: the group has a position in it. Entries after
     that position are filtered and sent to all members at once, like those of a topic. Empty
@@ -39,21 +42,15 @@ class SelectionGroup:
     already, and replays the rest by itself.
     """
 
-    def __init__(
-        self,
-        selection: TopicSelection,
-        topics: TopicLogs,
-        filter_cache: FilterCache,
-        live: WebSocketChannel,
-    ) -> None:
-        self.selection = selection
+    selection: TopicSelection
+    topics: TopicLogs
+    filter_cache: FilterCache
+    live: WebSocketChannel
+
+    def __post_init__(self) -> None:
+        position = self.topics.position(self.selection.topic)
+        self._reader = FilteredReader(self.selection, self.topics, self.filter_cache, position)
         self._clients: Counter[str] = Counter()
-        self._key = selection.key
-        self._topics = topics
-        self._filter_cache = filter_cache
-        self._live = live
-        position = topics.position(selection.topic)
-        self._reader = FilteredReader(selection, topics, filter_cache, position)
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
@@ -77,15 +74,16 @@ class SelectionGroup:
         return self._reader.position
 
     def is_behind(self, position: int) -> bool:
+        """Return whether the members are still to be sent entries up to a position."""
         return self.end < position
 
     async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Return the filtered log, up to the position of the group (`LogReplay.read`)."""
+        """Read the filtered log, up to `end`; wait until `end` is beyond `after`."""
         if self.end <= after:
             await self._moved.wait()
-        entries = await self._topics.read(self.selection.topic, after=after, since=since)
+        entries = await self.topics.read(self.selection.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
-        return join_empty(await self._filter_cache.filtered(self.selection, wanted, old=True))
+        return join_empty(await self.filter_cache.filtered(self.selection, wanted, old=True))
 
     def wake(self) -> None:
         if self._timer is not None:
@@ -104,7 +102,7 @@ class SelectionGroup:
         try:
             while self._reader.has_more:
                 if filtered := await self._reader.next():
-                    self._live.deliver(self._key, filtered)
+                    self.live.deliver(self.selection.key, filtered)
                 # Wake those that wait now, and nobody later.
                 self._moved.set()
                 self._moved.clear()
@@ -124,7 +122,7 @@ class SelectionGroup:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
 
 
-class SelectionGroups:
+class SelectionGroups(DeliveryChannel):
     """The groups of every topic (a `DeliveryChannel`)."""
 
     def __init__(
@@ -139,10 +137,6 @@ class SelectionGroups:
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         for group in self._groups.get(topic, {}).values():
             group.wake()
-
-    def subscribers(self, topic: str) -> int:
-        """Return 0: `WebSocketChannel` counts the members."""
-        return 0
 
     def enter(self, selection: TopicSelection, address: str) -> SelectionGroup | None:
         """Add a subscriber to the group of a selection, and return the group.

@@ -75,7 +75,6 @@ class WebSubChannel:
         return len(self.registry.of_topic(topic))
 
     def waiting(self) -> int:
-        """Return the number of deliveries that wait for capacity."""
         return self._scheduler.waiting()
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
@@ -83,11 +82,9 @@ class WebSubChannel:
             self._sender.deliver_appended(delivery)
 
     async def put(self, subscription: Subscription) -> None:
-        """Store a confirmed subscription, new or renewed."""
         self._sender.retry_now(await self._updates.put(subscription))
 
     async def remove(self, topic: str, callback: str) -> None:
-        """End a subscription, if there is one."""
         delivery = self.registry.find(topic, callback)
         if delivery is not None:
             await self._sender.end(delivery)
@@ -134,7 +131,6 @@ class WebSubChannel:
         return True
 
     async def resume(self, id: str) -> bool:
-        """Deliver again from the same position."""
         delivery = self.registry.get(id)
         if delivery is None or not await self._updates.change(delivery, suspended=False):
             return False

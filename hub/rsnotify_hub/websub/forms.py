@@ -41,7 +41,6 @@ class Ping(Struct, frozen=True):
 
 
 def parse_form(body: bytes) -> SubscriptionRequest | Ping:
-    """Parse a form."""
     try:
         fields = parse_qsl(
             body.decode(),

@@ -34,9 +34,7 @@ class WebSubHandler:
     limits: RateLimits
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer 202 once content is durable, or once a subscription request is accepted for
-        verification.
-        """
+        """Answer 202 once content is durable, or a subscription request is about to be verified."""
         if request.content_type == _FORM:
             await self._form(request)
         else:
@@ -87,9 +85,10 @@ class WebSubHandler:
         unknown = self.topics.state(wanted.topic) is None
         is_served = self.intake.authorizer.grants.is_served(wanted.topic)
         if wanted.mode == "subscribe" and unknown and not is_served:
-            self.verification.deny(wanted, client, "this hub does not serve the topic")
+            denial = "this hub does not serve the topic"
         else:
-            self.verification.verify(wanted, client)
+            denial = None
+        self.verification.verify(wanted, client, denial=denial)
 
     async def _body(self, request: web.Request, most: int) -> bytes:
         _check_size(request.content_length or 0, most)
@@ -120,7 +119,6 @@ async def defer_continue(request: web.Request) -> None:
 
 
 async def send_continue(request: web.Request) -> None:
-    """Send `100 Continue` if the client waits for it."""
     if request.version < HttpVersion11:
         return  # an HTTP/1.0 client knows no interim response, and its Expect must be ignored
     expected = request.headers.get("Expect", "").lower()

@@ -16,9 +16,7 @@ PENDING_SHARE = 200
 
 
 def client_of(address: str | None) -> str:
-    """Return the client whose quota a request counts for; the empty string for this machine,
-    which has none.
-    """
+    """Return the client whose quota a request counts for; empty for this machine, without one."""
     return "" if address is None or is_loopback(address) else client_network(address)
 
 

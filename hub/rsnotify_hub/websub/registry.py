@@ -19,8 +19,6 @@ from rsnotify_hub.websub.delivery.delivery import Delivery
 
 
 class SubscriptionRegistry:
-    """Finds subscriptions by topic and callback, and by id."""
-
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, Delivery]] = {}
         self._ids: dict[str, Delivery] = {}
@@ -81,7 +79,6 @@ class SubscriptionUpdates:
         self._registry = registry
 
     async def put(self, subscription: Subscription) -> Delivery:
-        """Add a subscription, or renew the secret and the lease of an existing one."""
         known = self._registry.find(subscription.topic, subscription.callback)
         renewed = {"secret": subscription.secret, "expires": subscription.expires}
         if known is not None and await self.change(known, **renewed):
@@ -102,9 +99,7 @@ class SubscriptionUpdates:
             return True
 
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription, unless the lease that it is ended for was renewed; return whether it
-        has ended, now or before.
-        """
+        """End a subscription; return False if the lease that it is ended for was renewed."""
         async with delivery.lock:
             if not self._has(delivery):
                 return True
@@ -119,7 +114,7 @@ class SubscriptionUpdates:
         return self._registry.get(delivery.id) is delivery
 
     def store_trouble(self, delivery: Delivery) -> None:
-        """Store how deliveries fail, if that has changed; durable soon."""
+        """Store how deliveries fail, if that has changed."""
         trouble = delivery.trouble
         if trouble != delivery.stored_trouble:
             delivery.stored_trouble = trouble
@@ -128,7 +123,6 @@ class SubscriptionUpdates:
             self._store.note_trouble(subscription.topic, subscription.callback, state)
 
     def move_cursor(self, delivery: Delivery, position: int) -> None:
-        """Move a subscription to a position in the log; durable soon."""
         # A renewal may have replaced the value meanwhile; the position is the sender's alone.
         delivery.subscription = replace(delivery.subscription, position=position)
         subscription = delivery.subscription

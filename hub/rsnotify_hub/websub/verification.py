@@ -49,8 +49,6 @@ class _Pending:
 
 @dataclass(eq=False, repr=False)
 class IntentVerification:
-    """Verifies requests, and then subscribes or unsubscribes."""
-
     channel: WebSubChannel
     topics: TopicLogs
     intent_requests: IntentRequests
@@ -61,14 +59,10 @@ class IntentVerification:
         self.quota = SubscriptionQuota(self.channel.registry, self.configuration)
         self._pending: dict[tuple[str, str], _Pending] = {}
 
-    def verify(self, request: SubscriptionRequest, client: str) -> None:
-        self._accept(request, client, None)
-
-    def deny(self, request: SubscriptionRequest, client: str, reason: str) -> None:
-        """Inform a callback in the background that its subscription is denied (WebSub §5.2)."""
-        self._accept(request, client, reason)
-
-    def _accept(self, request: SubscriptionRequest, client: str, denial: str | None) -> None:
+    def verify(
+        self, request: SubscriptionRequest, client: str, *, denial: str | None = None
+    ) -> None:
+        """Verify a request in the background, or inform its callback of a denial (WebSub §5.2)."""
         accepted = _Accepted(request, client, denial, self.quota.reserve(request, client))
         key = (request.topic, request.callback)
         pending = self._pending.get(key)

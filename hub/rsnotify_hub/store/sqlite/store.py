@@ -117,15 +117,14 @@ class SqliteStore:
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
     ) -> Appended:
-        now = self._clock()
         appended = await self._writer.submit(
-            lambda database: sqlite_writing.append(
-                database,
-                topic,
-                fragments,
+            partial(
+                sqlite_writing.append,
+                topic=topic,
+                fragments=fragments,
                 after=after,
                 replacing=replacing,
-                now=now,
+                now=self._clock(),
                 retention=self._retention,
             )
         )
@@ -154,11 +153,9 @@ class SqliteStore:
         return await self._read(sqlite_reading.changes, topic, since=since)
 
     async def trim(self, topic: str) -> LogState | None:
-        now = self._clock()
+        now, retention = self._clock(), self._retention
         return await self._writer.submit(
-            lambda database: sqlite_writing.trim(
-                database, topic, now=now, retention=self._retention
-            )
+            partial(sqlite_writing.trim, topic=topic, now=now, retention=retention)
         )
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:

@@ -69,8 +69,9 @@ class FailureHandling:
         self.recent.extend(sorted(found, key=lambda failure: failure[3].at))
 
     def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
-        """Return how long a delivery that was given up must still wait, so that a dead callback
-        of a busy topic is not requested at each update.
+        """Return how long a delivery that was given up must still wait.
+
+        So a dead callback of a busy topic is not requested at each update.
         """
         if not delivery.failures or delivery.last_failure is None:
             return 0.0

@@ -15,8 +15,6 @@ from msgspec import Struct
 
 
 class QueueItem(Protocol):
-    """What waits in a queue, and then runs."""
-
     @property
     def host(self) -> str: ...
 
@@ -74,9 +72,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[item.host]
 
     def blocking(self, before: float) -> Iterator[T]:
-        """Yield the items that run since `before` or earlier while another waits for their
-        capacity.
-        """
+        """Yield what runs since `before` or earlier while another waits for its capacity."""
         full = len(self._running) >= self._capacity.count
         for item, started in list(self._running.items()):
             if started > before:

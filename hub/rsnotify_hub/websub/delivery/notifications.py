@@ -43,9 +43,7 @@ class Notifications:
         return self._remember(state, after, _alone(entries[0]))
 
     async def next(self, subscription: Subscription) -> Notification:
-        """Read on in the log. Fragments that chain are merged; of whole contents only the newest
-        matters.
-        """
+        """Read on. Fragments that chain are merged; of whole contents only the newest matters."""
         if (found := self.cached(subscription)) is not None:
             return found
         topic, after = subscription.topic, subscription.position

@@ -126,7 +126,6 @@ class CallbackRequests:
     def _request(
         self, subscription: Subscription, body: bytes, content_type: str
     ) -> tuple[CallbackOrigin, bytes]:
-        """Return where the request goes, and its head."""
         origin, opening = endpoint_of(subscription.callback)
         common = notification_head(subscription.topic, self._hub_url, content_type, len(body))
         if subscription.secret is None:
@@ -144,9 +143,7 @@ class CallbackRequests:
         return found
 
     async def get(self, url: str, *, limit: int) -> Answer:
-        """GET a callback with a query (WebSub §5.2, §5.3); the excerpt is cut one byte beyond the
-        limit.
-        """
+        """GET a callback with a query (WebSub §5.2, §5.3); keep one byte more than the limit."""
         try:
             async with self._client.get(exact_url(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""

@@ -43,8 +43,6 @@ CLOSE_SECONDS = 3.0
 
 
 class DeliverySender:
-    """Delivers to each subscription, one notification after another."""
-
     def __init__(
         self,
         requests: CallbackRequests,
@@ -84,9 +82,7 @@ class DeliverySender:
         self._updates.store_trouble(delivery)
 
     def wake(self, delivery: Delivery, *, at_once: bool = False) -> None:
-        """Deliver what is missing, unless an attempt runs or waits; a failed one is retried
-        `at_once`.
-        """
+        """Deliver what is missing, unless an attempt runs or waits; `at_once` skips a wait."""
         if delivery.slot is not None or delivery.timer is not None or self._closed:
             return
         if not self.is_behind(delivery):
@@ -126,9 +122,7 @@ class DeliverySender:
         self._cancel_wait(delivery)
 
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription unless its lease was renewed, and cancel its delivery
-        (`SubscriptionUpdates`).
-        """
+        """End a subscription unless its lease was renewed, and cancel its delivery."""
         ended = await self._updates.end(delivery, lease=lease)
         if ended:
             self.interrupt(delivery)
@@ -212,9 +206,7 @@ class DeliverySender:
             self._continue(delivery, wait)
 
     def _log_fault(self, delivery: Delivery) -> float:
-        """Log a fault of the hub, which must not end a subscription; return the seconds until the
-        next attempt.
-        """
+        """Log a fault, which must not end a subscription; return the next attempt's wait."""
         log.exception("a delivery of %s failed with an internal error", delivery.subscription.topic)
         return self._retry.most
 

@@ -36,8 +36,6 @@ _UNKNOWN = Validators()
 
 
 class PingHandler:
-    """Fetches topics, and appends what is new."""
-
     def __init__(
         self,
         topics: TopicLogs,
@@ -89,7 +87,6 @@ class PingHandler:
             raise Refusal(Code.UNAVAILABLE, "this hub has too many open topics")
 
     def is_open(self, topic: str) -> bool:
-        """Return whether anybody may ping a topic."""
         return any(is_granted(prefix, topic) for prefix in self._open_topics)
 
     async def _work(self, topic: str) -> None:

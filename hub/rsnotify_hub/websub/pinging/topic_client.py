@@ -29,7 +29,6 @@ class Validators(Struct, frozen=True):
     modified: str | None = None
 
     def conditions(self) -> dict[str, str]:
-        """Return the headers of a request for any other version."""
         headers = {"If-None-Match": self.etag, "If-Modified-Since": self.modified}
         return {name: value for name, value in headers.items() if value is not None}
 
@@ -96,7 +95,6 @@ class TopicClient:
 
 
 def _short(validator: str | None) -> str | None:
-    """Drop a validator of unreasonable length."""
     return validator if validator is not None and len(validator) <= _MAX_VALIDATOR else None
 
 

@@ -29,10 +29,7 @@ Done = Callable[[HttpReply | Exception], None]
 
 
 class ConnectionOwner(Protocol):
-    """Keeps connections while no request uses them."""
-
-    def keep(self, connection: CallbackConnection) -> None:
-        """Keep a connection that can carry another request."""
+    def keep(self, connection: CallbackConnection) -> None: ...
 
     def drain(self, connection: CallbackConnection) -> None:
         """Bound the time of a response whose outcome is known; `keep` or `lost` follows."""
@@ -81,7 +78,6 @@ class CallbackConnection(asyncio.BufferedProtocol):
             raise
 
     def cancel(self) -> None:
-        """Abort the request that runs, and the connection."""
         self._done = None
         self.abort()
 

@@ -96,7 +96,6 @@ class ConnectionPool:
             self._schedule_sweep()
 
     def close(self) -> None:
-        """Close all connections, and keep none from now on."""
         self._closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()

@@ -46,14 +46,12 @@ def endpoint_of(url: str) -> CallbackEndpoint:
 
 
 def _split(rest: str) -> tuple[str, str]:
-    """Split what follows the scheme into the authority and the target."""
     end = next((index for index, letter in enumerate(rest) if letter in "/?"), len(rest))
     authority, target = rest[:end], rest[end:]
     return authority, target if target.startswith("/") else "/" + target
 
 
 def common_head(*headers: tuple[str, str], size: int) -> bytes:
-    """Return the headers that do not depend on where a request goes."""
     own = (
         ("Accept", "*/*"),
         ("Accept-Encoding", "identity"),
