@@ -4,7 +4,7 @@ hub/README.md describes each setting; here are notes on those whose names do not
 
 A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
 The name of a setting there is the encoded name of its field, which differs from the field's own
-name only in `MqttConfig`.
+name only in `MqttConfig` and `StoreConfig`.
 """
 
 from __future__ import annotations
@@ -141,6 +141,34 @@ class LogConfig(Struct, frozen=True, kw_only=True):
     log_seconds: _Seconds = 7 * 86_400
 
 
+class StoreConfig(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=lambda name: "store" if name == "url" else f"store_{name}",
+):
+    """NATS JetStream as the store of several hub nodes; `store` itself is its URL.
+
+    Args:
+        url: The URL of the servers; None for the folder `data`.
+        credentials: A file with a JWT and an NKey (`.creds`).
+        nkey: A file with the seed of an NKey.
+        ca: A file with the certificates that the servers' have to descend from; by default those
+            of the system.
+    """
+
+    url: str | None = None
+    password_file: str | None = None
+    credentials: str | None = None
+    nkey: str | None = None
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        return "StoreConfig()"
+
+
 class WebSubConfig(Struct, frozen=True, kw_only=True):
     """WebSub: subscriptions, deliveries to callbacks, and topics that are fetched after a ping.
 
@@ -244,6 +272,7 @@ class HubConfiguration(Struct, frozen=True, kw_only=True):
     limits: LimitsConfig = LimitsConfig()
     intake: IntakeConfig = IntakeConfig()
     log: LogConfig = LogConfig()
+    store: StoreConfig = StoreConfig()
     websub: WebSubConfig = WebSubConfig()
     websocket: WebSocketConfig = WebSocketConfig()
     mqtt: MqttConfig = MqttConfig()
