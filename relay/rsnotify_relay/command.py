@@ -13,8 +13,8 @@ from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
 from rsnotify_subscriber.commands.callback_server import CallbackServer
-from rsnotify_subscriber.commands.follow_options import FollowArguments, with_follow_arguments
-from rsnotify_subscriber.commands.options import Url
+from rsnotify_subscriber.commands.follow_options import FollowArguments
+from rsnotify_subscriber.commands.options import Url, with_arguments
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _COPY = "Publishing the copy"
 
 
-@with_follow_arguments
+@with_arguments
 def relay(
     url: Url,
     folder: Annotated[

@@ -140,11 +140,7 @@ Event = (
 
 
 class Announcer:
-    """Calls `on_event`. An exception that it raises is logged, and does no other harm.
-
-    Args:
-        on_event: The function; None if the application wants no events.
-    """
+    """Calls `on_event`, if the application has one. An exception that it raises is logged."""
 
     def __init__(self, on_event: Callable[[Event], None] | None) -> None:
         self._on_event = on_event
@@ -167,9 +163,6 @@ class EventWatch:
     """Announces the events that follow from a change of the follower's state.
 
     Changes that are applied within `LATE` cause no event, as the copy is not behind meanwhile.
-
-    Args:
-        announce: Is called with the events.
     """
 
     def __init__(self, announce: Announcer) -> None:

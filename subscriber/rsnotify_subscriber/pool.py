@@ -52,9 +52,6 @@ class Limits(Struct, frozen=True, kw_only=True):
 class SubscriberPool:
     """Connections, threads and memory for any number of subscribers; an async context manager.
 
-    Args:
-        limits: How much of each there is.
-
     Attributes:
         connections: The HTTP connections.
         kept: The cache of documents.

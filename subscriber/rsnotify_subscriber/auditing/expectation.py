@@ -56,11 +56,6 @@ class ExpectationReader:
     """Reads the expected resources from the Resource List, and the Change Lists after its `at`.
 
     Where a Source has only dumps, the manifests of their packages take the place of these lists.
-
-    Args:
-        fetcher: Fetches.
-        offer: What the Source offers.
-        selection: The part of the set that is followed.
     """
 
     def __init__(self, fetcher: Fetcher, offer: Offer, selection: Selection) -> None:
@@ -74,7 +69,7 @@ class ExpectationReader:
 
         Raises:
             FetchError: The set of resources could not be fetched.
-            DocumentError: The set of resources could not be read.
+            DocumentError: It could not be read.
         """
         self._expected = ExpectedResources({})
         #: By URI, the entry of the Resource List, and the `at` of its part of the list.
@@ -98,8 +93,7 @@ class ExpectationReader:
     async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
         """Read a document, or the manifest of a package; a copy beside the package is enough.
 
-        Returns:
-            The document, and when it was sent, by the clock of the Source.
+        It comes with the time at which it was sent, by the clock of the Source.
         """
         package = fetch.package
         if package is None:
@@ -237,12 +231,7 @@ class ExpectationReader:
 
 
 def _contradiction_in(document: Document, sent: Instant | None) -> str | None:
-    """Return in a clause why the times of a list cannot be true; None if they can.
-
-    Args:
-        document: The list.
-        sent: The `Date` of the response, if it has one.
-    """
+    """Return in a clause why the times of a list, sent at an instant, cannot be true."""
     for name, instant in (("at", document.at), ("until", document.until)):
         if instant is not None and sent is not None and is_ahead(instant, sent):
             return (

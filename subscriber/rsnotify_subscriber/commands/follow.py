@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.cli.running import complain
-from rsnotify_subscriber.commands.follow_options import FollowArguments, with_follow_arguments
-from rsnotify_subscriber.commands.options import Config, Json, MaybeDest, MaybeUrl, State
+from rsnotify_subscriber.commands.follow_options import FollowArguments
+from rsnotify_subscriber.commands.options import (
+    Json,
+    MaybeDest,
+    MaybeUrl,
+    State,
+    option,
+    with_arguments,
+)
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.commands.callback_server import CallbackServer
     from rsnotify_subscriber.subscriber import Subscriber
 
 
-@with_follow_arguments
+@with_arguments
 def follow(
     context: typer.Context,
     url: MaybeUrl = None,
     dest: MaybeDest = None,
-    config: Config = None,
+    config: Annotated[
+        Path | None,
+        option(
+            None,
+            "FILE",
+            "Follow all Sources in this file, .toml or .json; other options override its "
+            "[defaults].",
+            dir_okay=False,
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Catch up, then exit.")] = False,
     state: State = None,
     json: Json = False,

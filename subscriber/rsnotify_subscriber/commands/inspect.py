@@ -15,15 +15,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.vocabulary import Capability
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import complain, printable, run_until_stopped
-from rsnotify_subscriber.commands.options import (
-    Bearer,
-    Header,
-    Json,
-    Login,
-    Private,
-    Url,
-    credentials_of,
-)
+from rsnotify_subscriber.commands.options import Json, NetworkArguments, Url, with_arguments
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -52,14 +44,8 @@ _WORDS = {
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
-def inspect(
-    url: Url,
-    json: Json = False,
-    allow_private_addresses: Private = False,
-    login: Login = None,
-    bearer: Bearer = None,
-    header: Header = None,
-) -> None:
+@with_arguments
+def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> None:
     """Show what the Source at URL offers.
 
     Exit code 1: it cannot be inspected at all.
@@ -70,11 +56,13 @@ def inspect(
     """
     from rsnotify_subscriber.inspection.walk import inspect as inspect_source
 
-    credentials = credentials_of(login, bearer, header)
+    credentials = arguments.credentials
     try:
         found = run_until_stopped(
             lambda: inspect_source(
-                url, allow_private_addresses=allow_private_addresses, credentials=credentials
+                url,
+                allow_private_addresses=arguments.allow_private_addresses,
+                credentials=credentials,
             )
         )
     except RsnotifyError as error:
@@ -93,7 +81,6 @@ def inspect(
 
 
 def plain_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
-    """Yield a tree as indented lines."""
     indent = "  " * depth
     yield f"{indent}{_title(found)}  {printable(found.uri)}"
     for line in _details(found, now):

@@ -42,12 +42,6 @@ def build(
 ) -> Subscriber:
     """Return the subscriber of one Source, which does not follow it yet.
 
-    Args:
-        configuration: The settings.
-        source: The settings of the Source.
-        shared: The resources that all subscribers of the fleet share.
-        callbacks: Where hubs reach this process.
-
     Raises:
         ConfigurationError: A setting cannot work: the handler, a certificate, a pattern, ...
     """
@@ -81,12 +75,6 @@ def follow_options(
     terms: WebSubTerms = DEFAULT_TERMS,
 ) -> FollowOptions:
     """Return the options that settings of a file or a command line describe.
-
-    Args:
-        settings: The settings.
-        credentials: What is sent to the origin of the Source.
-        callbacks: Where hubs reach this process.
-        terms: The terms of WebSub subscriptions, for a relay.
 
     Raises:
         ConfigurationError: A value can never work.

@@ -35,11 +35,7 @@ def check_source(number: int, source: FollowedSource, *, reachable: bool) -> Non
 
 
 def check_terms(terms: SourceSettings) -> None:
-    """Check the settings for all Sources, as far as possible.
-
-    Raises:
-        WrongSetting: One of them is wrong.
-    """
+    """Raise `WrongSetting` if a setting for all Sources is wrong, as far as that shows."""
     for key, reason in _broker_faults(terms):
         raise WrongSetting(("defaults", key), reason)
 
@@ -78,10 +74,9 @@ def _is_within(state: str | None, dest: str) -> bool:
 
 
 def check_apart(sources: Sequence[FollowedSource]) -> None:
-    """Check that no two Sources use the same folder, schema or session.
+    """Raise `WrongSetting` if two Sources use the same name, folder, schema or session.
 
-    Raises:
-        WrongSetting: Two have the same name or place, or the place of one is in that of another.
+    The folder of one must not be inside the folder of another, either.
     """
     titles: set[str] = set()
     owners = _PlaceOwners()
@@ -122,13 +117,11 @@ class _PlaceOwners:
         self._around: dict[object, str] = {}
 
     def owner(self, place: object) -> str | None:
-        """Return the Source that uses a place, if there is one."""
         within = (place, *place.parents) if isinstance(place, Path) else (place,)
         owners = [self._owners[one] for one in within if one in self._owners]
         return owners[0] if owners else self._around.get(place)
 
     def add(self, place: object, owner: str) -> None:
-        """Store that a Source uses a place."""
         self._owners[place] = owner
         if isinstance(place, Path):
             self._around.update(dict.fromkeys(place.parents, owner))

@@ -31,7 +31,7 @@ class FleetMember:
         name: The name of the Source.
         subscriber: Follows it.
         start_slots: Limits how many Sources start at the same time.
-        moved: Is called when the phase has changed.
+        moved: Called when the phase has changed.
         retry: The waits between attempts.
     """
 
@@ -57,7 +57,6 @@ class FleetMember:
 
     @property
     def status(self) -> FollowedSourceStatus:
-        """The present status."""
         status = self._subscriber.status
         # A failure counts until the copy is level again.
         failed = self._error if self._phase is Phase.FAILED or not status.level else None
@@ -68,7 +67,6 @@ class FleetMember:
 
     @property
     def is_in_handler(self) -> bool:
-        """Whether its handler has been called and has not returned."""
         return bool(self._subscriber.in_handler)
 
     def stop(self) -> None:

@@ -51,13 +51,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 class SettingsText:
-    """The text of a file of settings, to find the line of a setting.
-
-    Args:
-        path: The file.
-        text: Its text.
-        options: The settings of the command line.
-    """
+    """The text of a file of settings, to find the line of a setting."""
 
     def __init__(self, path: str, text: str, options: Mapping[str, Any]) -> None:
         self._path = path
@@ -87,10 +81,10 @@ def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]
 
 
 def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
-    """Read a file of Sources.
+    """Read a file of Sources, in .toml or .json.
 
     Args:
-        path: A file ending in .toml or .json.
+        path: The file.
         given: Settings of the command line, which override `[defaults]` and `[websub]`.
 
     Raises:
@@ -117,7 +111,7 @@ def parse(
         path: The file; relative paths in it begin at its folder.
         text: Its text.
         settings: The decoded text.
-        given: Settings of the command line, which override `[defaults]` and `[websub]`.
+        given: As for `load`.
 
     Raises:
         ConfigurationError: A setting is unknown or wrong.

@@ -35,7 +35,6 @@ class ConfigurationChange(Struct, frozen=True):
 def configuration_change(
     before: Iterable[FollowedSource], now: Iterable[FollowedSource]
 ) -> ConfigurationChange:
-    """Return the difference between the Sources before and now."""
     old = {source.title: source for source in before}
     new = {source.title: source for source in now}
     return ConfigurationChange(
@@ -46,11 +45,6 @@ def configuration_change(
 
 class FleetReloader:
     """Makes a fleet follow the Sources of a configuration.
-
-    Args:
-        fleet: The fleet.
-        build: Makes the subscriber of a Source of a configuration.
-        configuration: The first configuration.
 
     Raises:
         ConfigurationError: A setting cannot work.
@@ -108,12 +102,7 @@ class FleetReloader:
 
 
 class ConfigurationWatcher:
-    """Reads the configuration again when its files change, or on request.
-
-    Args:
-        reloader: Applies it.
-        load: Reads it.
-    """
+    """Reads the configuration again when its files change, or on request."""
 
     def __init__(self, reloader: FleetReloader, load: Callable[[], FleetConfiguration]) -> None:
         self._reloader = reloader
@@ -126,7 +115,6 @@ class ConfigurationWatcher:
         self._requested.set()
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         while True:
             await self._until_due()
             await self._reload()

@@ -59,7 +59,6 @@ class FleetTotals(Struct, frozen=True):
 
 
 def totals(sources: Mapping[str, FollowedSourceStatus]) -> FleetTotals:
-    """Return the totals."""
     each = [one.status for one in sources.values()]
     return FleetTotals(
         sources=len(each),

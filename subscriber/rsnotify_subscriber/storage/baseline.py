@@ -34,7 +34,6 @@ class UnsettledVersions:
         self._fetched: dict[str, float] = {}
 
     def note(self, states: Iterable[ResourceState]) -> None:
-        """Note the new states of resources."""
         for state in states:
             if state.lastmod is not None and state.is_unsettled:
                 self._fetched[state.uri] = monotonic()
@@ -50,9 +49,7 @@ class UnsettledVersions:
 class BaselineTables:
     """Compares the resources of a state with the entries of Resource Lists.
 
-    Args:
-        database: The database of the state.
-        transactions: Its transactions.
+    Attributes:
         prefer: The media types of which alternates are held.
     """
 
@@ -65,15 +62,12 @@ class BaselineTables:
         self.unsettled = UnsettledVersions()
 
     def clear(self) -> None:
-        """Forget which resources an earlier baseline has seen."""
         self._database.execute("DELETE FROM {seen}")
 
     def compare(self, resources: Iterable[Resource], at: Instant) -> list[Resource]:
         """Store entries of a Resource List as seen, and return those that differ from the copy.
 
-        Args:
-            resources: The entries.
-            at: The instant of the list; resources that changed later here are left alone.
+        Resources that changed after `at`, the instant of the list, are left alone.
         """
         differing: list[Resource] = []
         moment = to_microseconds(at)
@@ -102,10 +96,9 @@ class BaselineTables:
         return self.unsettled.is_due(state.uri)
 
     def unlisted(self, at: Instant) -> list[str]:
-        """Return the resources of the copy that were in no list of this baseline.
+        """Return the resources of the copy that were in no list, of an instant, of this baseline.
 
-        Args:
-            at: The instant of the lists; resources that changed later here are left alone.
+        Resources that changed later here are left alone.
         """
         with self._transactions.storage_errors():
             rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()

@@ -102,10 +102,7 @@ class DestinationState:
         The record outlives the process, so that the next one knows which changes were applied and
         not committed. That of a single change does not outlive a power failure, as a flush takes
         longer than everything else that is done for it: the lists repeat such a change from T on.
-
-        Args:
-            uris: The resources.
-            refused: Those that a handler failed to apply before, and which may be applied in part.
+        `refused` are those that a handler failed to apply before, and which may be applied in part.
         """
         with self.transactions.storage_errors():
             self._intents.store(uris, refused)
@@ -120,7 +117,6 @@ class DestinationState:
 
     @property
     def resources(self) -> int:
-        """The number of resources in the copy, as of the last commit."""
         return self.sum.count
 
     @property
@@ -133,11 +129,9 @@ class DestinationState:
 
     @property
     def name(self) -> str:
-        """The name of the state in messages."""
         return self._database.name
 
     def held_uris(self) -> Iterator[str]:
-        """Return the resources of the copy whose content is known."""
         with self.transactions.storage_errors():
             yield from held_uris(self._database.execute)
 
@@ -148,7 +142,6 @@ class DestinationState:
 
     @property
     def is_local(self) -> bool:
-        """Whether an event loop may wait for `find`."""
         return self._database.is_local
 
     def find(self, uri: str) -> ResourceState | None:
@@ -194,11 +187,9 @@ class DestinationState:
         return self.transactions.read_fact("compared", Instant)
 
     def store_compared(self, at: Instant) -> None:
-        """Store when the copy was compared with the whole set."""
         self.transactions.run(lambda: self.transactions.write_facts(compared=at))
 
     def identity(self) -> Identity | None:
-        """Return the Source of this state, if it has one yet."""
         return self.transactions.read_fact("identity", Identity)
 
     def store_identity(self, identity: Identity) -> None:
@@ -223,11 +214,7 @@ class DestinationState:
             self._database.execute(query)
 
     def invalidate(self, uris: Sequence[str] | None = None) -> None:
-        """Mark resources to be fetched again, and everything to be compared.
-
-        Args:
-            uris: The resources whose content is lost; None for all.
-        """
+        """Mark resources, or all, to be fetched again, and everything to be compared."""
 
         def invalidate() -> None:
             self.transactions.delete_progress()
@@ -300,12 +287,7 @@ class DestinationState:
             self._pruned = confirmed
 
     def forget_datetimes(self, after: Instant, entirely: bool = False) -> None:
-        """Forget the datetimes of changes in the copy that are later than an instant.
-
-        Args:
-            after: The instant.
-            entirely: Whether to forget the progress as well.
-        """
+        """Forget datetimes of changes later than an instant; `entirely`, the progress as well."""
         moment = to_microseconds(after)
 
         def forget() -> None:

@@ -18,9 +18,6 @@ def make_durably(folder: Path) -> None:
     """Make a folder and its parents, and flush their entries.
 
     An existing folder's entry is flushed too, as the process that made it may have died first.
-
-    Raises:
-        OSError: It cannot be made, or not be flushed.
     """
     above = list(folder.parents)
     made = [parent for parent in above if not parent.exists()]

@@ -39,10 +39,6 @@ class HandlerIntent(Struct, frozen=True, array_like=True):
 class IntentLog:
     """Stores intents, and reads the last one of an earlier run.
 
-    Args:
-        database: The database of the state.
-        committed: The number of the last commit.
-
     Attributes:
         unfinished: The resources that may be applied and are not committed.
     """
@@ -56,12 +52,7 @@ class IntentLog:
             self._batch = max(committed, intent.batch) + 1
 
     def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
-        """Store an intent in place of the last.
-
-        Args:
-            uris: The resources.
-            refused: Those that a handler failed to apply before.
-        """
+        """Store an intent in place of the last; `refused` as in `HandlerIntent`."""
         self._batch += 1
         record = msgspec.json.encode(HandlerIntent(self._batch, tuple(uris), tuple(refused)))
         self._database.store_intent(record, durably=len(uris) > 1)

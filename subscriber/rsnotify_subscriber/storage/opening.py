@@ -16,16 +16,7 @@ from rsnotify_subscriber.storage.destination_state import DestinationState
 async def opened(
     location: Path | StateLocation, worker: Executor
 ) -> AsyncIterator[DestinationState]:
-    """Open a state, and close it at the end.
-
-    Args:
-        location: As for `DestinationState`.
-        worker: Opens and closes it; it runs one call after another.
-
-    Raises:
-        ConfigurationError: As for `DestinationState`.
-        StorageError: As for `DestinationState`.
-    """
+    """Open a state, and close it at the end, in a worker that runs one call after another."""
     loop = asyncio.get_running_loop()
     opening = loop.run_in_executor(worker, DestinationState, location)
     try:

@@ -59,7 +59,6 @@ class ResourceState(Struct, frozen=True):
 
     @property
     def exists(self) -> bool:
-        """Whether the copy has the resource."""
         return self.change != ChangeType.DELETED
 
     def covers(self, change: Change) -> bool:
@@ -149,15 +148,10 @@ class ResourceState(Struct, frozen=True):
 
 
 def deletes(change: Change, hash: str | None, lastmod: int | None) -> bool:
-    """Return whether a change is the deletion of the very version with this hash or lastmod.
+    """Return whether a change is the deletion of the very version with this hash or lastmod (µs).
 
     Then it came after that version, though its own datetime may lie before: some Sources date
     a deletion with the last modification of the deleted version.
-
-    Args:
-        change: The change.
-        hash: The digests of the version.
-        lastmod: Its last modification in microseconds since 1970.
     """
     if not change.dated_by_lastmod:
         return False

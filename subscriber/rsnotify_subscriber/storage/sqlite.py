@@ -32,17 +32,12 @@ _TABLES = {"facts": "facts", "resources": "resources", "seen": "temp.seen"}
 
 
 class SQLiteFolder:
-    """The folder of a state; a `StateLocation`.
-
-    Args:
-        path: The folder; made if it does not exist, and locked while the state is open.
-    """
+    """The folder of a state, made if it does not exist; a `StateLocation`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def open(self) -> SQLiteDatabase:
-        """Lock the folder and open the file in it, as `StateLocation.open`."""
         check_role(self._path / "state.sqlite")
         # The state may be closed in another thread.
         lock = FileLock(self._path / "lock", timeout=0, thread_local=False)
@@ -66,12 +61,7 @@ class SQLiteFolder:
 
 
 class SQLiteDatabase:
-    """The file of a state; a `Database`.
-
-    Args:
-        path: The file.
-        lock: The lock of the folder; released by `close`.
-    """
+    """The file of a state; a `StateDatabase`. `close` releases the lock of its folder."""
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
     is_local = True

@@ -22,12 +22,6 @@ _UPSERT = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 
 
 class StateTransactions:
-    """Runs work in transactions of a database.
-
-    Args:
-        database: The database.
-    """
-
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
         self._failed = False
@@ -36,9 +30,7 @@ class StateTransactions:
     def run(self, work: Callable[[], object], *, ends: bool = False) -> None:
         """Do some work in a transaction, or in the one that a handler has begun.
 
-        Args:
-            work: Reads and writes.
-            ends: Whether a transaction that a handler has begun is committed, too.
+        If it `ends`, a transaction that a handler has begun is committed, too.
         """
         waits = self._begun and not ends
         self._begin()
@@ -57,12 +49,7 @@ class StateTransactions:
     def apply_within(self, apply: Callable[[Any], None]) -> None:
         """Call a handler that writes into the transaction which the next commit ends.
 
-        Args:
-            apply: Is called with the connection. If it raises, its changes are rolled back, and
-                no others; the exception passes through.
-
-        Raises:
-            StorageError: The database cannot be used any more.
+        If it raises, its changes are rolled back, and no others; the exception passes through.
         """
         self._begin()
         with self._database.savepoint():
