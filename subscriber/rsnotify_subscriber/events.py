@@ -24,13 +24,7 @@ LATE = 1.0
 
 
 class PushUp(Struct, frozen=True, tag=True):
-    """Changes arrive from a hub.
-
-    Args:
-        transport: The transport.
-        hub: The hub's URI.
-        topic: The URI of the topic.
-    """
+    """Changes of a topic arrive from a hub."""
 
     transport: Via = field(name="way")
     hub: str
@@ -60,12 +54,7 @@ class GapSeen(Struct, frozen=True, tag=True):
 
 
 class Pulling(Struct, frozen=True, tag=True):
-    """The Source's documents are read.
-
-    Args:
-        kind: The kind of document.
-        uri: The first document of this kind.
-    """
+    """The Source's documents are read, beginning with the first of this kind."""
 
     kind: DocumentKind = field(name="rung")
     uri: str
@@ -80,11 +69,7 @@ class BaselineComplete(Struct, frozen=True, tag=True):
 
 
 class LevelReached(Struct, frozen=True, tag="Level"):
-    """Nothing is known to be missing.
-
-    Args:
-        through: T.
-    """
+    """Nothing is known to be missing, up to T."""
 
     through: Instant | None
 
@@ -114,12 +99,7 @@ class Audited(Struct, frozen=True, tag=True):
 
 
 class OfferChanged(Struct, frozen=True, tag=True):
-    """The Source offers other documents or hubs than before.
-
-    Args:
-        before: The previous offer.
-        now: The current offer.
-    """
+    """The Source offers other documents or hubs than before."""
 
     before: Offer
     now: Offer

@@ -39,9 +39,8 @@ from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.endpoints import Transports
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storage.database import StateLocation
-from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 from rsnotify_subscriber.storage.disk import is_disk_fault
-from rsnotify_subscriber.storage.opening import opened
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
 from rsnotify_subscriber.sync.following import Following
 from rsnotify_subscriber.sync.presence import PresenceCheck, check_files, check_location
@@ -221,7 +220,9 @@ class Subscriber:
     # One run, from opening the state until closing it
 
     async def _run(self, *, once: bool) -> None:
-        with self._worker() as worker:
+        shared = self._shared
+        # The executor of all that blocks on the disk, one call after another.
+        with shared.worker() if shared else ThreadPoolExecutor(1, "rsnotify-state") as worker:
             async with opened(self._location, worker) as state, self._sessions:
                 loop = asyncio.get_running_loop()
                 incoming = await loop.run_in_executor(worker, state.make_incoming)
@@ -237,10 +238,6 @@ class Subscriber:
                     self._last = replace(last, level=False, error=failure) if failure else last
                     self._following = None
                     self._wake()
-
-    def _worker(self) -> Executor:
-        """Return the executor of all that blocks on the disk, one call after another."""
-        return self._shared.worker() if self._shared else ThreadPoolExecutor(1, "rsnotify-state")
 
     async def _run_with(
         self, state: DestinationState, worker: Executor, incoming: Path, *, once: bool

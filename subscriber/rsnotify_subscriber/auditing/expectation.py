@@ -65,12 +65,7 @@ class ExpectationReader:
         self._packages = DumpPackages(fetcher)
 
     async def read(self) -> ExpectedResources:
-        """Read all documents that determine the present set of resources.
-
-        Raises:
-            FetchError: The set of resources could not be fetched.
-            DocumentError: It could not be read.
-        """
+        """Read all documents that determine the present set of resources."""
         self._expected = ExpectedResources({})
         #: By URI, the entry of the Resource List, and the `at` of its part of the list.
         self._listed: dict[str, tuple[Resource, Instant]] = {}
@@ -160,7 +155,7 @@ class ExpectationReader:
             frontier.advance(gap)
 
     async def _pull(self, frontier: Frontier) -> Instant | None:
-        """Read the changes up to a gap; return where the next begin, if there is a gap."""
+        """Read the changes up to a gap; return where it ends, if there is one."""
         pull = Pull(self._offer)
         following: Fetch | None = pull.current
         while following is not None:

@@ -42,11 +42,7 @@ _FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key"}
 
 
 def given(context: typer.Context) -> dict[str, Any]:
-    """Return the options that were given, as settings of a file.
-
-    Raises:
-        ConfigurationError: One of them cannot apply to all Sources.
-    """
+    """Return the options that were given, as settings of a file for all Sources."""
     found = {
         name: value
         for name, value in context.params.items()
@@ -67,13 +63,9 @@ def given(context: typer.Context) -> dict[str, Any]:
 
 
 def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool) -> None:
-    """Follow all Sources in a file.
+    """Follow all Sources in a file; with `once`, end when all are level.
 
-    Args:
-        path: The file.
-        options: Settings that override its `[defaults]` and `[websub]`.
-        once: Whether to end when all are level; the exit code is 1 if some are not.
-        json: Whether to write JSON.
+    The options override its `[defaults]` and `[websub]`.
     """
     read = partial(_read, path, options)
     configuration = read()

@@ -89,11 +89,7 @@ class NetworkArguments(Struct, frozen=True, kw_only=True):
 def credentials_of(
     login: str | None, bearer: str | None, header: Sequence[str] | None
 ) -> Credentials:
-    """Return the credentials for a Source; without `header`, the environment has the fields.
-
-    Raises:
-        ConfigurationError: A header field is not written as one.
-    """
+    """Return the credentials for a Source; without `header`, the environment has the fields."""
     from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 
     lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
@@ -101,11 +97,17 @@ def credentials_of(
     return Credentials(login=login, bearer=bearer, headers=headers)
 
 
+@functools.cache
+def _types_of(kind: type[Struct]) -> dict[str, Any]:
+    """Return the same types for each command, so that an option is the same everywhere."""
+    return get_type_hints(kind, include_extras=True)
+
+
 def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the parameter `arguments` of a command by a parameter for each field of its type."""
     hints = get_type_hints(command, include_extras=True)
     kind = hints["arguments"]
-    options = get_type_hints(kind, include_extras=True)
+    options = _types_of(kind)
     parameters = [
         parameter.replace(annotation=hints[name])
         for name, parameter in inspect.signature(command).parameters.items()

@@ -45,17 +45,9 @@ def follow_and_show(
     once: bool,
     beside: Callable[[], Coroutine[None, None, None]] | None = None,
 ) -> None:
-    """Follow and show the status until stopped; with `once`, until level.
+    """Follow, answer hubs and show the status until stopped; with `once`, until level.
 
-    Args:
-        follower: Follows.
-        server: Answers hubs meanwhile.
-        report: Shows the status.
-        once: Whether to end when level.
-        beside: Makes a coroutine that runs meanwhile.
-
-    Raises:
-        RsnotifyError: Following failed.
+    What `beside` makes runs meanwhile.
     """
     import asyncio
 

@@ -21,7 +21,7 @@ from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.pull import PageJoiner
 from rsnotify_subscriber.fetching.fetcher import FetchedDocument, Fetcher
 from rsnotify_subscriber.fetching.origin import ResponseOrigin
-from rsnotify_subscriber.storage.description_memory import DescriptionMemory, StoredDescription
+from rsnotify_subscriber.storage.identity import DescriptionMemory, StoredDescription
 
 T = TypeVar("T", FetchedDocument, Document)
 

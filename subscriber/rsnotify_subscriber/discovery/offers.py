@@ -17,7 +17,7 @@ from rsnotify_subscriber.discovery.search import (
     single_set,
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.storage.description_memory import DescriptionMemory
+from rsnotify_subscriber.storage.identity import DescriptionMemory
 
 
 async def discover(fetcher: Fetcher, uri: str) -> Offer:

@@ -40,32 +40,23 @@ def build(
     shared: SubscriberPool,
     callbacks: Callbacks | None,
 ) -> Subscriber:
-    """Return the subscriber of one Source, which does not follow it yet.
-
-    Raises:
-        ConfigurationError: A setting cannot work: the handler, a certificate, a pattern, ...
-    """
+    """Return the subscriber of one Source, which does not follow it yet."""
+    folder = Path(configuration.path).absolute().parent
     try:
-        return _subscriber(source, Path(configuration.path).absolute().parent, shared, callbacks)
+        credentials = Credentials(
+            login=source.login, bearer=source.bearer, headers=parse_header_lines(source.header)
+        )
+        options = follow_options(source, credentials, callbacks)
+        return Subscriber(
+            source.url,
+            _handler(source, folder),
+            state=_location(source),
+            options=replace(options, per_host=shared.limits.per_source),
+            shared=shared,
+        )
     except RsnotifyError as error:
         place = f"{configuration.path}: [[source]] {source.title}"
         raise ConfigurationError(f"{place}: {error}") from error
-
-
-def _subscriber(
-    source: FollowedSource, folder: Path, shared: SubscriberPool, callbacks: Callbacks | None
-) -> Subscriber:
-    credentials = Credentials(
-        login=source.login, bearer=source.bearer, headers=parse_header_lines(source.header)
-    )
-    options = follow_options(source, credentials, callbacks)
-    return Subscriber(
-        source.url,
-        _handler(source, folder),
-        state=_location(source),
-        options=replace(options, per_host=shared.limits.per_source),
-        shared=shared,
-    )
 
 
 def follow_options(
@@ -74,11 +65,7 @@ def follow_options(
     callbacks: Callbacks | None,
     terms: WebSubTerms = DEFAULT_TERMS,
 ) -> FollowOptions:
-    """Return the options that settings of a file or a command line describe.
-
-    Raises:
-        ConfigurationError: A value can never work.
-    """
+    """Return the options that settings of a file or a command line describe."""
     login = BrokerLogin(
         user=settings.mqtt_user,
         password=settings.mqtt_password,

@@ -50,26 +50,6 @@ class _File(Struct, forbid_unknown_fields=True):
     source: list[dict[str, Any]] = []
 
 
-class SettingsText:
-    """The text of a file of settings, to find the line of a setting."""
-
-    def __init__(self, path: str, text: str, options: Mapping[str, Any]) -> None:
-        self._path = path
-        self._text = text
-        self._options = options
-
-    def error(self, wrong: WrongSetting, sources: list[dict[str, Any]]) -> ConfigurationError:
-        """Return the error with the place of the setting."""
-        table, *rest = wrong.path
-        option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
-        if table in ("defaults", "websub") and option in self._options:
-            return WrongOption(option, wrong.reason)
-        line = line_of(self._text, wrong.path)
-        place = self._path if line is None else f"{self._path}, line {line}"
-        names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
-        return ConfigurationError(": ".join([place, *filter(None, names), wrong.reason]))
-
-
 def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]]) -> str:
     """Return the name of a table as it is written, or of a key outside of tables."""
     if table != "source" or not rest:
@@ -86,9 +66,6 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfigurati
     Args:
         path: The file.
         given: Settings of the command line, which override `[defaults]` and `[websub]`.
-
-    Raises:
-        ConfigurationError: Something cannot be read, or a setting is unknown or wrong.
     """
     text = read_text(path)
     found = parse(str(path), text, decode_settings(path, text), given)
@@ -105,16 +82,13 @@ def _with_secret(source: FollowedSource) -> FollowedSource:
 def parse(
     path: str, text: str, settings: Mapping[str, Any], given: Mapping[str, Any] | None = None
 ) -> FleetConfiguration:
-    """Return the configuration in a file.
+    """Return the configuration in a file; relative paths in it begin at its folder.
 
     Args:
-        path: The file; relative paths in it begin at its folder.
-        text: Its text.
+        path: The file.
+        text: Its text, in which errors name a line.
         settings: The decoded text.
         given: As for `load`.
-
-    Raises:
-        ConfigurationError: A setting is unknown or wrong.
     """
     given = given or {}
     sources: list[dict[str, Any]] = []
@@ -123,7 +97,14 @@ def parse(
         sources = file.source
         return _configured(path, file, given)
     except WrongSetting as wrong:
-        raise SettingsText(path, text, given).error(wrong, sources) from None
+        table, *rest = wrong.path
+        option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
+        if table in ("defaults", "websub") and option in given:
+            raise WrongOption(option, wrong.reason) from None
+        line = line_of(text, wrong.path)
+        place = path if line is None else f"{path}, line {line}"
+        names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
+        raise ConfigurationError(": ".join([place, *filter(None, names), wrong.reason])) from None
 
 
 def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfiguration:
@@ -144,7 +125,11 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfig
             _source(number, one, defaults, folder) for number, one in enumerate(file.source)
         ),
     )
-    _check(configuration)
+    if not configuration.sources:
+        raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
+    for number, source in enumerate(configuration.sources):
+        check_source(number, source, reachable=configuration.websub.url is not None)
+    check_apart(configuration.sources)
     return configuration
 
 
@@ -176,14 +161,6 @@ def _placed(source: FollowedSource, number: int, folder: PurePath) -> FollowedSo
         if value is not None:
             found[key] = os.path.normpath(folder / value)
     return replace(source, **found)
-
-
-def _check(configuration: FleetConfiguration) -> None:
-    if not configuration.sources:
-        raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
-    for number, source in enumerate(configuration.sources):
-        check_source(number, source, reachable=configuration.websub.url is not None)
-    check_apart(configuration.sources)
 
 
 def _converted(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:

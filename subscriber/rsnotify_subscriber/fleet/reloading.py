@@ -21,12 +21,7 @@ _PATIENCE = 30.0
 
 
 class ConfigurationChange(Struct, frozen=True):
-    """The difference between two configurations.
-
-    Args:
-        gone: The names of Sources that were removed or changed.
-        new: The Sources that were added or changed.
-    """
+    """The names of Sources that were removed or changed, and the Sources that are new or changed."""
 
     gone: tuple[str, ...]
     new: tuple[FollowedSource, ...]
@@ -44,11 +39,7 @@ def configuration_change(
 
 
 class FleetReloader:
-    """Makes a fleet follow the Sources of a configuration.
-
-    Raises:
-        ConfigurationError: A setting cannot work.
-    """
+    """Makes a fleet follow the Sources of a configuration."""
 
     def __init__(
         self,
@@ -66,8 +57,7 @@ class FleetReloader:
     async def apply(self, configuration: FleetConfiguration) -> None:
         """Follow the Sources of another configuration; those without a change are not restarted.
 
-        Raises:
-            ConfigurationError: A setting cannot work; then nothing changes.
+        If a setting cannot work, nothing changes.
         """
         before = self.configuration
         changed = configuration_change(before.sources, configuration.sources)
@@ -117,7 +107,12 @@ class ConfigurationWatcher:
     async def run(self) -> None:
         while True:
             await self._until_due()
-            await self._reload()
+            try:
+                await self._reloader.apply(await asyncio.to_thread(self._load))
+            except ConfigurationError as error:
+                logger.error("nothing was changed: %s", error)
+            except Exception:
+                logger.exception("nothing was changed")
             self._files.watch(self._reloader.configuration.files)
 
     async def _until_due(self) -> None:
@@ -131,11 +126,3 @@ class ConfigurationWatcher:
             for one in due:
                 one.cancel()
         self._requested.clear()
-
-    async def _reload(self) -> None:
-        try:
-            await self._reloader.apply(await asyncio.to_thread(self._load))
-        except ConfigurationError as error:
-            logger.error("nothing was changed: %s", error)
-        except Exception:
-            logger.exception("nothing was changed")

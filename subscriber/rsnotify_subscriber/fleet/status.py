@@ -23,13 +23,7 @@ class Phase(StrEnum):
 
 
 class FollowedSourceStatus(Struct, frozen=True):
-    """The status of one Source.
-
-    Args:
-        phase: The phase.
-        status: The status of its subscriber.
-        error: In a sentence, what is wrong; None if nothing is.
-    """
+    """The status of one Source, and in a sentence, what is wrong, if anything is."""
 
     phase: Phase
     status: Status
@@ -37,16 +31,9 @@ class FollowedSourceStatus(Struct, frozen=True):
 
 
 class FleetTotals(Struct, frozen=True):
-    """The totals of all Sources.
+    """The totals of all Sources: how many there are, are in step, push, and have an error.
 
-    Args:
-        sources: How many there are.
-        level: How many are in step.
-        pushed: How many push their changes.
-        wrong: How many have an error.
-        resources: How many resources are held.
-        applied: Changes applied since the start.
-        pending: Resources with changes that are known and not yet applied.
+    `resources`, `applied` and `pending` are sums over their `Status`.
     """
 
     sources: int

@@ -47,11 +47,7 @@ class UnsettledVersions:
 
 
 class BaselineTables:
-    """Compares the resources of a state with the entries of Resource Lists.
-
-    Attributes:
-        prefer: The media types of which alternates are held.
-    """
+    """Compares the resources of a state with the entries of Resource Lists."""
 
     def __init__(
         self, database: StateDatabase, transactions: StateTransactions, prefer: tuple[str, ...]
@@ -60,9 +56,6 @@ class BaselineTables:
         self._transactions = transactions
         self.prefer = prefer
         self.unsettled = UnsettledVersions()
-
-    def clear(self) -> None:
-        self._database.execute("DELETE FROM {seen}")
 
     def compare(self, resources: Iterable[Resource], at: Instant) -> list[Resource]:
         """Store entries of a Resource List as seen, and return those that differ from the copy.
@@ -73,8 +66,7 @@ class BaselineTables:
         moment = to_microseconds(at)
         entries = list(resources)
         seen = {entry.uri for entry in entries}
-
-        def compare() -> None:
+        with self._transactions.writing():
             known = look_up_equivalent(self._database.execute, [entry.uri for entry in entries])
             seen.update(state.uri for state in known.values())  # as it is spelled here
             for resource in entries:
@@ -84,8 +76,6 @@ class BaselineTables:
                     differing.append(resource)
             query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"
             self._database.executemany(query, [(uri,) for uri in seen])
-
-        self._transactions.run(compare)
         return differing
 
     def _differs(self, state: ResourceState, entry: Resource) -> bool:

@@ -33,19 +33,20 @@ class Novelty(Enum):
 class ResourceState(Struct, frozen=True):
     """The state of a resource in the copy; that of a deletion is kept until it is confirmed.
 
+    Datetimes are in microseconds since 1970.
+
     Args:
         uri: The URI of the resource.
-        changed_at: The datetime of the change that led here, in microseconds since 1970.
+        changed_at: The datetime of the change that led here.
         change: The type of that change.
         hash: The digests of the content, as a `hash` attribute. None if the content is unknown,
             because of a crash between its application and the commit.
         length: The length of the content in bytes.
-        lastmod: As the Source listed it, in microseconds since 1970.
+        lastmod: As the Source listed it.
         validator: The header field of a conditional request. It is stored only if no later
             version can have the same.
-        fetched_at: When the Source's own server last sent or confirmed the content, by the clock
-            of that server, in microseconds since 1970; 0 if the server has no clock, None if the
-            content came by push, in a package or from a mirror.
+        fetched_at: When the Source's own server last sent or confirmed the content, by its clock;
+            0 if it has none, None if the content came by push, in a package or from a mirror.
     """
 
     uri: str

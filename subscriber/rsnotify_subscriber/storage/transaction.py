@@ -27,8 +27,9 @@ class StateTransactions:
         self._failed = False
         self._begun = False
 
-    def run(self, work: Callable[[], object], *, ends: bool = False) -> None:
-        """Do some work in a transaction, or in the one that a handler has begun.
+    @contextmanager
+    def writing(self, *, ends: bool = False) -> Iterator[None]:
+        """Write in a transaction, or in the one that a handler has begun.
 
         If it `ends`, a transaction that a handler has begun is committed, too.
         """
@@ -36,7 +37,7 @@ class StateTransactions:
         self._begin()
         try:
             with self.storage_errors():
-                work()
+                yield
                 if not waits:
                     self._database.execute("COMMIT")
                     self._begun = False

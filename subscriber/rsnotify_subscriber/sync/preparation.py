@@ -55,7 +55,7 @@ class Preparation:
     def submit(self, changes: Sequence[Change]) -> None:
         """Begin to prepare changes, each on its own."""
         begun = [change for change in changes if self._begin(change)]
-        if not self._state.is_local:
+        if not self._state.database.is_local:
             self._tasks.spawn(self._look_up(begun))
             return
         for change in begun:

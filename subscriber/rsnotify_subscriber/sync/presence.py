@@ -69,8 +69,8 @@ def check_location(handler: object, state: DestinationState) -> None:
 def _lost(state: DestinationState, missing: int, example: str = "") -> str:
     return (
         f"the copy lacks {missing} of the {state.resources} files that it should have according "
-        f"to {state.name}{example}; mount or restore the folder of the copy, or remove that state "
-        "to copy everything again"
+        f"to {state.database.name}{example}; mount or restore the folder of the copy, or remove "
+        "that state to copy everything again"
     )
 
 
