@@ -32,12 +32,9 @@ class PushUp(Struct, frozen=True, tag=True):
 
 
 class PushDown(Struct, frozen=True, tag=True):
-    """Changes no longer arrive from a hub, or it could not be reached.
+    """Changes of a topic no longer arrive from a hub, or it could not be reached.
 
     Args:
-        transport: The transport.
-        hub: The hub's URI.
-        topic: The URI of the topic.
         reason: Why; empty where the connection is not needed any more, or not offered.
         left: The number of other connections by which changes of the topic still arrive.
     """
@@ -133,10 +130,6 @@ class Announcer:
         except Exception:
             # The function is the application's: whatever it raises, following continues.
             logger.exception("on_event failed at %s", type(event).__name__)
-
-
-#: Calls nothing.
-SILENT = Announcer(None)
 
 
 class EventWatch:

@@ -53,7 +53,6 @@ class SubscriberPool:
     """Connections, threads and memory for any number of subscribers; an async context manager.
 
     Attributes:
-        connections: The HTTP connections.
         kept: The cache of documents.
         moved: Set for a moment whenever the status of a subscriber may have changed.
     """

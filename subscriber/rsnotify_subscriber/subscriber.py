@@ -133,11 +133,8 @@ class Subscriber:
     @property
     def in_handler(self) -> list[str]:
         """The Source's URL while a call of its handler has not returned; otherwise nothing."""
-        return (
-            [without_credentials(self._url)]
-            if self._followed and self._followed.is_in_handler
-            else []
-        )
+        is_in_handler = self._followed is not None and self._followed.is_in_handler
+        return [without_credentials(self._url)] if is_in_handler else []
 
     async def until(self, condition: Callable[[Status], bool]) -> bool:
         """Wait until the status meets a condition, as `until(lambda status: status.level)`.

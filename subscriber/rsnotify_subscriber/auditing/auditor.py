@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +36,8 @@ _PART = 64
 _WORKERS = 4
 #: The most missing files for which a request checks whether the Source itself has the resource.
 _MOST_CHECKS = 100
+#: The field of `Audit` for a difference, and the name that it gets there.
+_Difference = tuple[str, str]
 
 
 class Audit(Struct, frozen=True):
@@ -120,7 +121,6 @@ async def audit(
 async def _identified(
     fetcher: Fetcher, url: str, folder: Path, known: Identity | None
 ) -> tuple[Offer, Identity]:
-    """Return what the Source offers now, and the identity of the mirror."""
     if known is None:
         offer = await discover(fetcher, url)
         return offer, Identity(url, base_of(offer), offer)
@@ -136,13 +136,6 @@ async def _identified(
             "compare the files anyway, an empty folder with --state"
         )
     return now, known
-
-
-class _Difference(NamedTuple):
-    """How a file differs from the expected one; `kind` is a field of `Audit`."""
-
-    kind: str
-    name: str
 
 
 class _MirrorComparison:
@@ -205,7 +198,7 @@ class _MirrorComparison:
             *(self._kind(local, one) for local, (_, one) in zip(digests, part, strict=True))
         )
         return {
-            path: _Difference(kind, resource.uri if resource else self._relative(path))
+            path: (kind, resource.uri if resource else self._relative(path))
             for (path, resource), kind in zip(part, kinds, strict=True)
             if kind is not None and kind in self._kinds
         }

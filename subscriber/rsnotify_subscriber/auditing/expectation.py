@@ -144,7 +144,6 @@ class ExpectationReader:
     # The changes after it
 
     async def _read_changes(self, frontier: Frontier) -> None:
-        """Read the changes, also those after a gap."""
         for _ in range(_GAPS):
             gap = await self._pull(frontier)
             if gap is None:

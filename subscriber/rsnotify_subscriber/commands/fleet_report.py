@@ -60,7 +60,6 @@ class FleetView:
         self._failing = tuple(failing)
 
     def facts(self, statuses: Statuses) -> dict[str, Any]:
-        """Return the totals, and each status that has changed since the last call."""
         facts = msgspec.structs.asdict(totals(statuses))
         facts["changed"] = {
             name: {**status_facts(one.status), "phase": one.phase, "error": one.error}

@@ -85,11 +85,6 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
 
 def _read(path: Path, options: Mapping[str, Any]) -> FleetConfiguration:
     configuration = load(path, options)
-    _allow_files(configuration)
-    return configuration
-
-
-def _allow_files(configuration: FleetConfiguration) -> None:
     sources = len(configuration.sources)
     needed = sources * _FILES_PER_SOURCE + 2 * configuration.limits.requests + _OTHER_FILES
     allowed = allow_files(needed)
@@ -99,6 +94,7 @@ def _allow_files(configuration: FleetConfiguration) -> None:
             f"and the system allows {allowed:,}; raise that (ulimit -n)",
             0,
         )
+    return configuration
 
 
 async def _watch_files(reloader: FleetReloader, read: Callable[[], FleetConfiguration]) -> None:

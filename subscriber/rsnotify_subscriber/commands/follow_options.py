@@ -172,7 +172,6 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
     mqtt_version: Annotated[str, _mqtt("5|3.1.1", "Version of MQTT.")] = "5"
 
     def options(self, callbacks: Callbacks | None) -> FollowOptions:
-        """Return them as the options of a `Subscriber` or a `Relay`."""
         from rsnotify_subscriber.fleet.building import follow_options
         from rsnotify_subscriber.fleet.configuration import SourceSettings
 

@@ -113,7 +113,6 @@ def _title(found: InspectionFinding) -> str:
 
 
 def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
-    """Yield the facts about a document, a line for each kind."""
     if found.problem is not None:
         yield f"! {found.problem}"
     for warning in found.warnings:
@@ -150,15 +149,16 @@ def _counts(found: InspectionFinding) -> Iterator[str]:
 
 
 def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
-    if found.at is not None:
-        yield f"at {_with_age(found.at, now)}"
-    if found.completed is not None:
-        yield f"completed {_with_age(found.completed, now)}"
-    if found.from_ is not None:
-        yield f"from {_with_age(found.from_, now)}"
-    if found.until is not None:
-        yield f"until {_with_age(found.until, now)}"
-    elif found.from_ is not None:
+    instants = {
+        "at": found.at,
+        "completed": found.completed,
+        "from": found.from_,
+        "until": found.until,
+    }
+    for word, instant in instants.items():
+        if instant is not None:
+            yield f"{word} {_with_age(instant, now)}"
+    if found.from_ is not None and found.until is None:
         yield "open"
 
 

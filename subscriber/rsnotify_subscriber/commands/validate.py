@@ -80,7 +80,6 @@ def validate(
 
 
 def plain_lines(result: ValidationResult) -> Iterator[str]:
-    """Yield the result of a validation, a finding on each line."""
     from rsnotify.validation import Severity
 
     for document in result.documents:

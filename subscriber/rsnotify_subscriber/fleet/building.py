@@ -66,13 +66,6 @@ def follow_options(
     terms: WebSubTerms = DEFAULT_TERMS,
 ) -> FollowOptions:
     """Return the options that settings of a file or a command line describe."""
-    login = BrokerLogin(
-        user=settings.mqtt_user,
-        password=settings.mqtt_password,
-        ca=settings.mqtt_ca,
-        certificate=settings.mqtt_certificate,
-        key=settings.mqtt_key,
-    )
     return FollowOptions(
         via=settings.via,
         hubs=settings.hubs,
@@ -100,7 +93,13 @@ def follow_options(
         terms=terms,
         mqtt=MqttOptions(
             url=settings.mqtt_url,
-            login=login,
+            login=BrokerLogin(
+                user=settings.mqtt_user,
+                password=settings.mqtt_password,
+                ca=settings.mqtt_ca,
+                certificate=settings.mqtt_certificate,
+                key=settings.mqtt_key,
+            ),
             session=settings.mqtt_session,
             version=settings.mqtt_version,
         ),
@@ -121,18 +120,14 @@ def _handler(source: FollowedSource, folder: Path) -> AnyHandler:
 
 def _location(source: FollowedSource) -> Path | StateLocation:
     if source.postgresql is not None:
-        return _postgresql(source.postgresql, source.schema or _SCHEMA)
+        try:
+            from rsnotify_subscriber.storage.postgresql import PostgreSQLState
+        except ImportError:
+            raise ConfigurationError(
+                'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'
+            ) from None
+        return PostgreSQLState(source.postgresql, schema=source.schema or _SCHEMA)
     if source.state is not None:
         return Path(source.state)
     assert source.dest is not None, "it was checked"
     return default_state(Path(source.dest))
-
-
-def _postgresql(conninfo: str, schema: str) -> StateLocation:
-    try:
-        from rsnotify_subscriber.storage.postgresql import PostgreSQLState
-    except ImportError:
-        raise ConfigurationError(
-            'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'
-        ) from None
-    return PostgreSQLState(conninfo, schema=schema)

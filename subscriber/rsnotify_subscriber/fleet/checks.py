@@ -67,10 +67,7 @@ def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, s
 
 
 def check_apart(sources: Sequence[FollowedSource]) -> None:
-    """Raise `WrongSetting` if two Sources use the same name, folder, schema or session.
-
-    The folder of one must not be inside the folder of another, either.
-    """
+    """Raise `WrongSetting` if two have the same name or place, or a folder inside the other's."""
     titles: set[str] = set()
     owners: dict[object, str] = {}
     around: dict[object, str] = {}  # by each folder around that of a Source

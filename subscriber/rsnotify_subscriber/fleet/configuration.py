@@ -96,7 +96,6 @@ class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_f
         url: The URL of the Source, as for `rsnotify follow`.
         name: Its name; by default that URL, without a password.
         login: A user and password for the Source, as `user:password`.
-        bearer: A bearer token for it.
         header: Header fields for it, each as `NAME: VALUE`.
     """
 
@@ -112,13 +111,11 @@ class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How hubs reach this process, and the terms of subscriptions: options `--callback-…`.
+    """How hubs reach this process, and `WebSubTerms`: options `--callback-…`.
 
     Args:
         url: The URL from outside; None if hubs do not reach this process.
-        host: The address to listen on.
         port: The port to listen on; by default that of the URL.
-        lease: As in `WebSubTerms`, like the others below.
     """
 
     url: str | None = None

@@ -70,7 +70,6 @@ class FleetMember:
         return bool(self._subscriber.in_handler)
 
     def stop(self) -> None:
-        """End `follow` or `catch_up` in order."""
         self._stopping.set()
         self._subscriber.stop()
         if self._waiting is not None:

@@ -6,8 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from msgspec import Struct
-
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import FileWatch
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
@@ -20,21 +18,15 @@ logger = logging.getLogger("rsnotify.subscriber.fleet")
 _PATIENCE = 30.0
 
 
-class ConfigurationChange(Struct, frozen=True):
-    """The names of Sources that were removed or changed, and the Sources that are new or changed."""
-
-    gone: tuple[str, ...]
-    new: tuple[FollowedSource, ...]
-
-
 def configuration_change(
     before: Iterable[FollowedSource], now: Iterable[FollowedSource]
-) -> ConfigurationChange:
+) -> tuple[list[str], list[FollowedSource]]:
+    """Return the names of Sources that are gone or changed, and the new and changed Sources."""
     old = {source.title: source for source in before}
     new = {source.title: source for source in now}
-    return ConfigurationChange(
-        tuple(name for name, source in old.items() if new.get(name) != source),
-        tuple(source for name, source in new.items() if old.get(name) != source),
+    return (
+        [name for name, source in old.items() if new.get(name) != source],
+        [source for name, source in new.items() if old.get(name) != source],
     )
 
 
@@ -60,14 +52,14 @@ class FleetReloader:
         If a setting cannot work, nothing changes.
         """
         before = self.configuration
-        changed = configuration_change(before.sources, configuration.sources)
+        gone, new = configuration_change(before.sources, configuration.sources)
         # Modules may take a while to import, and certificates to read.
-        built = await asyncio.to_thread(self._built, configuration, changed.new)
+        built = await asyncio.to_thread(self._built, configuration, new)
         self.configuration = configuration
-        names = dict.fromkeys((*built, *changed.gone))
+        names = dict.fromkeys((*built, *gone))
         await asyncio.gather(*(self._replace(name, built.get(name)) for name in names))
-        if changed.gone or changed.new:
-            logger.info("%d Sources are new or changed, %d gone", len(built), len(changed.gone))
+        if gone or new:
+            logger.info("%d Sources are new or changed, %d gone", len(built), len(gone))
         if (before.limits, before.websub) != (configuration.limits, configuration.websub):
             logger.warning("[limits] and [websub] are read only when the command starts")
 

@@ -31,10 +31,7 @@ class FollowedSourceStatus(Struct, frozen=True):
 
 
 class FleetTotals(Struct, frozen=True):
-    """The totals of all Sources: how many there are, are in step, push, and have an error.
-
-    `resources`, `applied` and `pending` are sums over their `Status`.
-    """
+    """How many Sources there are, are in step, push, and have an error; and other sums."""
 
     sources: int
     level: int

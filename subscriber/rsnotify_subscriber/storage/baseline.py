@@ -27,25 +27,6 @@ SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_a
 _BETWEEN = 900.0
 
 
-class UnsettledVersions:
-    """The unsettled versions that this process has fetched, and when."""
-
-    def __init__(self) -> None:
-        self._fetched: dict[str, float] = {}
-
-    def note(self, states: Iterable[ResourceState]) -> None:
-        for state in states:
-            if state.lastmod is not None and state.is_unsettled:
-                self._fetched[state.uri] = monotonic()
-            elif self._fetched:
-                self._fetched.pop(state.uri, None)
-
-    def is_due(self, uri: str) -> bool:
-        """Return whether it is time to fetch an unsettled version again."""
-        fetched = self._fetched.get(uri)
-        return fetched is None or monotonic() - fetched >= _BETWEEN
-
-
 class BaselineTables:
     """Compares the resources of a state with the entries of Resource Lists."""
 
@@ -55,7 +36,15 @@ class BaselineTables:
         self._database = database
         self._transactions = transactions
         self.prefer = prefer
-        self.unsettled = UnsettledVersions()
+        #: By URI, when this process fetched unsettled versions.
+        self._unsettled: dict[str, float] = {}
+
+    def note_unsettled(self, states: Iterable[ResourceState]) -> None:
+        for state in states:
+            if state.is_unsettled:
+                self._unsettled[state.uri] = monotonic()
+            elif self._unsettled:
+                self._unsettled.pop(state.uri, None)
 
     def compare(self, resources: Iterable[Resource], at: Instant) -> list[Resource]:
         """Store entries of a Resource List as seen, and return those that differ from the copy.
@@ -83,13 +72,11 @@ class BaselineTables:
             return True
         if entry.hash is not None or not state.is_unsettled:
             return False
-        return self.unsettled.is_due(state.uri)
+        fetched = self._unsettled.get(state.uri)
+        return fetched is None or monotonic() - fetched >= _BETWEEN
 
     def unlisted(self, at: Instant) -> list[str]:
-        """Return the resources of the copy that were in no list, of an instant, of this baseline.
-
-        Resources that changed later here are left alone.
-        """
+        """Return the resources, not changed after `at`, that no list of this baseline has."""
         with self._transactions.storage_errors():
             rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
         return [uri for (uri,) in rows]

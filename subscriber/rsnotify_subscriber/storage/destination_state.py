@@ -51,16 +51,12 @@ UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NUL
 
 
 class DestinationState:
-    """The state of one Destination. Nobody else can use its location until `close`.
+    """The state of one Destination, opened as by `StateLocation.open`.
 
     Attributes:
         sum: The sum over the copy, as of the last commit.
         doubts: By URI, why resources may differ from what the Source announced, though they were
             applied.
-
-    Raises:
-        ConfigurationError: Another process is using the location.
-        StorageError: The state cannot be read or written.
     """
 
     def __init__(self, location: Path | StateLocation) -> None:
@@ -81,12 +77,11 @@ class DestinationState:
         stored = self.transactions.read_fact("sum", str)
         doubts = self.transactions.read_fact("doubts", dict[str, str])
         self.doubts: Mapping[str, str] = doubts or {}
+        committed = self.transactions.read_fact("batch", int) or 0
         with self.transactions.storage_errors():
             count, latest = self.database.read(EXTENT)[0]
             self._latest: int = latest or 0
             self.sum = usable(stored, count) or sum_up(self.database.execute)
-        committed = self.transactions.read_fact("batch", int) or 0
-        with self.transactions.storage_errors():
             self._intents = IntentLog(self.database, committed)
         if unfinished := self._intents.unfinished:
             # So whatever the Source announces of them is applied, versions and deletions.
@@ -135,7 +130,6 @@ class DestinationState:
             return self.database.make_incoming()
 
     def find(self, uri: str) -> ResourceState | None:
-        """Return the state of a resource as of the last commit, as `find_all`."""
         return self.find_all([uri]).get(uri)
 
     def find_all(self, uris: Sequence[str]) -> dict[str, ResourceState]:
@@ -184,10 +178,7 @@ class DestinationState:
         return self.transactions.read_fact("identity", Identity)
 
     def store_identity(self, identity: Identity) -> None:
-        """Store the Source of this state.
-
-        With another selection, or if the set has moved, everything is due to be compared.
-        """
+        """Store the Source; if its set or the selection is another, all is due to be compared."""
         before = self.identity()
         self.baseline.prefer = identity.prefer
         with self.transactions.writing():
@@ -251,7 +242,7 @@ class DestinationState:
             total = sum_after(total, before, states)
             self.database.executemany(_UPSERT, map(msgspec.structs.astuple, states))
             facts["sum"] = str(total)
-            self.baseline.unsettled.note(states)
+            self.baseline.note_unsettled(states)
             self._latest = max(self._latest, *(state.changed_at for state in states))
         if progress is not None:
             facts["progress"] = progress

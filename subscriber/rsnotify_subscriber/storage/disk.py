@@ -28,7 +28,6 @@ def make_durably(folder: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the entries of a folder."""
     if os.name == "nt" and path.is_dir():
         return  # Windows cannot open a folder, and does not need to
     descriptor = os.open(path, os.O_RDONLY)

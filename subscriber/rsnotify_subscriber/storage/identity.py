@@ -18,9 +18,11 @@ from rsnotify.sync.fallback_order import resource_documents
 
 
 class StoredDescription(Struct, frozen=True):
-    """A document that describes a Source, as it was last received from the URI.
+    """A document that describes a Source, as it was last received.
 
     Args:
+        uri: The URI that was requested.
+        document: The document.
         condition: The header field of a conditional request for it, if there is one.
         sent: When it was sent, by the clock of the Source.
     """
@@ -45,6 +47,7 @@ class Identity(Struct, frozen=True):
         url: The URL that the user gave.
         base: The URI that the root of a mirror stands for.
         offer: The last known offer of the Source.
+        selection: The part of the set that is followed.
         prefer: Media types of which alternates are held (core §14.3).
         place: The place in which a handler holds the resources, if it has one.
         memory: The documents from which the offer was read, for conditional requests.

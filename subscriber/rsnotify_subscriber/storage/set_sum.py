@@ -43,10 +43,7 @@ def usable(stored: str | None, count: int) -> SetSum | None:
 def sum_after(
     total: SetSum, before: Mapping[str, ResourceState], after: Iterable[ResourceState]
 ) -> SetSum:
-    """Return the sum after a change from `before`, by URI, to `after`.
-
-    Of several states of one resource in `after`, the last counts.
-    """
+    """Return the sum after a change; of several states of one resource, the last counts."""
     changed = total.copy()
     changed.remove((state.uri, state.hash) for state in before.values() if state.exists)
     last = {state.uri: state for state in after}

@@ -29,10 +29,7 @@ class StateTransactions:
 
     @contextmanager
     def writing(self, *, ends: bool = False) -> Iterator[None]:
-        """Write in a transaction, or in the one that a handler has begun.
-
-        If it `ends`, a transaction that a handler has begun is committed, too.
-        """
+        """Write in a transaction, or in the one that a handler has begun and only `ends` commits."""
         waits = self._begun and not ends
         self._begin()
         try:
