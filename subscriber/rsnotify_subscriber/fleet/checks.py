@@ -67,7 +67,7 @@ def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, s
 
 
 def check_apart(sources: Sequence[FollowedSource]) -> None:
-    """Raise `WrongSetting` if two have the same name or place, or a folder inside the other's."""
+    """Raise `WrongSetting` if two Sources share a name or place, or their folders are nested."""
     titles: set[str] = set()
     owners: dict[object, str] = {}
     around: dict[object, str] = {}  # by each folder around that of a Source

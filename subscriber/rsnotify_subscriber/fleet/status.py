@@ -31,7 +31,7 @@ class FollowedSourceStatus(Struct, frozen=True):
 
 
 class FleetTotals(Struct, frozen=True):
-    """How many Sources there are, are in step, push, and have an error; and other sums."""
+    """The numbers of Sources, of those in step, pushing and failing, and sums over all of them."""
 
     sources: int
     level: int

@@ -44,8 +44,8 @@ class IntentLog:
         self._batch = self._committed = committed
         try:
             intent = msgspec.json.decode(database.read_intent() or b"[]", type=HandlerIntent)
-        except msgspec.DecodeError:
-            intent = HandlerIntent()  # the process died while writing it, and had begun nothing
+        except msgspec.DecodeError:  # the process died while writing it, and began nothing of it
+            intent = HandlerIntent()
         self.unfinished = intent.unfinished(committed)
         if self.unfinished:
             self._batch = max(committed, intent.batch) + 1

@@ -29,7 +29,7 @@ class StateTransactions:
 
     @contextmanager
     def writing(self, *, ends: bool = False) -> Iterator[None]:
-        """Write in a transaction, or in the one that a handler has begun and only `ends` commits."""
+        """Write in a transaction, or in that of a handler, which only `ends` commits."""
         waits = self._begun and not ends
         self._begin()
         try:
