@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 from msgspec import Struct
@@ -30,14 +31,17 @@ class Rule(Struct, frozen=True):
     sentence: str
 
 
-def must(id: str, section: str, sentence: str) -> Rule:
-    """Return a rule whose breaking is an error."""
-    return Rule(id, section, Severity.ERROR, sentence)
+_SEVERITIES = {"must": Severity.ERROR, "should": Severity.WARNING}
+#: A line with the `id`, `must` or `should`, and the section; below it, indented, the sentence.
+_RULE = re.compile(r"^(\S+): (must|should), (.+)\n((?: +.+\n)+)", re.MULTILINE)
 
 
-def should(id: str, section: str, sentence: str) -> Rule:
-    """Return a rule whose breaking is a warning."""
-    return Rule(id, section, Severity.WARNING, sentence)
+def parse_rules(table: str) -> tuple[Rule, ...]:
+    """Return the rules of a table; a line that begins with `#` is a heading."""
+    return tuple(
+        Rule(id, section, _SEVERITIES[verb], " ".join(sentence.split()))
+        for id, verb, section, sentence in _RULE.findall(table)
+    )
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
