@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 from xml.parsers import expat
 
+from msgspec import Struct
+
 from rsnotify.format.reader import DocumentLimits
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.format.xml_parser import expat_parser
@@ -39,24 +41,15 @@ class TextElement(NamedTuple):
     line: int
 
 
-class EntryElement:
-    """A `url` or `sitemap`.
+class EntryElement(Struct):
+    """A `url` or `sitemap`, with its position from 1."""
 
-    Args:
-        line: The line where it begins.
-        name: `url` or `sitemap`.
-        number: Its position, from 1.
-    """
-
-    __slots__ = ("line", "links", "md", "name", "number", "texts")
-
-    def __init__(self, line: int, name: str, number: int) -> None:
-        self.line = line
-        self.name = name
-        self.number = number
-        self.texts: dict[str, TextElement] = {}
-        self.md: Element | None = None
-        self.links: list[Element] = []
+    line: int
+    name: str
+    number: int
+    texts: dict[str, TextElement] = {}
+    md: Element | None = None
+    links: list[Element] = []
 
     def text(self, name: str) -> str | None:
         """Return the text of a child element, if there is one."""
@@ -74,24 +67,19 @@ class EntryElement:
 
 
 class ElementListener(Protocol):
-    """Receives the elements of a document, in document order."""
+    """Receives the elements of a document, in document order, and the rules that they break.
 
-    def root(self, *, index: bool, line: int) -> None:
-        """Called for the root element."""
+    `head` and `link` are called for an `rs:md` and an `rs:ln` below the root, `entry` at the end of
+    an entry.
+    """
 
-    def head(self, md: Element) -> None:
-        """Called for an `rs:md` below the root."""
-
-    def link(self, link: Element) -> None:
-        """Called for an `rs:ln` below the root."""
-
-    def entry(self, entry: EntryElement) -> None:
-        """Called at the end of an entry."""
-
+    def root(self, *, index: bool, line: int) -> None: ...
+    def head(self, md: Element) -> None: ...
+    def link(self, link: Element) -> None: ...
+    def entry(self, entry: EntryElement) -> None: ...
     def report(
         self, rule: str, line: int, element: str, detail: str = "", entry: int | None = None
-    ) -> None:
-        """Called for a rule that the elements themselves break."""
+    ) -> None: ...
 
 
 class _Stop(Exception):
@@ -184,7 +172,7 @@ class ElementReader:
 
     def _report(self, rule: str, element: str, detail: str = "") -> None:
         entry = None if self._entry is None else self._entry.number
-        self._listener.report(rule, self._parser.CurrentLineNumber, element, detail, entry)
+        self._listener.report(rule, self._line, element, detail, entry)
 
     @property
     def _line(self) -> int:

@@ -12,7 +12,7 @@ from rsnotify.validation.kinds import Kind
 
 #: How many references an outline keeps; the validator follows no more.
 _MAX_REFERENCES = 2_000
-_TIMES = ("at", "completed", "from", "until")
+TIMES = ("at", "completed", "from", "until")
 
 
 class Reference(Struct, frozen=True):
@@ -73,7 +73,7 @@ def most_references(kind: Kind) -> int:
 
 def times_of(attributes: dict[str, str]) -> dict[str, str]:
     """Return the times among the attributes of an `rs:md`."""
-    return {name: attributes[name] for name in _TIMES if name in attributes}
+    return {name: attributes[name] for name in TIMES if name in attributes}
 
 
 def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]:

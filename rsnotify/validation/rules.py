@@ -14,9 +14,6 @@ from rsnotify.validation.kinds import KINDS, Kind
 from rsnotify.validation.tree_rules import TREE_RULES
 from rsnotify.validation.value_rules import VALUE_RULES
 
-_ERROR = Severity.ERROR
-_WARNING = Severity.WARNING
-
 #: The parts of a document that a kind may require, and what to add where one is missing.
 _DOCUMENT_PARTS = {
     "at": ("at in its rs:md", "the datetime at which the snapshot began"),
@@ -41,8 +38,8 @@ _ENTRY_PARTS = {
 def _of_kind(kind: Kind) -> Iterator[Rule]:
     """Yield the rules on what a kind of document must and should have."""
     for verb, severity, parts, entry_parts in (
-        ("must", _ERROR, kind.required, kind.entry_required),
-        ("should", _WARNING, kind.recommended, kind.entry_recommended),
+        ("must", Severity.ERROR, kind.required, kind.entry_required),
+        ("should", Severity.WARNING, kind.recommended, kind.entry_recommended),
     ):
         for part in parts:
             what, add = _DOCUMENT_PARTS[part]
@@ -53,7 +50,7 @@ def _of_kind(kind: Kind) -> Iterator[Rule]:
             sentence = f"an entry of {kind.name} {verb} have {what}; add {add}"
             yield Rule(f"{kind.id}-entry-{part}-missing", kind.section, severity, sentence)
     if kind.ordered is not None:
-        verb = "must" if kind.ordered is _ERROR else "should"
+        verb = "must" if kind.ordered is Severity.ERROR else "should"
         sentence = f"{kind.name} {verb} be in chronological order, the oldest first; sort it"
         yield Rule(f"{kind.id}-order", kind.section, kind.ordered, sentence)
 

@@ -88,10 +88,8 @@ class SequenceCheck:
 
     def _interval(self, entry: EntryElement) -> None:
         """Check the interval of a list or package against that of the document."""
-        from_, until = (
-            read_strict_datetime(entry.attribute("from")),
-            read_strict_datetime(entry.attribute("until")),
-        )
+        from_ = read_strict_datetime(entry.attribute("from"))
+        until = read_strict_datetime(entry.attribute("until"))
         line = entry.md_line
         if self._is_outside(from_, until):
             self._report("entry-interval-outside", line, "rs:md")
