@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import InvalidDocument
 from rsnotify.format.model import Attributes, Document
@@ -77,7 +78,7 @@ def set_digest(document: Document) -> SetDigest | None:
     return SetDigest(int(found["count"]), found["digest"], found["hash"])
 
 
-class SetSum:
+class SetSum(Struct):
     """The sum over a set of resources, updated as the set changes.
 
     Args:
@@ -86,12 +87,9 @@ class SetSum:
         total: The sum over the others.
     """
 
-    __slots__ = ("_total", "count", "unhashed")
-
-    def __init__(self, count: int = 0, unhashed: int = 0, total: int = 0) -> None:
-        self.count = count
-        self.unhashed = unhashed
-        self._total = total
+    count: int = 0
+    unhashed: int = 0
+    total: int = 0
 
     @classmethod
     def parse(cls, text: str) -> SetSum:
@@ -101,11 +99,11 @@ class SetSum:
 
     def __str__(self) -> str:
         """Return it as a text for storage."""
-        return f"{self.count} {self.unhashed} {self._total:032x}"
+        return f"{self.count} {self.unhashed} {self.total:032x}"
 
     def copy(self) -> SetSum:
         """Return an independent copy."""
-        return SetSum(self.count, self.unhashed, self._total)
+        return replace(self)
 
     def add(self, resources: Iterable[Hashed]) -> None:
         """Add resources.
@@ -127,12 +125,12 @@ class SetSum:
             if content is None:
                 self.unhashed += sign
             else:
-                self._total += sign * term(uri, content)
-        self._total %= _MODULUS
+                self.total += sign * term(uri, content)
+        self.total %= _MODULUS
 
     def digest(self) -> SetDigest | None:
         """Return the digest of the set; None if a resource in it has no SHA-256."""
-        return None if self.unhashed else SetDigest(self.count, f"{self._total:032x}")
+        return None if self.unhashed else SetDigest(self.count, f"{self.total:032x}")
 
 
 def content_hash(hashes: str | None) -> str | None:

@@ -77,11 +77,13 @@ class Frontier(Struct):
                     fresh.append(change)
         return fresh
 
-    def learn(self, coverage: Coverage) -> None:
-        """Advance to the end of a document that leaves no gap, if that is later."""
+    def learn(self, coverage: Coverage) -> list[Change]:
+        """Advance to the end of a document that leaves no gap, and return what is `fresh` in it."""
+        fresh = self.fresh(coverage)
         if coverage.until is not None:
             running, over = coverage.running, coverage.closed
             self.advance(coverage.until, coverage.changes, over=over, running=running)
+        return fresh
 
     def advance(
         self,

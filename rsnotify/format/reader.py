@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lxml import etree
+from msgspec.structs import replace
 
 from rsnotify.errors import DocumentError, MalformedDocument, TooLarge
 from rsnotify.format.document_builder import DocumentBuilder
@@ -123,14 +124,4 @@ def read_document(
 
 def with_resources(head: Document, resources: Iterable[Resource]) -> Document:
     """Return a document with the resources that `SitemapReader.feed` returned."""
-    return Document(
-        capability=head.capability,
-        resources=tuple(resources),
-        index=head.index,
-        at=head.at,
-        completed=head.completed,
-        from_=head.from_,
-        until=head.until,
-        links=head.links,
-        attributes=head.attributes,
-    )
+    return replace(head, resources=tuple(resources))

@@ -177,15 +177,9 @@ def _sources(
 
     Without a hash nothing shows whether a mirror is up to date, so mirrors are not used.
     """
-    mirrors = _links(resource, Rel.DUPLICATE, random) if resource.hash is not None else ()
-    first = [
-        RepresentationSource(link.href)
-        for link in mirrors
-        if _is_web(link) and link.pri is not None
-    ]
-    last = [
-        RepresentationSource(link.href) for link in mirrors if _is_web(link) and link.pri is None
-    ]
+    mirrors = _web_links(resource, Rel.DUPLICATE, random) if resource.hash is not None else []
+    first = [RepresentationSource(link.href) for link in mirrors if link.pri is not None]
+    last = [RepresentationSource(link.href) for link in mirrors if link.pri is None]
     current = (*first, home, *last)
     versions = _versions(resource) if exact else ()
     # Without a hash nothing would show that the current content is another version.
@@ -194,11 +188,9 @@ def _sources(
 
 def _versions(resource: Resource) -> tuple[RepresentationSource, ...]:
     """Return the sources of this very version (core §14.6)."""
-    mementos = [
-        RepresentationSource(link.href) for link in _links(resource, Rel.MEMENTO) if _is_web(link)
-    ]
-    gates = [link for link in _links(resource, Rel.TIMEGATE) if _is_web(link)]
+    mementos = [RepresentationSource(link.href) for link in _web_links(resource, Rel.MEMENTO)]
     if resource.lastmod is not None:
+        gates = _web_links(resource, Rel.TIMEGATE)
         mementos += [RepresentationSource(link.href, resource.lastmod) for link in gates]
     return tuple(mementos)
 
@@ -214,5 +206,6 @@ def _is_data(link: Link) -> bool:
     return link.href[:5].lower() == "data:"
 
 
-def _is_web(link: Link) -> bool:
-    return link.href.partition(":")[0].lower() in ("http", "https")
+def _web_links(resource: Resource, rel: str, random: Random | None = None) -> list[Link]:
+    links = _links(resource, rel, random)
+    return [link for link in links if link.href.partition(":")[0].lower() in ("http", "https")]

@@ -20,7 +20,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import DocumentKind, Fetch
-from rsnotify.sync.fallback_order import DocumentQueue, resource_documents
+from rsnotify.sync.fallback_order import DocumentQueue, fetch_member, resource_documents
 
 _DUMPS = (DocumentKind.RESOURCE_DUMP, DocumentKind.RESOURCE_DUMP_ARCHIVE)
 _ARCHIVES = (DocumentKind.RESOURCE_LIST_ARCHIVE, DocumentKind.RESOURCE_DUMP_ARCHIVE)
@@ -167,12 +167,9 @@ class Baseline:
         return ListedResources(document.resources, at, package.uri if package else None)
 
     def _enqueue(self, members: tuple[Resource, ...], *, packaged: bool) -> None:
-        fetches = []
-        for member in members:
-            uri = resolve(self.current.uri, member.uri)
-            package = msgspec.structs.replace(member, uri=uri) if packaged else None
-            fetches.append(Fetch(uri, self.root.kind, package))
-        self._queue.put_first(fetches)
+        self._queue.put_first(
+            fetch_member(self.current, member, packaged=packaged) for member in members
+        )
 
     def _latest_lastmod(self, document: Document) -> Instant:
         return max(

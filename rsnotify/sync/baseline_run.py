@@ -8,7 +8,7 @@ from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.actions import BeginBaseline, Compare, Fetch, FindUnlisted
+from rsnotify.sync.actions import BeginBaseline, Fetch, FindUnlisted
 from rsnotify.sync.baseline import Baseline, ListedResources
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.sync_state import SyncState
@@ -61,13 +61,12 @@ class BaselineRun:
         self.are_datetimes_checked = False
 
     def read(self, document: Document, sent: Instant | None) -> ListedResources | None:
-        """Return the resources of the document requested by `current`, if it has any."""
+        """Return the resources of the document requested by `current`, if it has any.
+
+        They have to be compared with the copy; `add_differing` follows.
+        """
         self._comparing = self.baseline.read(document, sent)
         return self._comparing
-
-    def compare(self, listed: ListedResources) -> None:
-        """Compare listed resources with the copy; `add_differing` has to follow."""
-        self._state.actions.append(Compare(listed.resources, listed.at))
 
     def advance(self) -> bool:
         """Decide what to request next; return False if nothing is left.

@@ -21,7 +21,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import postponed
-from rsnotify.sync.actions import Discover, Fetch, ForgetDatetimes
+from rsnotify.sync.actions import Compare, Discover, Fetch, ForgetDatetimes
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.baseline_policy import BaselinePolicy, ComparisonSchedule
 from rsnotify.sync.baseline_run import BaselineRun
@@ -179,7 +179,7 @@ class CatchUp:
         if not run.are_datetimes_checked and self._source_time is not None:
             self._forget_wrong_datetimes(listed.at)
             run.are_datetimes_checked = True
-        run.compare(listed)
+        self._state.actions.append(Compare(listed.resources, listed.at))
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
         """Use other documents, or try again later, as one could not be fetched or read."""
@@ -300,7 +300,7 @@ class CatchUp:
             return
         text = "the hub announced changes that the Source's lists do not show"
         self._state.actions.note(text, warning=True)
-        self._state.frontiers.discard_held()
+        self._state.frontiers.held.clear()
         self._lag_tries = 0
         self._poll_later(now)
 

@@ -49,21 +49,18 @@ class ChangeIntake:
         self._unconfirmed = state.unconfirmed
         self._most_parked = state.pace.hold
         self._last_closed: tuple[str, Instant | None] | None = None
-        self._requested = 0.0
         #: The fingerprints of the lists that were read last.
         self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
         if self._frontiers.prefix is not None:
             self._read.append(self._frontiers.prefix)
+        #: When the current pull, or the last one, began.
+        self.requested = 0.0
         #: Whether the open lists show that the Source's clock has gone back.
         self.clock = ClockRegressionDetector(state.pace)
         #: By URI, the packages that were read last, as their dump listed them.
         self.packages: dict[str, Resource] = {}
         #: Whether there was something later than all before, since this was last reset.
         self.has_news = False
-
-    def begin(self, now: float) -> None:
-        """Record when a pull begins."""
-        self._requested = now
 
     def add(
         self, fetch: Fetch, coverage: Coverage, now: float, *, is_open: bool, more: bool
@@ -113,7 +110,7 @@ class ChangeIntake:
     def end(self, now: float) -> None:
         """Verify what the lists should have confirmed, now that they are read to their end."""
         confirmed = self._frontiers.confirmed
-        self._verify(self._unconfirmed.end_of_lists(confirmed, self._requested, now))
+        self._verify(self._unconfirmed.end_of_lists(confirmed, self.requested, now))
 
     def end_baseline(self, at: Instant, now: float) -> None:
         """Record that the whole set as of an instant was compared."""
@@ -169,7 +166,7 @@ class ChangeIntake:
 
     def _checked(self, change: Change) -> Change:
         """Compare a change that push announced differently long ago, with a later datetime."""
-        is_overdue = self._unconfirmed.is_overdue(change.uri, self._requested)
+        is_overdue = self._unconfirmed.is_overdue(change.uri, self.requested)
         if change.check is CheckMethod.DATE and is_overdue:
             return structs.replace(change, check=CheckMethod.COMPARE)
         return change

@@ -91,16 +91,8 @@ class DocumentNotices:
     def _may_help(self, document: Resource, *, is_live: bool) -> bool:
         """Return whether a document may have something that is missing."""
         if document.capability in _CHANGES:
-            return self._may_have_later_changes(document, is_live=is_live)
-        return is_live and document.capability in _RESOURCES and self._may_close_gap(document)
-
-    def _may_have_later_changes(self, document: Resource, *, is_live: bool) -> bool:
-        known = self._frontiers.known
-        if known is None:
-            return False
-        last = document.until or document.from_
-        return is_live if last is None else last > known
-
-    def _may_close_gap(self, document: Resource) -> bool:
+            known, last = self._frontiers.known, document.until or document.from_
+            return known is not None and (is_live if last is None else last > known)
         gap, at = self._frontiers.uncovered_gap, document.at
-        return gap is not None and (at is None or at >= gap.ends)
+        lists_set = is_live and document.capability in _RESOURCES
+        return lists_set and gap is not None and (at is None or at >= gap.ends)

@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from rsnotify.errors import WrongDocument
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import MAX_ENTRIES
 from rsnotify.sync.actions import DocumentKind, Fetch
@@ -59,6 +63,12 @@ def resource_documents(offer: Offer) -> list[Fetch]:
 
 def _offered(*documents: tuple[DocumentKind, str | None]) -> list[Fetch]:
     return [Fetch(uri, kind) for kind, uri in documents if uri is not None]
+
+
+def fetch_member(parent: Fetch, member: Resource, *, packaged: bool) -> Fetch:
+    """Return the request for a member of an index, an archive or a dump."""
+    uri = resolve(parent.uri, member.uri)
+    return Fetch(uri, parent.kind, replace(member, uri=uri) if packaged else None)
 
 
 class DocumentQueue:

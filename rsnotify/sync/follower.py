@@ -115,13 +115,13 @@ class Follower(FollowerView):
         incomparable: str = "",
     ) -> None:
         pace = pace or Pace()
-        state = SyncState(progress, pace, random or Random(), pushed)
-        catch_up = CatchUp(offer, state, compared)
-        audit = ContinuousAudit(pace, state.actions.note, incomparable)
+        self._state = SyncState(progress, pace, random or Random(), pushed)
+        self._catch_up = CatchUp(offer, self._state, compared)
+        self._audit = ContinuousAudit(pace, self._state.actions.note, incomparable)
+        self._push = PushIntake(self._state, self._catch_up, self._audit)
         missing = progress.missing if progress is not None else ()
-        results = ApplyResults(state, catch_up, audit, missing)
-        super().__init__(state, catch_up, audit, PushIntake(state, catch_up, audit), results)
-        self._notices = DocumentNotices(state.frontiers)
+        self._results = ApplyResults(self._state, self._catch_up, self._audit, missing)
+        self._notices = DocumentNotices(self._state.frontiers)
 
     def _next_actions(self, now: float) -> list[Action]:
         """Return the actions that follow from the current event."""
@@ -250,14 +250,14 @@ class Follower(FollowerView):
     def differing(self, resources: Iterable[Resource], now: float) -> list[Action]:
         """Add the resources of the last `Compare` that are not stored as they are listed."""
         resources = list(resources)
-        self._audit.add_differences(len(resources))
+        self._audit.differences += len(resources)
         self._catch_up.add_differing(resources, now)
         return self._next_actions(now)
 
     def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
         """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
         uris = list(uris)
-        self._audit.add_differences(len(uris))
+        self._audit.differences += len(uris)
         self._catch_up.add_unlisted(uris, now)
         return self._next_actions(now)
 

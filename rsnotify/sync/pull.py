@@ -32,7 +32,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import end_of_unit
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import DocumentKind, Fetch
-from rsnotify.sync.fallback_order import DocumentQueue, change_documents
+from rsnotify.sync.fallback_order import DocumentQueue, change_documents, fetch_member
 
 #: How often one pull falls back to the other roots: lists may be rotated while they are read.
 _FALLBACKS = 8
@@ -217,14 +217,9 @@ class Pull:
         if begins is not None and begins > self._latest_beginning(frontier):
             return self._begins_too_late(begins, frontier)
         packaged = document.capability == Capability.CHANGE_DUMP and not document.index
-        fetches = [self._member(member, packaged=packaged) for member in members]
+        fetches = [fetch_member(self.current, member, packaged=packaged) for member in members]
         self._queue.put_first(fetch for fetch in fetches if not self._was_read(fetch))
         return self._next(frontier)
-
-    def _member(self, member: Resource, *, packaged: bool) -> Fetch:
-        uri = resolve(self.current.uri, member.uri)
-        package = msgspec.structs.replace(member, uri=uri) if packaged else None
-        return Fetch(uri, self.current.kind, package)
 
     def _was_read(self, fetch: Fetch) -> bool:
         package = fetch.package

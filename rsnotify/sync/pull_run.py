@@ -28,7 +28,7 @@ class PullRun:
         self._intake = intake
         self._next_package: Fetch | None = None
         self.pull = Pull(offer, intake.packages)
-        intake.begin(now)
+        intake.requested = now
         state.actions.append(self.pull.current)
 
     @property

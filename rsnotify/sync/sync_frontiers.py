@@ -49,7 +49,7 @@ class SyncFrontiers:
         self._through: Instant | None = None
         #: `confirmed` as it was when all changes known by then were applied.
         self._durable = Frontier.at(EARLIEST)
-        self._held = ReorderBuffer(hold)
+        self.held = ReorderBuffer(hold)
         self.uncovered_gap: Gap | None = None
         #: A fingerprint of the Change List that was read last.
         self.prefix: ListFingerprint | None = None
@@ -86,7 +86,7 @@ class SyncFrontiers:
     @property
     def has_push_gap(self) -> bool:
         """Whether fragments were announced that do not join what is known."""
-        return self._held.is_ahead_of(self.known or EARLIEST)
+        return self.held.is_ahead_of(self.known or EARLIEST)
 
     # Push
 
@@ -101,12 +101,12 @@ class SyncFrontiers:
             # It proves nothing, so no frontier advances, but its changes count.
             return self._known.fresh(coverage) if self._known else []
         if self._known is None or not coverage.reaches(self._known.instant):
-            self._held.add(coverage)
+            self.held.add(coverage)
             return []
         if self._leaps(self._known, coverage, today):
-            self._held.discard(coverage)
+            self.held.discard(coverage)
             return []
-        return self._join(self._known, coverage) + self.join_held()
+        return self._known.learn(coverage) + self.join_held()
 
     def _leaps(self, known: Frontier, coverage: Coverage, today: Instant | None) -> bool:
         """Return whether a fragment is dated so far ahead that only the Source's lists are trusted.
@@ -117,21 +117,12 @@ class SyncFrontiers:
         latest = postponed(max(known.instant, today or EARLIEST), LONGEST_LEAP)
         return until is not None and until > latest
 
-    def _join(self, frontier: Frontier, coverage: Coverage) -> list[Change]:
-        fresh = frontier.fresh(coverage)
-        frontier.learn(coverage)
-        return fresh
-
     def join_held(self) -> list[Change]:
         """Return the changes of the held fragments that join by now."""
         fresh: list[Change] = []
-        while self._known and (held := self._held.pop_joining(self._known.instant)) is not None:
-            fresh += self._join(self._known, held)
+        while self._known and (held := self.held.pop_joining(self._known.instant)) is not None:
+            fresh += self._known.learn(held)
         return fresh
-
-    def discard_held(self) -> None:
-        """Give up on announced changes that do not appear in the Source's lists."""
-        self._held.clear()
 
     # Pull and baseline
 
@@ -142,7 +133,7 @@ class SyncFrontiers:
         them twice does nothing. `join_held` is to be called next.
         """
         assert self._known is not None
-        fresh = self._join(self._confirmed, coverage)
+        fresh = self._confirmed.learn(coverage)
         if coverage.until is not None:
             self._known.advance(coverage.until, coverage.changes)
         return fresh
@@ -172,7 +163,7 @@ class SyncFrontiers:
         self._confirmed = Frontier.at(to or EARLIEST)
         self._durable = Frontier.at(to or EARLIEST)
         self._through = to
-        self._held.clear()
+        self.held.clear()
         self.uncovered_gap = None
         self.prefix = self._durable_prefix = None
 
