@@ -106,9 +106,6 @@ class DocumentBuilder(_ParserTarget):
     Elements that ResourceSync does not define are ignored with all their content; attributes of
     other namespaces are kept.
 
-    Args:
-        limits: The limits beyond which the document is refused.
-
     Attributes:
         completed: The resources read so far, until the reader removes them.
     """
@@ -324,7 +321,6 @@ class DocumentBuilder(_ParserTarget):
 
 
 def _with_tuple(fields: dict[str, Any]) -> dict[str, Any]:
-    """Turn the collected attributes of other namespaces into a tuple."""
     if "attributes" in fields:
         fields["attributes"] = tuple(fields["attributes"])
     return fields

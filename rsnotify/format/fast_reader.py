@@ -61,12 +61,7 @@ OnEntry = Callable[[Sequence[str | None], Sequence[dict[str, str]]], None]
 
 
 class FastReader:
-    """Splits a document into plain entries and the rest.
-
-    Args:
-        on_entry: Called with each plain entry, in document order.
-        on_xml: Called with everything else, in document order.
-    """
+    """Splits a document into plain entries and the rest, and passes on both in document order."""
 
     def __init__(self, on_entry: OnEntry, on_xml: Callable[[bytes], None]) -> None:
         self._on_entry = on_entry
@@ -83,7 +78,6 @@ class FastReader:
         self._detours = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Process the next piece of the document."""
         if self._ended:
             self._on_xml(chunk)
             return
@@ -126,11 +120,7 @@ class FastReader:
         return b">" not in beginning or _BEGINNING.match(beginning) is not None
 
     def _read_entries(self, end: int) -> None:
-        """Read one entry after another.
-
-        Args:
-            end: Where the last one ends, counted from the end of the pending bytes.
-        """
+        """Read one entry after another, up to `end`, counted from the end of the pending bytes."""
         data = b"".join(self._pending)
         end += len(data)
         # One character per byte, so that positions in the text are positions in the bytes.

@@ -30,10 +30,10 @@ class Frontier(Struct):
     Args:
         instant: The instant.
         seen: The changes seen at it; a document may list one more than once.
-        over: Whether no more changes can be dated with the instant. Where datetimes are in
-            whole seconds, the second of an open list's last entry may not be over.
-        running: Whether, as far as is known, that second was not over when the last document
-            was read, so that more changes may be dated with it since.
+        over: Whether no more changes can be dated with the instant. Where datetimes are in whole
+            seconds, the second of an open list's last entry may not be over.
+        running: Whether, as far as is known, that second was not over when the last document was
+            read, so that more changes may be dated with it since.
     """
 
     instant: Instant
@@ -95,11 +95,8 @@ class Frontier(Struct):
     ) -> None:
         """Advance to `until`, if that is later; the frontier never moves back.
 
-        Args:
-            until: The instant.
-            changes: The changes known by then; those at the very instant count as seen.
-            over: Whether no more changes can be dated with it.
-            running: Whether more may have been dated with it since.
+        Those of the changes known by then that are at the very instant count as seen; see `over`
+        and `running`.
         """
         if until < self.instant:
             return

@@ -51,11 +51,9 @@ def is_media_type(text: str) -> bool:
 
 
 def matches(media_type: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a media type matches one of the patterns.
+    """Return whether a media type matches one of the patterns: `text/html`, `text/*` or `*/*`.
 
-    Args:
-        media_type: As in `text/html; charset=utf-8`; parameters and case do not matter.
-        patterns: Each a media type, or `text/*`, or `*/*`.
+    Parameters, such as a charset, and case do not matter.
     """
     kind, _, sub = essence(media_type).partition("/")
     # However many patterns an untrusted client sends, only these four can match.

@@ -62,9 +62,7 @@ class Offer(Struct, frozen=True):
 def read_offer(capability_list: Document, uri: str) -> Offer:
     """Return what a Capability List offers, without the capabilities that rsnotify does not know.
 
-    Args:
-        capability_list: The document.
-        uri: Its URI, against which relative references are resolved.
+    Relative references are resolved against its URI.
 
     Raises:
         WrongDocument: It is not a Capability List.
@@ -95,15 +93,10 @@ def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:
 
 
 def read_framework(offer: Offer, description: Document, uri: str) -> Offer:
-    """Return an offer completed with what the Source Description says about the set.
+    """Return an offer completed with what the Source Description, at `uri`, says about the set.
 
     The channel of Framework Notifications is, in this order: a link in the set's entry, a link of
     the whole document, an entry for the channel (framework notification §5).
-
-    Args:
-        offer: What the Capability List of the set offers.
-        description: The Source Description.
-        uri: Its URI.
     """
     entries = description.resources
     own = [each for each in entries if resolve(uri, each.uri) == offer.capability_list]

@@ -34,9 +34,6 @@ class SitemapReader:
 
     Call `feed` with every chunk in order, then `close` once. After an error the reader cannot be
     used any more.
-
-    Args:
-        limits: The limits beyond which the document is refused.
     """
 
     def __init__(self, limits: DocumentLimits = DEFAULT_LIMITS) -> None:
@@ -48,10 +45,7 @@ class SitemapReader:
         self._bytes_without_progress = 0
 
     def feed(self, chunk: bytes) -> list[Resource]:
-        """Read the next chunk.
-
-        Returns:
-            The resources that this chunk completed, in document order.
+        """Read the next chunk, and return the resources that it completed, in document order.
 
         Raises:
             DocumentError: The document cannot be accepted.
@@ -80,10 +74,7 @@ class SitemapReader:
             raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
 
     def close(self) -> Document:
-        """End the input.
-
-        Returns:
-            The document without its resources, which `feed` returned.
+        """End the input, and return the document without its resources, which `feed` returned.
 
         Raises:
             MalformedDocument: The input ended before the document did.
@@ -101,12 +92,7 @@ def read_document(
     source: str | None = None,
     limits: DocumentLimits = DEFAULT_LIMITS,
 ) -> Document:
-    """Read a whole document, to its end.
-
-    Args:
-        data: The XML, whole or in chunks, in any encoding that it declares.
-        source: Where it came from, for error messages.
-        limits: The limits beyond which the document is refused.
+    """Read a whole document, in any encoding that it declares; errors name its `source`.
 
     Raises:
         DocumentError: The document cannot be accepted.

@@ -19,12 +19,7 @@ _LAST = 999_999
 
 
 class RepresentationSource(Struct, frozen=True):
-    """A URI from which a representation can be fetched.
-
-    Args:
-        uri: The URI to GET.
-        moment: The instant for `Accept-Datetime` if it is a TimeGate, else None.
-    """
+    """A URI to GET a representation from; `moment` is for `Accept-Datetime` if it is a TimeGate."""
 
     uri: str
     moment: Instant | None = None
@@ -69,8 +64,8 @@ def wanted_representation(
         change: The change.
         prefer: Media types, the best first; if none of them is offered, the one at `loc` is used.
         exact: Whether URIs of this very version come before those of the current version.
-        random: Shuffles mirrors of equal priority, to spread the load; None keeps the order of
-            the document.
+        random: Shuffles mirrors of equal priority, to spread the load; None keeps the order of the
+            document.
     """
     resource = change.resource
     alternate = preferred_alternate(resource, prefer)
@@ -100,32 +95,19 @@ def has_inline_content(change: Change) -> bool:
 
 
 def wanted_link_target(link: Link, package: str | None = None) -> WantedRepresentation:
-    """Return the representation that a link leads to, for instance a patch.
-
-    Args:
-        link: The link.
-        package: The URI of the package whose manifest had the link, if there is one.
-    """
+    """Return the representation that a link, of a package's manifest if given, leads to."""
     entry = Resource(link.href, hash=link.hash, length=link.length, path=link.path, type=link.type)
     return _linked(entry, link, package)
 
 
 def describe_representation(resource: Resource, prefer: Sequence[str]) -> Resource:
-    """Return an entry with the hash, length and so on of the representation that a copy holds.
-
-    It keeps the URI of the resource.
-    """
+    """Return an entry with the hash, length and so on of the representation that a copy holds."""
     alternate = preferred_alternate(resource, prefer)
     return resource if alternate is None else _as_linked(resource, alternate)
 
 
 def preferred_alternate(resource: Resource, prefer: Sequence[str]) -> Link | None:
-    """Return the link to an alternate that is preferred to `loc` (core §14.3); None if none is.
-
-    Args:
-        resource: The entry.
-        prefer: Media types, the best first.
-    """
+    """Return the link to an alternate that is preferred to `loc` (core §14.3); None if none is."""
     if not prefer:
         return None
     offered = _links(resource, Rel.ALTERNATE)
@@ -187,7 +169,6 @@ def _sources(
 
 
 def _versions(resource: Resource) -> tuple[RepresentationSource, ...]:
-    """Return the sources of this very version (core §14.6)."""
     mementos = [RepresentationSource(link.href) for link in _web_links(resource, Rel.MEMENTO)]
     if resource.lastmod is not None:
         gates = _web_links(resource, Rel.TIMEGATE)

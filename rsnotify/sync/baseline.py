@@ -42,12 +42,7 @@ _MANIFEST = (Capability.RESOURCE_DUMP_MANIFEST,)
 
 
 class ListedResources(Struct, frozen=True):
-    """Entries of one Resource List, or of the manifest of one package.
-
-    Args:
-        at: The instant they describe.
-        package: The URI of the package that has their content, if it is one.
-    """
+    """Entries of one Resource List, or of the manifest of a `package`, as of `at`."""
 
     resources: tuple[Resource, ...]
     at: Instant
@@ -114,15 +109,12 @@ class Baseline:
 
     @property
     def by_dump(self) -> bool:
-        """Whether the root is a dump."""
         return self.root.kind in _DUMPS
 
     def read(self, document: Document, sent: Instant | None = None) -> ListedResources | None:
         """Return the resources of the document requested by `current`, if it has any.
 
-        Args:
-            document: The document.
-            sent: When it was sent, by the clock of the Source; None if that is not known.
+        `sent` is when it was sent, by the clock of the Source; None if that is not known.
 
         Raises:
             WrongDocument: It is of another kind than expected.
@@ -212,7 +204,6 @@ class Baseline:
 
 
 def _latest_member(archive: Document) -> tuple[Resource, ...]:
-    """Return the member of an archive that describes the latest instant."""
     members = archive.resources
     dated = [(member.at, index) for index, member in enumerate(members) if member.at]
     return (members[max(dated)[1]],) if dated else members[-1:]

@@ -17,12 +17,8 @@ from rsnotify.sync.sync_state import SyncState
 class BaselineRun:
     """One run of a `Baseline`, which begins at once.
 
-    Args:
-        state: The state of the follower.
-        intake: Records what was compared.
-        baseline: Chooses the documents.
-        capability_list: The Capability List that has led to them.
-        is_routine: Whether the copy is compared only because that is due.
+    `capability_list` has led to its documents; `is_routine` says that the copy is compared only
+    because that is due.
     """
 
     def __init__(
@@ -51,7 +47,6 @@ class BaselineRun:
 
     @property
     def current(self) -> Fetch:
-        """The document that was requested last."""
         return self.baseline.current
 
     def _begin_root(self) -> None:
@@ -109,8 +104,7 @@ class BaselineRun:
     def add_differing(self, resources: Iterable[Resource]) -> bool:
         """Add the resources of the last comparison that are not stored as they are listed.
 
-        Returns:
-            Whether a comparison was under way.
+        Return whether a comparison was under way.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
@@ -132,8 +126,7 @@ class BaselineRun:
     def add_unlisted(self, uris: Iterable[str], now: float) -> bool:
         """Add deletions of the resources that are stored but not listed, and end the comparison.
 
-        Returns:
-            Whether it settles all missing resources.
+        Return whether it settles all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
         for uri in uris:

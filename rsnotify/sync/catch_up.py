@@ -35,13 +35,7 @@ from rsnotify.sync.sync_state import SyncState
 
 
 class CatchUp:
-    """The pulling half of a `Follower`.
-
-    Args:
-        offer: What the Source offers.
-        state: The state of the follower.
-        compared: When everything was compared last.
-    """
+    """The pulling half of a `Follower`."""
 
     def __init__(self, offer: Offer, state: SyncState, compared: float) -> None:
         self._offer = offer
@@ -58,12 +52,10 @@ class CatchUp:
 
     @property
     def busy(self) -> bool:
-        """Whether a pull or a baseline is under way."""
         return self._run is not None
 
     @property
     def baselining(self) -> bool:
-        """Whether a baseline is under way."""
         return isinstance(self._run, BaselineRun)
 
     @property
@@ -73,7 +65,6 @@ class CatchUp:
 
     @property
     def offer(self) -> Offer:
-        """What the Source was found to offer."""
         return self._offer
 
     @property
@@ -131,13 +122,7 @@ class CatchUp:
             state.schedule.catch_up_by(now + state.pace.retry.most)
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
-        """Begin, now or later, as something may be missing; call it only while not `busy`.
-
-        Args:
-            now: The time.
-            when: When to begin.
-            everything: Whether to compare everything.
-        """
+        """Begin at `when`, as something may be missing; call it only while not `busy`."""
         self._state.settled = False
         self._policy.needed = everything
         self._state.schedule.catch_up_by(when)

@@ -37,11 +37,7 @@ _REPLICAS = 8
 
 
 class ChangeIntake:
-    """Adds the entries of Change Lists and packages of Change Dumps to the pending changes.
-
-    Args:
-        state: The state of the follower.
-    """
+    """Adds the entries of Change Lists and packages of Change Dumps to the pending changes."""
 
     def __init__(self, state: SyncState) -> None:
         self._frontiers = state.frontiers
@@ -65,17 +61,10 @@ class ChangeIntake:
     def add(
         self, fetch: Fetch, coverage: Coverage, now: float, *, is_open: bool, more: bool
     ) -> int:
-        """Add the new changes of a document that joins the confirmed ones.
+        """Add the new changes of a document that joins the confirmed ones; return their number.
 
-        Args:
-            fetch: The request for the document.
-            coverage: What it covers.
-            now: The time.
-            is_open: Whether it is a list that the Source keeps up to date.
-            more: Whether other documents are about to follow.
-
-        Returns:
-            How many changes were new.
+        `is_open` says that the Source keeps the list up to date, and `more` that other documents
+        follow.
         """
         frontiers = self._frontiers
         before = frontiers.frontier.instant

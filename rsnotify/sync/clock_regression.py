@@ -45,11 +45,7 @@ class _ListSummary(Struct, frozen=True):
 
 
 class ClockRegressionDetector:
-    """Judges the lists of one Source that list the latest changes.
-
-    Args:
-        pace: How long they may be old copies, and how often everything may be compared.
-    """
+    """Judges the lists of one Source that list the latest changes."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -68,16 +64,9 @@ class ClockRegressionDetector:
     def check_open(
         self, coverage: Coverage, frontier: Frontier, now: float, *, has_lost: bool = False
     ) -> bool:
-        """Check an open list before its changes are used.
+        """Return whether no entry of an open list, not used yet, may be skipped as old.
 
-        Args:
-            coverage: What it covers.
-            frontier: What is confirmed.
-            now: The time.
-            has_lost: Whether it lacks entries that it had.
-
-        Returns:
-            Whether none of its entries may be skipped as old.
+        `has_lost` says that it lacks entries that it had.
         """
         ends = coverage.ends
         if ends is None:
@@ -105,10 +94,7 @@ class ClockRegressionDetector:
     ) -> None:
         """Check whether a closed list or a package, not applied yet, lacks changes that were known.
 
-        Args:
-            coverage: What it covers.
-            frontier: What is confirmed.
-            has_lost: Whether it lacks entries that it had while it was open.
+        `has_lost` says that it lacks entries that it had while it was open.
         """
         is_over = coverage.until is not None and coverage.until >= frontier.instant
         if is_over and (has_lost or _lacks_seen(coverage, frontier)):

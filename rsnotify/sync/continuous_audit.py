@@ -41,18 +41,13 @@ class Remedy(Enum):
 
 
 class WriteNote(Protocol):
-    """Writes a sentence to the log."""
-
     def __call__(self, text: str, *, warning: bool = False) -> None: ...
 
 
 class _Statement(Struct, frozen=True):
-    """What the Source states of its set.
+    """What the Source states of its set as of `until`.
 
-    Args:
-        until: As of when.
-        digest: The number of resources, and their digest.
-        is_repeated: Whether it was compared before, and a remedy was applied since.
+    `is_repeated` says that it was compared before, and a remedy was applied since.
     """
 
     until: Instant
@@ -63,10 +58,8 @@ class _Statement(Struct, frozen=True):
 class ContinuousAudit:
     """The audit of one set of resources.
 
-    Args:
-        pace: How long lists may lag, and how often everything may be compared.
-        note: Writes to the log.
-        incomparable: Why the copy is not the whole set as it is, in a sentence; empty if it is.
+    `incomparable` says in a sentence why the copy is not the whole set as it is, and is empty if it
+    is.
     """
 
     def __init__(self, pace: Pace, note: WriteNote, incomparable: str = "") -> None:
@@ -93,10 +86,8 @@ class ContinuousAudit:
     ) -> None:
         """Read what a fragment states of the set.
 
-        Args:
-            document: The fragment.
-            until: Where its interval ends; None if it has none.
-            known: Every change up to here is known by now.
+        `until` is where its interval ends, if it has one; every change up to `known` is known by
+        now.
         """
         try:
             digest = set_digest(document)
@@ -138,13 +129,9 @@ class ContinuousAudit:
     def compare(
         self, held: SetSum, latest: Instant, now: float, *, can_list: bool = True
     ) -> Remedy:
-        """Compare the statement with the copy.
+        """Compare the statement with the sum over the copy, whose latest change is dated `latest`.
 
-        Args:
-            held: The sum over the copy.
-            latest: The datetime of the latest change in it.
-            now: The time, in seconds of any clock that does not jump.
-            can_list: Whether the Source has a list of all its resources.
+        `can_list` says whether the Source has a list of all its resources.
         """
         statement, self._statement = self._statement, None
         if statement is None or statement.until < max(latest, self._latest_list):

@@ -23,23 +23,14 @@ _RESOURCES = frozenset({Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP})
 
 
 class DocumentsToRead(Struct):
-    """Which documents there is a reason to read.
-
-    Args:
-        offer: The Source Description and the Capability List.
-        lists: The documents from which the Destination catches up.
-    """
+    """Whether to read what the Source offers, and the documents from which to catch up."""
 
     offer: bool = False
     lists: bool = False
 
 
 class DocumentNotices:
-    """The Framework Notifications of one Source.
-
-    Args:
-        frontiers: Which changes are known.
-    """
+    """The Framework Notifications of one Source."""
 
     def __init__(self, frontiers: SyncFrontiers) -> None:
         self._frontiers = frontiers
@@ -49,10 +40,7 @@ class DocumentNotices:
     def read(self, document: Document, offer: Offer, *, failing: bool) -> DocumentsToRead:
         """Return which documents to read after a Framework Notification.
 
-        Args:
-            document: The notification.
-            offer: What the Source was found to offer.
-            failing: Whether the lists could not be read the last time.
+        `failing` says that the lists could not be read the last time.
 
         Raises:
             WrongDocument: It is no Framework Notification.

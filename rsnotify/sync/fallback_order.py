@@ -108,7 +108,6 @@ class DocumentQueue:
         self.put_first([page])
 
     def pop(self) -> Fetch | None:
-        """Remove and return the next document, if there is one."""
         return self._fetches.popleft() if self._fetches else None
 
     def clear(self) -> None:

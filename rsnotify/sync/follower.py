@@ -124,7 +124,6 @@ class Follower(FollowerView):
         self._notices = DocumentNotices(self._state.frontiers)
 
     def _next_actions(self, now: float) -> list[Action]:
-        """Return the actions that follow from the current event."""
         self._catch_up.proceed()
         changes = self._state.pending.dispatch(self._state.pace.in_flight, now)
         if changes:
@@ -167,11 +166,7 @@ class Follower(FollowerView):
     ) -> list[Action]:
         """Add the changes of a fragment that was pushed.
 
-        Args:
-            document: The fragment.
-            now: The time.
-            today: The time by a clock of the Destination, which may be wrong; None if there is
-                none.
+        `today` comes from the clock of the Destination, if it has one; that may be wrong.
         """
         self._push.add(document, now, today)
         return self._next_actions(now)
@@ -228,11 +223,7 @@ class Follower(FollowerView):
     ) -> list[Action]:
         """Use a document that was requested, read to its end.
 
-        Args:
-            fetch: The request.
-            document: The document.
-            now: The time.
-            sent: When it was sent, by the clock of the Source; None if that is not known.
+        `sent` is when it was sent, by the clock of the Source; None if that is not known.
         """
         try:
             self._catch_up.fetched(fetch, document, now, sent)
@@ -264,7 +255,6 @@ class Follower(FollowerView):
     # Answers to `Apply` and `audit_due`
 
     def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Record that changes of an `Apply` are committed, or about to be."""
         self._results.applied(changes, now)
         return self._next_actions(now)
 
@@ -276,10 +266,8 @@ class Follower(FollowerView):
     def audited(self, held: SetSum, latest: Instant, now: float) -> list[Action]:
         """Compare the copy with the Source's statement; call it while `audit_due`.
 
-        Args:
-            held: The sum over the copy; all changes that were applied must be committed.
-            latest: The datetime of the latest change in it.
-            now: The time.
+        `held` is the sum over the copy, whose applied changes must all be committed; `latest` is
+        the datetime of the latest change in it.
         """
         can_list = self._catch_up.can_compare
         remedy = self._audit.compare(held, latest, now, can_list=can_list)

@@ -96,7 +96,6 @@ class FollowerView:
 
     @property
     def baselining(self) -> bool:
-        """Whether a baseline is under way."""
         return self._catch_up.baselining
 
     @property

@@ -79,10 +79,7 @@ class PageJoiner:
         self._entries = 0
 
     def add(self, uri: str, document: Document) -> Document | str:
-        """Add a page.
-
-        Returns:
-            The URI of the next page; or the whole document, if this is the last page.
+        """Return the URI of the page after this one; or after the last page, the whole document.
 
         Raises:
             WrongDocument: The pages do not end.
@@ -124,10 +121,8 @@ def _begins(member: Resource) -> Instant:
 class Pull:
     """One pull, which reads as few documents as it needs.
 
-    Args:
-        offer: What the Source offers; at least one document must list changes.
-        read: By URI, the entries of packages that need not be read once more, unless they
-            have changed.
+    At least one document of the offer must list changes. Packages that were `read` with the same
+    entry need not be read once more.
     """
 
     def __init__(self, offer: Offer, read: Mapping[str, Resource] | None = None) -> None:
@@ -148,7 +143,6 @@ class Pull:
 
     @property
     def at_first(self) -> bool:
-        """Whether the first root is being read."""
         return self.current.kind is self._first.kind
 
     def is_open(self, fetch: Fetch) -> bool:
@@ -156,12 +150,10 @@ class Pull:
         return fetch.kind is self._first.kind and fetch.package is None
 
     def read(self, document: Document, frontier: Frontier, sent: Instant | None = None) -> PullStep:
-        """Return the step that follows from the document requested by `current`.
+        """Return the step that follows from the document requested by `current`, read to its end.
 
-        Args:
-            document: The document, read to its end.
-            frontier: What is known from the Source's documents so far.
-            sent: When it was sent, by the clock of the Source; None if that is not known.
+        `frontier` is what is known from the Source's documents so far; `sent` is when it was sent,
+        by the clock of the Source, if that is known.
 
         Raises:
             DocumentError: It is of another kind than expected, or unusable.

@@ -37,14 +37,9 @@ class Retry(Struct, frozen=True):
 
 
 def parse_retry_after(value: str, now: Instant) -> float | None:
-    """Read a `Retry-After` header (RFC 9110 §10.2.3).
+    """Return how many seconds a `Retry-After` header asks to wait; None if it is malformed.
 
-    Args:
-        value: The header's value; may be anything.
-        now: The current instant.
-
-    Returns:
-        The seconds to wait, at least 0; None if the value cannot be understood.
+    RFC 9110 §10.2.3 allows a number of seconds or a date.
     """
     value = value.strip()
     if value.isascii() and value.isdigit():

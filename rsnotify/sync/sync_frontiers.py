@@ -36,12 +36,7 @@ class Gap(Struct, frozen=True):
 
 
 class SyncFrontiers:
-    """The frontiers of one set of resources.
-
-    Args:
-        progress: Where an earlier run stopped; None before the first baseline.
-        hold: How many changes of fragments beyond a gap are kept.
-    """
+    """The frontiers of one set of resources; `hold` changes of fragments beyond a gap are kept."""
 
     def __init__(self, progress: Progress | None, hold: int) -> None:
         self._known: Frontier | None = None
@@ -93,9 +88,7 @@ class SyncFrontiers:
     def push(self, coverage: Coverage, today: Instant | None = None) -> list[Change]:
         """Return the new changes of a fragment; one that does not join is held.
 
-        Args:
-            coverage: What it covers.
-            today: The time by the clock of the Destination, which may be wrong.
+        `today` comes from the clock of the Destination, which may be wrong.
         """
         if coverage.from_ is None:
             # It proves nothing, so no frontier advances, but its changes count.
@@ -172,9 +165,8 @@ class SyncFrontiers:
     def progress(self, low_water: Instant | None) -> Progress | None:
         """Return the progress to store; None while there is no T.
 
-        Args:
-            low_water: The instant of the earliest pending change; `EARLIEST` while that is a
-                resource of a baseline, which may have changed at any time.
+        `low_water` is the instant of the earliest pending change; `EARLIEST` while that is a
+        resource of a baseline, which may have changed at any time.
         """
         if self._known is not None:
             self._through = self._reached(low_water)

@@ -52,7 +52,6 @@ class EntryElement(Struct):
     links: list[Element] = []
 
     def text(self, name: str) -> str | None:
-        """Return the text of a child element, if there is one."""
         found = self.texts.get(name)
         return None if found is None else found.text
 
@@ -88,10 +87,6 @@ class _Stop(Exception):
 
 class ElementReader:
     """Reads one document; call `feed` with each chunk and `close` once.
-
-    Args:
-        listener: Receives the elements.
-        limits: The limits beyond which the document is not read.
 
     Attributes:
         bytes: How many bytes were fed.
@@ -130,7 +125,6 @@ class ElementReader:
         self._parser.CharacterDataHandler = self._data
 
     def feed(self, chunk: bytes) -> None:
-        """Read the next chunk."""
         if self.ended:
             return
         self.bytes += len(chunk)
@@ -140,7 +134,6 @@ class ElementReader:
             del self._pending[:_SLICE]
 
     def close(self) -> None:
-        """End the input."""
         if not self.ended:
             self._parse(bytes(self._pending), final=True)
             self.complete = not self.ended

@@ -30,14 +30,7 @@ _OF_CONTENT = ("encoding", "hash", "length", "type")
 
 
 def check_attributes(element: Element, name: str, known: frozenset[str], report: Report) -> None:
-    """Check which attributes an element has, and the syntax of each (core §7).
-
-    Args:
-        element: The element.
-        name: Its name, `rs:md` or `rs:ln`.
-        known: The attributes that ResourceSync defines there.
-        report: Called for each broken rule.
-    """
+    """Check that the attributes of an element are known, and the syntax of each (core §7)."""
     for attribute, value in element.attributes.items():
         namespace, _, local = attribute.rpartition(" ")
         if namespace == RS_NS:
@@ -86,10 +79,7 @@ def check_link(link: Element, report: Report) -> None:
 class EntryCheck:
     """Checks the entries of one document, each by itself.
 
-    Args:
-        kind: The kind of document; None for one that core and Archives do not describe.
-        spec: The version of the specification.
-        report: Called for each broken rule.
+    The kind is None for a document that core and Archives do not describe.
     """
 
     def __init__(self, kind: Kind | None, spec: Profile, report: Report) -> None:

@@ -16,7 +16,7 @@ TIMES = ("at", "completed", "from", "until")
 
 
 class Reference(Struct, frozen=True):
-    """An entry, or link, that leads to another document or a package.
+    """An entry, or link, that leads to another document, a package or a bitstream.
 
     Args:
         uri: The URI it leads to.
@@ -67,21 +67,17 @@ class Outline(Struct):
 
 
 def most_references(kind: Kind) -> int:
-    """Return how many references an outline of this kind of document keeps."""
     return MAX_ENTRIES if kind.is_manifest else _MAX_REFERENCES
 
 
 def times_of(attributes: dict[str, str]) -> dict[str, str]:
-    """Return the times among the attributes of an `rs:md`."""
     return {name: attributes[name] for name in TIMES if name in attributes}
 
 
 def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]:
     """Yield the references of an entry.
 
-    Args:
-        entry: An entry of an index, a dump, a Manifest or another document with references.
-        manifest: Whether it describes a bitstream, and the patches to it (core §14.4).
+    In a Manifest they are a bitstream and the patches to it (core §14.4).
     """
     uri = entry.text("loc")
     attributes = {} if entry.md is None else entry.md.attributes

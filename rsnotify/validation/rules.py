@@ -36,7 +36,6 @@ _ENTRY_PARTS = {
 
 
 def _of_kind(kind: Kind) -> Iterator[Rule]:
-    """Yield the rules on what a kind of document must and should have."""
     for verb, severity, parts, entry_parts in (
         ("must", Severity.ERROR, kind.required, kind.entry_required),
         ("should", Severity.WARNING, kind.recommended, kind.entry_recommended),
@@ -70,15 +69,7 @@ RULES: dict[str, Rule] = {
 def make_finding(
     rule: str, line: int | None, element: str, detail: str = "", entry: int | None = None
 ) -> Finding:
-    """Return a finding for a broken rule.
-
-    Args:
-        rule: Its `id`.
-        line: The line of the element at fault.
-        element: The element at fault.
-        detail: What the document has, to complete the sentence of the rule.
-        entry: The position of the entry at fault.
-    """
+    """Return a finding for a broken rule; `detail` says what the document has."""
     known = RULES[rule]
     message = f"{known.sentence} ({detail})" if detail else known.sentence
     return Finding(rule, known.section, known.severity, line, element, message, entry)

@@ -28,10 +28,7 @@ _UNTIL_IS_SPECIFIED = frozenset({"changelist-index", "changedump-index"})
 class TreePosition(Struct, frozen=True):
     """A validated document in the tree of documents.
 
-    Args:
-        uri: The base of its references; empty for a file.
-        name: Its name in findings.
-        outline: Its outline.
+    `uri` is the base of its references, and empty for a file; `name` stands for it in findings.
     """
 
     uri: str
@@ -81,12 +78,10 @@ def _expected(kind: Kind, reference: Reference) -> str | None:
 
 
 def lists(above: TreePosition, uri: str) -> bool:
-    """Return whether a document has an entry for another."""
     return any(resolve(above.uri, each.uri) == uri for each in above.outline.references)
 
 
 def up_link(place: TreePosition) -> str | None:
-    """Return the target of a document's link `up`."""
     return _target(place, Rel.UP)
 
 
@@ -113,7 +108,6 @@ def wrong_up(parent: TreePosition, child: TreePosition) -> LocatedFinding:
 
 
 def index_link(place: TreePosition) -> str | None:
-    """Return the target of a document's link `index`."""
     return _target(place, Rel.INDEX)
 
 
@@ -144,10 +138,7 @@ def check_pair(
 ) -> Iterator[LocatedFinding]:
     """Check a document against one below it, except the links `up` and `index`.
 
-    Args:
-        parent: The document above.
-        reference: The entry or link from it, as `references_below` yielded it.
-        child: The document below, or the Manifest in the package below.
+    `reference` leads to it, as `references_below` yielded it; in a package, it is the Manifest.
     """
     kind, outline = parent.outline.kind, child.outline
     expected = reference.capability

@@ -130,12 +130,7 @@ _CHECKS: dict[str, Callable[[str], RuleIds]] = {
 
 
 def broken_by(name: str, value: str) -> RuleIds:
-    """Return the syntax rules that a value breaks.
-
-    Args:
-        name: The attribute, or the element whose text it is.
-        value: The text, without surrounding white space.
-    """
+    """Return the syntax rules that the value of an attribute or element breaks."""
     check = _CHECKS.get(name)
     return () if check is None else check(value)
 
