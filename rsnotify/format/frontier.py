@@ -95,8 +95,7 @@ class Frontier(Struct):
     ) -> None:
         """Advance to `until`, if that is later; the frontier never moves back.
 
-        Those of the changes known by then that are at the very instant count as seen; see `over`
-        and `running`.
+        Of the changes known by then, those at the very instant count as seen.
         """
         if until < self.instant:
             return

@@ -56,10 +56,9 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
         # A deletion seldom has the type of the deleted resource.
         if resource.change is ChangeType.DELETED or may_match(resource, self.types):
             return True
-        return resource.change is not ChangeType.CREATED and self._matches_name(resource.uri)
-
-    def _matches_name(self, uri: str) -> bool:
-        kind = guess_media_type(uri)
+        if resource.change is ChangeType.CREATED:
+            return False
+        kind = guess_media_type(resource.uri)
         return kind is not None and matches(kind, self.types)
 
     def canonical(self) -> PushSelection:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
@@ -71,8 +71,8 @@ def wanted_representation(
     alternate = preferred_alternate(resource, prefer)
     if alternate is not None:
         entry = _as_linked(resource, alternate)
-        at = _made(change, entry)
-        return _linked(entry, alternate, change.package, alternate=alternate, at=at)
+        wanted = wanted_link_target(alternate, change.package)
+        return replace(wanted, entry=entry, alternate=alternate, at=_made(change, entry))
     home = RepresentationSource(resource.uri)
     return WantedRepresentation(
         resource,
@@ -95,9 +95,18 @@ def has_inline_content(change: Change) -> bool:
 
 
 def wanted_link_target(link: Link, package: str | None = None) -> WantedRepresentation:
-    """Return the representation that a link, of a package's manifest if given, leads to."""
-    entry = Resource(link.href, hash=link.hash, length=link.length, path=link.path, type=link.type)
-    return _linked(entry, link, package)
+    """Return the representation that a link leads to, for instance a patch.
+
+    `package` is the URI of the package whose manifest had the link, if there is one.
+    """
+    home = RepresentationSource(link.href)
+    return WantedRepresentation(
+        Resource(link.href, hash=link.hash, length=link.length, path=link.path, type=link.type),
+        home,
+        () if _is_data(link) else (home,),
+        inline=(link.href,) if _is_data(link) else (),
+        package=package,
+    )
 
 
 def describe_representation(resource: Resource, prefer: Sequence[str]) -> Resource:
@@ -121,7 +130,7 @@ def preferred_alternate(resource: Resource, prefer: Sequence[str]) -> Link | Non
 
 
 def _as_linked(resource: Resource, link: Link) -> Resource:
-    return msgspec.structs.replace(
+    return replace(
         resource,
         lastmod=link.modified or resource.lastmod,
         encoding=link.encoding,
@@ -129,26 +138,6 @@ def _as_linked(resource: Resource, link: Link) -> Resource:
         length=link.length,
         path=link.path,
         type=link.type,
-    )
-
-
-def _linked(
-    entry: Resource,
-    link: Link,
-    package: str | None,
-    *,
-    alternate: Link | None = None,
-    at: Instant | None = None,
-) -> WantedRepresentation:
-    home = RepresentationSource(link.href)
-    return WantedRepresentation(
-        entry,
-        home,
-        () if _is_data(link) else (home,),
-        inline=(link.href,) if _is_data(link) else (),
-        package=package,
-        alternate=alternate,
-        at=at,
     )
 
 

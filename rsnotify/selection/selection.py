@@ -83,7 +83,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         )
 
     def decide(self, change: Change, *, held: bool) -> Change | None:
-        """Return the change to apply to a copy, which may hold the resource; None for none."""
+        """Return the change to apply to the copy; None if there is none."""
         if not self.wants(change.resource):
             if not held:
                 return None

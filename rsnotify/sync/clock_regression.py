@@ -122,7 +122,7 @@ class ClockRegressionDetector:
         self._is_proven = self._is_proven or shows_itself or is_first
         is_new = before != read
         goes_on = before is not None and (
-            (before.is_behind and is_new) or _is_beyond(coverage.from_, before.ends)
+            (before.is_behind and is_new) or (coverage.from_ or EARLIEST) > before.ends
         )
         if not is_back:
             self._older_since = None  # a quiet Source; a later Resource List was confirmed
@@ -167,10 +167,6 @@ class ClockRegressionDetector:
         self._last_read = self._last_complete = None
         self._older_since = self._behind_since = self._lost_since = None
         self._is_proven = self._has_lost = False
-
-
-def _is_beyond(begins: Instant | None, end: Instant) -> bool:
-    return begins is not None and begins > end
 
 
 def _lacks_seen(coverage: Coverage, frontier: Frontier) -> bool:

@@ -58,8 +58,7 @@ class _Statement(Struct, frozen=True):
 class ContinuousAudit:
     """The audit of one set of resources.
 
-    `incomparable` says in a sentence why the copy is not the whole set as it is, and is empty if it
-    is.
+    `incomparable`, unless it is empty, says why the copy is not the whole set as it is.
     """
 
     def __init__(self, pace: Pace, note: WriteNote, incomparable: str = "") -> None:

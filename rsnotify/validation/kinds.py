@@ -75,20 +75,11 @@ def _archives(name: str, core: str, section: str, time: str) -> tuple[Kind, Kind
         ordered=Severity.ERROR if time == _FROM else None,
         documents=True,
     )
-    index = Kind(
-        name=f"a {name} Archive Index",
-        capability=f"{core}-archive",
-        section="archives §3.1",
-        index=True,
-        entry_time=time,
-        required=("up",),
-        documents=True,
-    )
-    return archive, index
+    return archive, _index(archive, "archives §3.1")
 
 
 def _index(kind: Kind, section: str) -> Kind:
-    """Return the kind of an index of lists or dumps (core §10.2, §12.2)."""
+    """Return the kind of an index of documents of another kind (core §10.2, §12.2)."""
     has_changes = kind.time == _FROM
     return Kind(
         name=f"{kind.name} Index",
@@ -96,7 +87,7 @@ def _index(kind: Kind, section: str) -> Kind:
         section=section,
         index=True,
         time=kind.time,
-        entry_time=kind.time,
+        entry_time=kind.time or kind.entry_time,
         required=kind.required,
         entry_recommended=(_FROM,) if has_changes else (),
         ordered=Severity.ERROR if has_changes else None,
@@ -104,6 +95,14 @@ def _index(kind: Kind, section: str) -> Kind:
     )
 
 
+_DESCRIPTION = Kind(
+    name="a Source Description",
+    capability=Capability.DESCRIPTION,
+    section="core §8",
+    recommended=("describedby",),
+    entry_recommended=("describedby",),
+    documents=True,
+)
 _RESOURCE_LIST = Kind(
     name="a Resource List",
     capability=Capability.RESOURCE_LIST,
@@ -144,21 +143,8 @@ _CHANGE_DUMP = Kind(
 )
 
 KINDS: tuple[Kind, ...] = (
-    Kind(
-        name="a Source Description",
-        capability=Capability.DESCRIPTION,
-        section="core §8",
-        recommended=("describedby",),
-        entry_recommended=("describedby",),
-        documents=True,
-    ),
-    Kind(
-        name="a Source Description Index",
-        capability=Capability.DESCRIPTION,
-        section="core §8",
-        index=True,
-        documents=True,
-    ),
+    _DESCRIPTION,
+    _index(_DESCRIPTION, "core §8"),
     Kind(
         name="a Capability List",
         capability=Capability.CAPABILITY_LIST,

@@ -18,16 +18,9 @@ TIMES = ("at", "completed", "from", "until")
 class Reference(Struct, frozen=True):
     """An entry, or link, that leads to another document, a package or a bitstream.
 
-    Args:
-        uri: The URI it leads to.
-        line: Its line.
-        entry: The position of the entry.
-        capability: The kind of document that it states.
-        times: `at`, `completed`, `from` and `until`, as far as it has them.
-        contents: The stated URI of a package's Manifest.
-        hash: The hashes of a package or bitstream.
-        length: The length of a package or bitstream, in bytes.
-        path: The path of a bitstream in its package.
+    `entry` is the position of the entry, and `capability` the kind of document that it states.
+    `contents` is the stated URI of a package's Manifest, and `path` where a bitstream is in its
+    package; `hash` and `length` are of the package or bitstream.
     """
 
     uri: str
@@ -48,10 +41,9 @@ class Outline(Struct):
         kind: Its kind; None if the specifications do not define it.
         capability: Its stated capability.
         line: The line of its `rs:md`, or of the root.
-        times: `at`, `completed`, `from` and `until`, as far as it has them.
+        times: Those of `TIMES` that it has.
         links: The target of the first link of each relation, with its line.
-        references: References to documents, packages or, in a Manifest, bitstreams; the first
-            ones, up to a limit.
+        references: The first references, up to a limit.
         entries: How many entries it has.
         fingerprint: A digest of its entries; equal for two copies of one Manifest.
     """
