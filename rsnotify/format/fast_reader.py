@@ -111,13 +111,13 @@ class FastReader:
             self._on_xml(opening[0])
             self._pending = [beginning[opening.end() :]]
             self._size -= opening.end()
-        elif tags > 1 or len(beginning) > _LONGEST_OPENING or not self._may_begin(beginning):
+        elif (
+            tags > 1
+            or len(beginning) > _LONGEST_OPENING
+            or (tags and not _BEGINNING.match(beginning))
+        ):
             self.close()
         return self._begun
-
-    @staticmethod
-    def _may_begin(beginning: bytes) -> bool:
-        return b">" not in beginning or _BEGINNING.match(beginning) is not None
 
     def _read_entries(self, end: int) -> None:
         """Read one entry after another, up to `end`, counted from the end of the pending bytes."""

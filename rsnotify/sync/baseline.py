@@ -115,9 +115,6 @@ class Baseline:
         """Return the resources of the document requested by `current`, if it has any.
 
         `sent` is when it was sent, by the clock of the Source; None if that is not known.
-
-        Raises:
-            WrongDocument: It is of another kind than expected.
         """
         package = self.current.package
         expected = _CAPABILITIES[self.current.kind] if package is None else _MANIFEST

@@ -145,11 +145,7 @@ class CatchUp:
     def fetched(
         self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
     ) -> None:
-        """Use a document that was requested.
-
-        Raises:
-            DocumentError: It cannot be used.
-        """
+        """Use a document that was requested; raise `DocumentError` if it cannot be used."""
         self._source_time = sent or self._source_time
         run = self._run
         if run is None or fetch is not run.current:

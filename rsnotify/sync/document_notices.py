@@ -41,9 +41,6 @@ class DocumentNotices:
         """Return which documents to read after a Framework Notification.
 
         `failing` says that the lists could not be read the last time.
-
-        Raises:
-            WrongDocument: It is no Framework Notification.
         """
         if document.capability != Capability.FRAMEWORK_NOTIFICATION:
             kind = document.capability

@@ -83,11 +83,7 @@ class DocumentQueue:
         self._known = {fetch.uri for fetch in self._fetches}
 
     def put_first(self, fetches: Iterable[Fetch]) -> None:
-        """Put documents before all others, in their order.
-
-        Raises:
-            WrongDocument: They are more than any set of resources can need.
-        """
+        """Put documents before all others, in their order."""
         new = list({fetch.uri: fetch for fetch in fetches if fetch.uri not in self._known}.values())
         self._known.update(fetch.uri for fetch in new)
         if len(self._known) > MAX_ENTRIES:
@@ -95,11 +91,7 @@ class DocumentQueue:
         self._fetches.extendleft(reversed(new))
 
     def put_page(self, page: Fetch) -> None:
-        """Put the next page of a document before all others.
-
-        Raises:
-            WrongDocument: The page was read before, or there are too many.
-        """
+        """Put the next page of a document before all others."""
         if page.uri in self._known:
             raise WrongDocument(
                 f"its link with rel=next leads to {page.uri}, which was read before; the list is "

@@ -79,11 +79,7 @@ class PageJoiner:
         self._entries = 0
 
     def add(self, uri: str, document: Document) -> Document | str:
-        """Return the URI of the page after this one; or after the last page, the whole document.
-
-        Raises:
-            WrongDocument: The pages do not end.
-        """
+        """Return the URI of the page after this one; or after the last page, the whole document."""
         self._pages[uri] = document
         self._entries += len(document.resources)
         link = document.link(Rel.NEXT)
@@ -103,7 +99,6 @@ class PageJoiner:
 
 
 def _joined(pages: list[Document]) -> Document:
-    """Return one document with the entries of all pages and the interval of all of them."""
     froms = [page.from_ for page in pages if page.from_ is not None]
     untils = [page.until for page in pages if page.until is not None]
     return msgspec.structs.replace(
@@ -197,7 +192,6 @@ class Pull:
         return self._begins_too_late(coverage.from_, frontier)
 
     def _queue_members(self, document: Document, frontier: Frontier) -> PullStep:
-        """Queue the members of an index, an archive or a dump that may have new changes."""
         joint = self._joint(frontier)
         # A member without `until` may have something new.
         members = [

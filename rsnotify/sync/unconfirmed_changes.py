@@ -55,13 +55,10 @@ class UnconfirmedChanges:
     def confirm(
         self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
     ) -> list[Verification]:
-        """Remove the changes that a list repeats, and those that it should repeat and does not.
+        """Remove the changes that a list repeats; and verify those that it should repeat.
 
         `latest` has the latest change of each resource that is new in the list; earlier lists had
         all changes up to `before`.
-
-        Returns:
-            Verifications of the changes that the list should repeat.
         """
         until = coverage.until
         if not self._pushed or until is None:
@@ -89,12 +86,9 @@ class UnconfirmedChanges:
         }
 
     def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
-        """Count the changes that the lists still lack now that they are read to their end.
+        """Count the overdue changes at the end of the lists; and verify those lacked for too long.
 
         The lists end at `confirmed`; reading them began at `requested`.
-
-        Returns:
-            Verifications of the changes that the lists have lacked for too long.
         """
         self.overdue = 0
         verifications = []

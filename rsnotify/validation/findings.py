@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 
 from msgspec import Struct
@@ -29,19 +28,6 @@ class Rule(Struct, frozen=True):
     section: str
     severity: Severity
     sentence: str
-
-
-_SEVERITIES = {"must": Severity.ERROR, "should": Severity.WARNING}
-#: A line with the `id`, `must` or `should`, and the section; below it, indented, the sentence.
-_RULE = re.compile(r"^(\S+): (must|should), (.+)\n((?: +.+\n)+)", re.MULTILINE)
-
-
-def parse_rules(table: str) -> tuple[Rule, ...]:
-    """Return the rules of a table; a line that begins with `#` is a heading."""
-    return tuple(
-        Rule(id, section, _SEVERITIES[verb], " ".join(sentence.split()))
-        for id, verb, section, sentence in _RULE.findall(table)
-    )
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
