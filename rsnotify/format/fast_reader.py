@@ -106,16 +106,13 @@ class FastReader:
         """Return whether the document has begun as one of ours; close if it cannot be one."""
         beginning = b"".join(self._pending)
         tags = beginning.count(b">")
+        may_begin = tags == 0 or (tags == 1 and _BEGINNING.match(beginning))
         if opening := _OPENING.match(beginning):
             self._begun = True
             self._on_xml(opening[0])
             self._pending = [beginning[opening.end() :]]
             self._size -= opening.end()
-        elif (
-            tags > 1
-            or len(beginning) > _LONGEST_OPENING
-            or (tags and not _BEGINNING.match(beginning))
-        ):
+        elif not may_begin or len(beginning) > _LONGEST_OPENING:
             self.close()
         return self._begun
 

@@ -72,20 +72,16 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
             f"a Capability List was expected, not {capability_list.capability!r}", source=uri
         )
     offered = {resource.capability: resource for resource in capability_list.resources}
-
-    def uri_of(capability: str | None) -> str | None:
-        resource = offered.get(capability)
-        return None if resource is None else resolve(uri, resource.uri)
-
+    uris = {kind: resolve(uri, resource.uri) for kind, resource in offered.items()}
     channel = offered.get(Capability.CHANGE_NOTIFICATION)
     up = capability_list.link(Rel.UP)
     offer = Offer(
         source_description=None if up is None else resolve(uri, up),
         capability_list=uri,
-        channel=uri_of(Capability.CHANGE_NOTIFICATION),
+        channel=uris.get(Capability.CHANGE_NOTIFICATION),
         hubs=_hubs(channel.links if channel else (), uri),
     )
-    return replace(offer, **{field: uri_of(kind) for kind, field in FIELDS.items()})
+    return replace(offer, **{field: uris.get(kind) for kind, field in FIELDS.items()})
 
 
 def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:

@@ -100,20 +100,15 @@ Action = (
 )
 
 
-class ActionList:
+class ActionList(list[Action]):
     """The actions that follow from the current event."""
 
-    def __init__(self) -> None:
-        self._actions: list[Action] = []
-
-    def append(self, action: Action) -> None:
-        self._actions.append(action)
-
     def note(self, text: str, *, warning: bool = False) -> None:
-        self._actions.append(LogNote(text, warning))
+        self.append(LogNote(text, warning))
 
     def remove_all(self) -> list[Action]:
-        actions, self._actions = self._actions, []
+        actions = list(self)
+        self.clear()
         return actions
 
 

@@ -72,6 +72,7 @@ class ApplyResults:
         return replace(progress, missing=tuple(missing[:_MOST_MISSING]))
 
     def _is_removal(self, change: Change) -> bool:
+        """Return whether a deletion is applied because its resource is listed and missing."""
         return change.uri in self._removals and change is self._removals[change.uri][1]
 
     # Answers

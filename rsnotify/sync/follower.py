@@ -255,6 +255,7 @@ class Follower(FollowerView):
     # Answers to `Apply` and `audit_due`
 
     def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
+        """Record that changes of an `Apply` are committed, or about to be."""
         self._results.applied(changes, now)
         return self._next_actions(now)
 

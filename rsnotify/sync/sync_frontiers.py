@@ -44,6 +44,7 @@ class SyncFrontiers:
         self._through: Instant | None = None
         #: `confirmed` as it was when all changes known by then were applied.
         self._durable = Frontier.at(EARLIEST)
+        #: The fragments beyond a gap.
         self.held = ReorderBuffer(hold)
         self.uncovered_gap: Gap | None = None
         #: A fingerprint of the Change List that was read last.

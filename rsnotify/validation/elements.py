@@ -222,8 +222,7 @@ class ElementReader:
         if (namespace, local) == (RS_NS, "md"):
             self._listener.head(self._element(attributes))
         elif (namespace, local) == (RS_NS, "ln"):
-            self._count_link()
-            self._listener.link(self._element(attributes))
+            self._listener.link(self._link(attributes))
         else:
             self._start_unknown(name)
 
@@ -236,8 +235,7 @@ class ElementReader:
             else:
                 entry.md = self._element(attributes)
         elif (namespace, local) == (RS_NS, "ln"):
-            self._count_link()
-            entry.links.append(self._element(attributes))
+            entry.links.append(self._link(attributes))
         elif namespace == SITEMAP_NS and local in _TEXTS:
             self._start_text(entry, local)
         else:
@@ -258,10 +256,11 @@ class ElementReader:
         elif namespace in (SITEMAP_NS, RS_NS, ""):
             self._report("element-unknown", _shown(name))
 
-    def _count_link(self) -> None:
+    def _link(self, attributes: dict[str, str]) -> Element:
         self._links += 1
         if self._links > self._limits.links:
             raise self._beyond(f"more than {self._limits.links} links in one place")
+        return self._element(attributes)
 
     def _data(self, text: str) -> None:
         if not self._text_of:

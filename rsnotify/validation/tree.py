@@ -138,7 +138,7 @@ def check_pair(
 ) -> Iterator[LocatedFinding]:
     """Check a document against one below it, except the links `up` and `index`.
 
-    `reference` leads to it, as `references_below` yielded it; in a package, it is the Manifest.
+    `references_below(parent)` has yielded the reference. Below a dump, the child is a Manifest.
     """
     kind, outline = parent.outline.kind, child.outline
     expected = reference.capability
