@@ -27,9 +27,7 @@ class PushSubscription:
 
     Args:
         endpoints: The endpoints of the topic, the best first.
-        events: Receives what arrives.
         since: Returns the instant through which every change is known.
-        random: The source of jitter.
         most: How many endpoints are to be up at the same time.
         announce: Is called with each endpoint that comes up or goes down.
         needed: Whether to log a warning when no endpoint is left.
@@ -91,7 +89,6 @@ class PushSubscription:
         self._arrange()
 
     async def run(self) -> None:
-        """Receive until cancelled."""
         self._ended = asyncio.get_running_loop().create_future()
         try:
             self._arrange()
@@ -137,14 +134,12 @@ class PushSubscription:
     # Called by connections
 
     def connection_up(self, connection: EndpointConnection) -> None:
-        """Note that a hub has accepted the subscription."""
         self._failed.pop(connection.endpoint, None)
         self._failover.up(connection.endpoint, connection.up_at, connection.hub_address)
         self._report_up(connection)
         self._arrange()
 
     def connection_received(self, connection: EndpointConnection) -> None:
-        """Note that a new fragment arrived."""
         self._failover.received(connection.endpoint, connection.received_at)
         if connection.is_mute:
             connection.is_mute = False
@@ -153,7 +148,6 @@ class PushSubscription:
             self._arrange()
 
     def connection_lost(self, connection: EndpointConnection, error: FetchError) -> None:
-        """Note that nothing arrives by a connection any more."""
         endpoint, reason = connection.endpoint, str(error)
         del self._open[endpoint]
         now = asyncio.get_running_loop().time()

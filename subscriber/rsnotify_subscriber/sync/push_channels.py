@@ -11,7 +11,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Action, DocumentKind, Fetch
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, Event, Pulling
-from rsnotify_subscriber.push.document_notices import NoticeSubscription
+from rsnotify_subscriber.push.document_notices import DocumentNotices
 from rsnotify_subscriber.push.subscription import PushSubscription
 from rsnotify_subscriber.status import PushState
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
@@ -96,11 +96,12 @@ class PushChannels:
             most=context.options.hubs,
             announce=self._changed,
         )
-        self._notices = NoticeSubscription(
-            self._transports,
-            received=self._notified,
-            since=lambda: follower.notified_through,
-            random=random,
+        self._notices = PushSubscription(
+            (),
+            DocumentNotices(self._notified),
+            lambda: follower.notified_through,
+            random,
+            needed=False,
         )
         self.pulls = PullMonitor(follower, self._changes, observers.announce)
 
@@ -124,7 +125,7 @@ class PushChannels:
         """Subscribe by the transports that are offered."""
         if not self._once:
             tasks.spawn(self._changes.run())
-            self._notices.set_offer(offer)
+            self._notices.set_endpoints(self._transports.notice_endpoints(offer))
             tasks.spawn(self._notices.run())
 
     def offered(self, offer: Offer) -> None:
@@ -132,7 +133,7 @@ class PushChannels:
         if self._once:
             return
         self._changes.set_endpoints(self._transports.change_endpoints(offer))
-        self._notices.set_offer(offer)
+        self._notices.set_endpoints(self._transports.notice_endpoints(offer))
 
     def _changed(self, event: Event) -> None:
         self._observers.announce(event)

@@ -13,6 +13,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.sync.actions import Action
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, GapSeen
+from rsnotify_subscriber.push.endpoint_connection import PushEvents
 
 #: Seconds for which a Source that sends heartbeats may be silent: ours sends one every ten.
 QUIET = 15.0
@@ -20,8 +21,8 @@ QUIET = 15.0
 LONGEST_QUIET = 60.0
 
 
-class PushMonitor:
-    """Hands pushed fragments to a follower; the `Events` of a `Push`.
+class PushMonitor(PushEvents):
+    """Hands pushed fragments to a follower.
 
     After a loss of push the lists are polled as without it until something new has come: a broker
     may be connected without the hub behind it, and a hub before the Source has reached it again.

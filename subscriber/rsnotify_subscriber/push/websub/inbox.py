@@ -12,11 +12,8 @@ class HubSilence:
     """Decides when to check whether a hub is still there. Times are in seconds.
 
     A hub that has nothing to deliver is as silent as one that is gone. So it is checked when it
-    has been silent for longer than usual; an answer shows that this silence is usual, too.
-
-    Args:
-        now: The time.
-        least: How long it may be silent in any case.
+    has been silent for longer than usual, and `least` in any case; an answer shows that this
+    silence is usual, too.
     """
 
     def __init__(self, now: float, least: float) -> None:
@@ -36,11 +33,9 @@ class HubSilence:
 
 
 class DeliveryInbox:
-    """A queue of deliveries, bounded in bytes.
+    """A queue of deliveries; at most so many bytes wait, but a larger delivery may wait alone.
 
-    Args:
-        silence: Is ended by each delivery.
-        most: The most bytes that may wait; a larger delivery may wait alone.
+    Each delivery ends the silence.
     """
 
     def __init__(self, silence: HubSilence, most: int = MAX_BYTES) -> None:
