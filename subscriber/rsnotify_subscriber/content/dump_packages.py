@@ -27,26 +27,16 @@ _MOST_BYTES = 16 * 2**30
 
 
 class DumpPackages:
-    """The packages that are open.
-
-    Args:
-        fetcher: Downloads them, and verifies their members.
-    """
-
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self._open: list[ZipPackage] = []
 
     @property
     def open_count(self) -> int:
-        """How many packages are open."""
         return len(self._open)
 
     async def open(self, entry: Resource) -> Document:
         """GET a package, verify it and open it.
-
-        Args:
-            entry: The entry of the package in its dump; its URI is absolute.
 
         Returns:
             Its manifest. If the package cannot be used, that is the copy which the Source may
@@ -85,10 +75,6 @@ class DumpPackages:
 
     async def member(self, package: str, entry: Resource) -> Content:
         """Return the member at `entry.path`, verified by the entry's hash and length.
-
-        Args:
-            package: The URI of the package.
-            entry: The entry of its manifest.
 
         Raises:
             FetchError: The package is closed, or does not have it.

@@ -14,10 +14,7 @@ def inline_content(wanted: WantedRepresentation, *, needs_hash: bool = True) -> 
 
     None if the entry has no hash, or the content has another: it is fetched from its own URI.
     By the hash, a list of the Source can confirm or contradict content that came by a hub.
-
-    Args:
-        wanted: The representation.
-        needs_hash: Whether the entry must have a hash; a patch need not, as its result has one.
+    A patch need not have a hash, as its result has one.
     """
     entry = wanted.entry
     if needs_hash and not parse_hashes(entry.hash):

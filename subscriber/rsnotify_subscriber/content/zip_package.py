@@ -76,12 +76,7 @@ class ZipPackage:
         return [name for name in self._members if not name.endswith("/")]
 
     def manifest(self) -> Document:
-        """Read the manifest.
-
-        Raises:
-            ContentMismatch: It is not there, or damaged.
-            DocumentError: It cannot be accepted.
-        """
+        """Read the manifest; raise `ContentMismatch` if it is not there, or damaged."""
         return read_document(self.pieces(MANIFEST), source=f"{self.uri} ({MANIFEST})")
 
     def pieces(self, path: str) -> Iterator[bytes]:
@@ -130,11 +125,7 @@ def _fault(info: ZipInfo) -> str | None:
 
 
 def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
-    """Refuse members that share bytes, as those of decompression bombs do.
-
-    Raises:
-        BadZipFile: They do.
-    """
+    """Refuse members that share bytes, as those of decompression bombs do."""
     for info in sorted(infos, key=lambda info: info.header_offset, reverse=True):
         least = _LOCAL_HEADER + len(info.filename) + info.compress_size
         if info.header_offset + least > end:

@@ -41,11 +41,7 @@ class NotPublic(RsnotifyError, OSError):
 
 
 def guarded_socket(info: Any) -> socket.socket:
-    """Return a socket for an address as `getaddrinfo` returns it.
-
-    Raises:
-        NotPublic: The address is not public.
-    """
+    """Return a socket for an address as `getaddrinfo` returns it, or raise `NotPublic`."""
     family, kind, protocol, _, address = info
     if refusal(address[0]) is not None:
         raise NotPublic
@@ -110,11 +106,8 @@ class Connections:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make a request when the limits allow it; redirects are not followed.
 
-        Args:
-            method: The method.
-            url: The URL.
-            anywhere: Whether its host may be at any address.
-            options: As those of `aiohttp.ClientSession.request`.
+        Its host may be `anywhere`, or only at a public address. The options are those of
+        `aiohttp.ClientSession.request`.
 
         Raises:
             aiohttp.ClientError: There is no response.
@@ -149,18 +142,13 @@ class Connections:
 
 
 class RequestRate:
-    """Spaces requests evenly.
-
-    Args:
-        most: The most requests in a second; None for any number.
-    """
+    """Spaces requests evenly, so that at most so many are made in a second; None for any number."""
 
     def __init__(self, most: float | None) -> None:
         self._between = 0.0 if most is None else 1 / most
         self._next = 0.0
 
     async def wait(self) -> None:
-        """Wait until the next request may be made."""
         if not self._between:
             return
         now = asyncio.get_running_loop().time()

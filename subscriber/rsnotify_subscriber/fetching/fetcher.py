@@ -63,10 +63,9 @@ class FetchedDocument(Struct, frozen=True):
 
 
 class Fetcher:
-    """Fetches for one subscriber.
+    """Fetches for one subscriber. What cannot be fetched raises a `FetchError`.
 
     Args:
-        sessions: The HTTP client sessions.
         folder: The folder for content, under names that are not used twice.
         largest: The most bytes of content whose length was not announced.
         cache: Keeps small documents; several may share it.
@@ -89,21 +88,11 @@ class Fetcher:
         self._rate = RequestRate(rate)
 
     async def document(self, uri: str) -> Document:
-        """GET a document and read it to its end.
-
-        Raises:
-            FetchError: It could not be fetched.
-            DocumentError: It could not be read.
-        """
+        """GET a document and read it to its end; raise `DocumentError` if it cannot be read."""
         return (await self.sent_document(uri))[0]
 
     async def current_document(self, uri: str, origin: ResponseOrigin) -> Document:
-        """GET a document as it is at its Source now, past caches; `origin` receives its origin.
-
-        Raises:
-            FetchError: It could not be fetched.
-            DocumentError: It could not be read.
-        """
+        """GET a document as it is at its Source now, past caches; `origin` receives its origin."""
         return (await self._document(uri, {"Cache-Control": "no-cache"}, origin))[0]
 
     async def sent_document(self, uri: str) -> tuple[Document, Instant | None]:
@@ -111,10 +100,6 @@ class Fetcher:
 
         A small document is kept in memory with its validator, and the next request for it is
         conditional: a poll that finds nothing new costs a 304.
-
-        Raises:
-            FetchError: It could not be fetched.
-            DocumentError: It could not be read.
         """
         return await self._document(uri, {})
 
@@ -135,11 +120,7 @@ class Fetcher:
             return document, sent_at(response)
 
     async def page(self, uri: str, origin: ResponseOrigin) -> FetchedDocument:
-        """GET a page or a document; `origin` receives its origin.
-
-        Raises:
-            FetchError: It could not be fetched.
-        """
+        """GET a page or a document; `origin` receives its origin."""
         headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
         async with self._sessions.get(uri, headers, origin) as response:
             check_status(uri, response)
@@ -170,11 +151,7 @@ class Fetcher:
             raise error.at(uri) from None
 
     async def is_there(self, uri: str) -> bool:
-        """Return whether a server has a resource, without reading its content.
-
-        Raises:
-            FetchError: The answer does not show that.
-        """
+        """Return whether a server has a resource, without reading its content."""
         headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache"}
         try:
             async with self._sessions.get(uri, headers) as response:
@@ -191,7 +168,7 @@ class Fetcher:
         moment: Instant | None = None,
         fresh: bool = False,
     ) -> Content:
-        """GET the content of a resource, and verify it.
+        """GET the content of a resource, and verify it by the announced hash and length.
 
         Args:
             resource: The resource, with the hash and length that were announced.
@@ -214,27 +191,13 @@ class Fetcher:
     async def current_content(self, resource: Resource) -> Content:
         """GET the present content of a resource, past caches, whatever was announced.
 
-        Args:
-            resource: The resource. The algorithms of its hash are computed, but not compared.
-
-        Raises:
-            FetchError: It could not be fetched.
-            OSError: It could not be written.
+        The algorithms of its hash are computed, but not compared.
         """
         async with self._answer(resource.uri, _PAST_CACHES) as response:
             return await self._receive(resource, response, None, verify=False)
 
     async def changed_content(self, resource: Resource, since: str) -> Content | Unchanged:
-        """GET the content of a resource, unless it has not changed.
-
-        Args:
-            resource: The resource, with the hash and length that were announced.
-            since: The validator of the content before.
-
-        Raises:
-            FetchError: It could not be fetched, or is not what was announced.
-            OSError: It could not be written.
-        """
+        """GET the content of a resource, unless its validator is still `since`."""
         name, _, value = since.partition(": ")
         async with self._answer(resource.uri, {name: value}) as response:
             if response.status == 304:
@@ -311,12 +274,7 @@ class Fetcher:
             return await collector.content(resource if verify else None, recoded=recoded)
 
     def store(self, data: bytes, announced: str | None) -> Content:
-        """Return content that is in memory and verified, with a file to write it to.
-
-        Args:
-            data: The content.
-            announced: Its `hash` attribute.
-        """
+        """Return content that is in memory and verified, with a file to write it to."""
         digester = Digester(announced)
         digester.update(data)
         return Content(self._new_file(), digester.hashes, digester.length, data)

@@ -92,15 +92,12 @@ class Sessions:
 
     @property
     def large(self) -> asyncio.Semaphore:
-        """Is acquired while a large document is read."""
         return self._connections.large
 
     async def trusts(self, host: str | None, port: int | None = None) -> bool:
         """Return whether a host may be dialled at any address.
 
-        Args:
-            host: The host.
-            port: The port; None for that of a hub, which may be beside a Source on its host.
+        The port is None for that of a hub, which may be beside a Source on its host.
         """
         if self._allow_private_addresses:
             return True
@@ -125,11 +122,6 @@ class Sessions:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """GET, following redirects; the body is read within the context.
 
-        Args:
-            uri: The URI.
-            headers: Header fields of the request.
-            origin: Receives the origin of the response.
-
         Raises:
             RefusedAddress: The URI, or a redirect, leads to an address that is not allowed.
             Unavailable: There was no response, or it broke off, or the host has asked for no
@@ -143,11 +135,7 @@ class Sessions:
     async def post(
         self, uri: str, form: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """POST a form, following redirects, but never from https to http.
-
-        Raises:
-            FetchError: As `get`.
-        """
+        """POST a form, following redirects, but never from https to http; raise the same errors."""
         answer = self._answer(uri, form=form)
         async with self._translated_errors(uri), self._limit, answer as response:
             yield response

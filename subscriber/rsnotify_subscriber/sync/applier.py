@@ -51,12 +51,8 @@ class Applier:
     """Applies the changes of a follower.
 
     Args:
-        content: Returns the content of changes.
-        state: The state of the copy.
-        handler: Applies changes.
         outcome: Receives the results.
         worker: Runs calls that block on the disk; one thread, so that commits keep their order.
-        tasks: Runs the requests for content.
         selection: The resources to be followed; others are removed from the copy.
     """
 
@@ -90,7 +86,6 @@ class Applier:
         self.is_in_handler = False
 
     def submit(self, changes: Sequence[Change]) -> None:
-        """Begin to apply changes, each on its own."""
         self._preparation.submit(changes)
 
     def _put(self, ready: PreparedChange) -> None:
@@ -104,11 +99,7 @@ class Applier:
         self._wake.set()
 
     async def run(self) -> None:
-        """Commit the changes that are ready, batch by batch.
-
-        Raises:
-            StorageError: A commit failed. Nothing can be committed after that.
-        """
+        """Commit the changes that are ready, batch by batch, until a commit fails."""
         while not self._stopping:
             await self._wake.wait()
             self._wake.clear()
@@ -156,8 +147,7 @@ class Applier:
     async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
         """Call the handler with each change alone, as it failed to apply them together.
 
-        Returns:
-            By URI, why a change could not be applied.
+        Return, by URI, why a change could not be applied.
         """
         failed: dict[str, RsnotifyError] = {}
         for ready in new:
@@ -220,7 +210,6 @@ class Applier:
         return True
 
     def _call_blocking(self, apply: _Apply, batch: Sequence[PreparedChange]) -> str | None:
-        """Call a handler that blocks; return why it failed, if it did."""
         try:
             write(batch)
             with self._handling():

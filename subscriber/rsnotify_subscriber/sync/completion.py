@@ -27,11 +27,8 @@ def failure(
 ) -> RsnotifyError | None:
     """Return why a run that has ended did not succeed; None if it did.
 
-    Args:
-        follower: The follower.
-        identity: The Source, and its last known offer.
-        doubts: By URI, why the copy may be wrong although the follower is level.
-        errors: By URI, why changes could not be applied.
+    By URI, `doubts` has the reasons why the copy may be wrong although the follower is level, and
+    `errors` those why changes could not be applied.
     """
     if follower.level:
         return next((Unavailable(*doubt) for doubt in doubts.items()), None)

@@ -39,12 +39,7 @@ class PreparedChange(Struct, frozen=True):
     def with_answer(
         self, answer: Content | Unchanged, held: ResourceState | None
     ) -> PreparedChange:
-        """Return it with the answer to a request.
-
-        Args:
-            answer: The answer.
-            held: The state of the resource.
-        """
+        """Return it with the answer to a request; `held` is the state of the resource."""
         if isinstance(answer, Unchanged):
             assert held is not None, "the request had the validator of the held version"
             kept = replace(held, fetched_at=answer.fetched_at)
@@ -106,7 +101,6 @@ class PreparedChange(Struct, frozen=True):
 
 
 def write(batch: Iterable[PreparedChange]) -> None:
-    """Write contents to their files, for the handler."""
     for ready in batch:
         if ready.content is not None:
             ready.content.write()
