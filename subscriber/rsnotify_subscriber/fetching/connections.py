@@ -71,10 +71,7 @@ class Connections:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._most = most
-        self._options: dict[str, Any] = {
-            "limit": 0,  # `most` and `per_host` are the limits
-            "ssl": tls or True,
-        }
+        self._tls = tls or True
         self._per_host = per_host
         self._host_limits: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
         self._retry_at: dict[URL, float] = {}
@@ -92,7 +89,8 @@ class Connections:
 
     def _session(self, **options: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(**self._options, **options),
+            # `most` and `per_host` are the limits.
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, **options),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=_TIMEOUT,
             # `inflating` does it in pieces of bounded size.

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, DocumentError, NotFound, Unavailable
 from rsnotify.format.datetimes import Instant, to_microseconds
@@ -115,9 +115,7 @@ class Fetcher:
             if cached is not None and response.status == 304:
                 return cached.document, sent_at(response)
             check_status(uri, response)
-            document = with_http_date(await self._read(uri, response), response)
-            self.cache.put(uri, document, validator(response))
-            return document, sent_at(response)
+            return await self._read(uri, response), sent_at(response)
 
     async def page(self, uri: str, origin: ResponseOrigin) -> FetchedDocument:
         """GET a page or a document; `origin` receives its origin."""
@@ -126,14 +124,11 @@ class Fetcher:
             check_status(uri, response)
             found = parse_links(response.headers.getall("Link", []))
             links = [(rel, resolve(origin.base, target)) for rel, target in found]
-            if response.content_type in ("text/html", "application/xhtml+xml"):
-                return FetchedDocument(links, text=await _text(uri, response))
-            if response.content_type == "text/plain" and uri.endswith("/robots.txt"):
+            is_robots = response.content_type == "text/plain" and uri.endswith("/robots.txt")
+            if is_robots or response.content_type in ("text/html", "application/xhtml+xml"):
                 return FetchedDocument(links, text=await _text(uri, response))
             try:
-                document = with_http_date(await self._read(uri, response), response)
-                self.cache.put(uri, document, validator(response))
-                return FetchedDocument(links, document=document)
+                return FetchedDocument(links, document=await self._read(uri, response))
             except DocumentError as error:
                 return FetchedDocument(links, error=error)
 
@@ -146,9 +141,11 @@ class Fetcher:
 
         try:
             await stream_document(uri, response, self._sessions.large, feed)
-            return with_resources(reader.close(), resources)
+            document = with_http_date(with_resources(reader.close(), resources), response)
         except DocumentError as error:
             raise error.at(uri) from None
+        self.cache.put(uri, document, validator(response))
+        return document
 
     async def is_there(self, uri: str) -> bool:
         """Return whether a server has a resource, without reading its content."""
@@ -224,17 +221,13 @@ class Fetcher:
         check_status(uri, response)
         most = most or max(self._largest, resource.length or 0)
         content = await self.collect(
-            resource,
-            body(uri, response),
-            recoded=is_encoded(response),
-            most=most,
-            verify=verify,
+            resource, body(uri, response), recoded=is_encoded(response), most=most, verify=verify
         )
         fetched_at = _fetched_at(response)
         if resource.hash is not None and verify:
             # The hash proves what it is, and will show whether it has changed.
-            return msgspec.structs.replace(content, fetched_at=fetched_at)
-        return msgspec.structs.replace(
+            return replace(content, fetched_at=fetched_at)
+        return replace(
             content,
             validator=content_validator(response),
             fetched_at=fetched_at,

@@ -14,7 +14,7 @@ from rsnotify_subscriber.push.endpoint_connection import PushEvents
 logger = logging.getLogger("rsnotify.subscriber")
 
 
-class DocumentNotices(PushEvents):
+class NoticeReceiver(PushEvents):
     """Receives these notifications, and ignores all other events.
 
     Nothing depends on a notification: a document without one is found by polling.

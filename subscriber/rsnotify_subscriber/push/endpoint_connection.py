@@ -59,7 +59,13 @@ class EndpointConnection:
     ) -> None:
         self.endpoint = endpoint
         self.hub = endpoint.hub
-        self.is_up = self.is_mute = self.is_due = False
+        #: Whether the hub has accepted the subscription.
+        self.is_up = False
+        #: Whether the hub does not send what it should.
+        self.is_mute = False
+        #: Whether the hub should have sent what the lists have from now on.
+        self.is_due = False
+        #: When it came up, and when that happened or a new fragment last arrived.
         self.up_at = self.received_at = 0.0
         self._observer = observer
         self._events = events

@@ -124,7 +124,7 @@ class MqttTransport:
             dial=self._dial,
             on_message=messages.receive,
         ) as connection:
-            subscribing = asyncio.create_task(self._subscribe(connection, messages, listener))
+            subscribing = asyncio.create_task(self._subscribe(connection, messages))
             lost = asyncio.create_task(connection.lost())
             try:
                 await asyncio.wait({subscribing, lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -145,36 +145,34 @@ class MqttTransport:
             return None
         return self.broker.filtered_topic(self.topic, self.select)
 
-    async def _subscribe(
-        self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
-    ) -> None:
+    async def _subscribe(self, connection: BrokerConnection, messages: _TopicMessages) -> None:
         if messages.part is not None:
             try:
                 await connection.subscribe(messages.part)
             except Unavailable as error:
                 logger.info("all of %s is received, not a part: %s", self.topic, error)
             else:
-                await self._request_forever(connection, messages, listener)
-        await self._subscribe_to_whole(connection, messages, listener)
+                await self._request_forever(connection, messages)
+        await self._subscribe_to_whole(connection, messages)
 
     async def _subscribe_to_whole(
-        self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
+        self, connection: BrokerConnection, messages: _TopicMessages
     ) -> None:
         await connection.subscribe(messages.whole)
-        listener.up()
+        messages.listener.up()
         if not await _within(RETAINED_WAIT, messages.received):
-            listener.gap()
+            messages.listener.gap()
 
     async def _request_forever(
-        self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
+        self, connection: BrokerConnection, messages: _TopicMessages
     ) -> None:
         """Request the part before each lease ends; receive the whole while there is no part."""
         random = Random()
         while True:
             await self._request(connection, messages)
-            listener.up()
+            messages.listener.up()
             if not await _within(RETAINED_WAIT, messages.part_received):
-                await self._subscribe_to_whole(connection, messages, listener)
+                await self._subscribe_to_whole(connection, messages)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
                     await messages.part_received.wait()

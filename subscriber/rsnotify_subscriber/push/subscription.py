@@ -45,7 +45,7 @@ class PushSubscription:
         needed: bool = True,
     ) -> None:
         self._needed = needed
-        self._endpoints = tuple(endpoints)
+        self.endpoints = tuple(endpoints)
         self._failover = EndpointFailover(endpoints, random, most=most)
         self._events = events
         self._since = since
@@ -55,11 +55,6 @@ class PushSubscription:
         self._tasks = Tasks(self._end)
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """All endpoints, the best first."""
-        return self._endpoints
 
     @property
     def up(self) -> list[Endpoint]:
@@ -74,16 +69,16 @@ class PushSubscription:
     @property
     def error(self) -> str | None:
         """Why the best endpoint is not up, if none is and it was tried."""
-        reasons = (self._failed.get(endpoint) for endpoint in self._endpoints)
+        reasons = (self._failed.get(endpoint) for endpoint in self.endpoints)
         return None if self._delivering() else next(filter(None, reasons), None)
 
     def _delivering(self) -> list[EndpointConnection]:
-        connections = (self._open.get(endpoint) for endpoint in self._endpoints)
+        connections = (self._open.get(endpoint) for endpoint in self.endpoints)
         return [one for one in connections if one is not None and one.delivers]
 
     def set_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
         """Use these endpoints from now on; connections to those that stay are kept."""
-        self._endpoints = tuple(endpoints)
+        self.endpoints = tuple(endpoints)
         self._failover.set_endpoints(endpoints)
         self._failed = {one: reason for one, reason in self._failed.items() if one in endpoints}
         self._arrange()

@@ -105,7 +105,7 @@ class Following:
         follower, progress = self._follower, self._follower.progress
         # Failures of the Source's lists come first, and those of push last.
         listed = follower.error if follower.failures else None
-        error = listed or next(iter(self._errors.values()), None) or self._push.error
+        error = listed or next(iter(self._errors.values()), None) or self._push.changes.error
         doubts = () if follower.level else follower.doubts
         return Status(
             resources=self._state.resources,
@@ -115,7 +115,7 @@ class Following:
             through=progress.through if progress else None,
             lag_ms=self._counters.lag_ms(),
             push=self._push.state,
-            way=self._push.hubs,
+            way=self._push.changes.hubs,
             unconfirmed=follower.unconfirmed,
             level=self._is_level,
             doubts=doubts + ((self._doubt,) if self._doubt else ()),

@@ -12,7 +12,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Action, DocumentKind, Fetch
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, Event, Pulling
-from rsnotify_subscriber.push.document_notices import DocumentNotices
+from rsnotify_subscriber.push.document_notices import NoticeReceiver
 from rsnotify_subscriber.push.subscription import PushSubscription
 from rsnotify_subscriber.status import PushState
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
@@ -61,6 +61,7 @@ class PushChannels:
         once: Whether the run only catches up, so that no changes are to be pushed.
 
     Attributes:
+        changes: The subscription to changes.
         pulls: Compares the documents that are pulled with those that were pushed.
     """
 
@@ -79,7 +80,7 @@ class PushChannels:
         self._follower = follower
         self._perform = perform
         random = Random()
-        self._changes = PushSubscription(
+        self.changes = PushSubscription(
             () if once else self._transports.change_endpoints(context.identity.offer),
             PushMonitor(follower, perform, observers.announce),
             lambda: follower.since,
@@ -89,31 +90,22 @@ class PushChannels:
         )
         self._notices = PushSubscription(
             (),
-            DocumentNotices(self._notified),
+            NoticeReceiver(self._notified),
             lambda: follower.notified_through,
             random,
             needed=False,
         )
-        self.pulls = PullMonitor(follower, self._changes, observers.announce)
+        self.pulls = PullMonitor(follower, self.changes, observers.announce)
 
     @property
     def state(self) -> PushState:
-        if not self._changes.endpoints:
+        if not self.changes.endpoints:
             return PushState.OFF
-        return PushState.UP if self._changes.up else PushState.DOWN
-
-    @property
-    def hubs(self) -> tuple[str, ...]:
-        """The hubs from which changes arrive, the best first."""
-        return self._changes.hubs
-
-    @property
-    def error(self) -> str | None:
-        return self._changes.error
+        return PushState.UP if self.changes.up else PushState.DOWN
 
     def start(self, tasks: Tasks, offer: Offer) -> None:
         if not self._once:
-            tasks.spawn(self._changes.run())
+            tasks.spawn(self.changes.run())
             self._notices.set_endpoints(self._transports.notice_endpoints(offer))
             tasks.spawn(self._notices.run())
 
@@ -121,7 +113,7 @@ class PushChannels:
         """Use the transports of another offer; connections that it still offers are kept."""
         if self._once:
             return
-        self._changes.set_endpoints(self._transports.change_endpoints(offer))
+        self.changes.set_endpoints(self._transports.change_endpoints(offer))
         self._notices.set_endpoints(self._transports.notice_endpoints(offer))
 
     def _changed(self, event: Event) -> None:
