@@ -76,9 +76,7 @@ class DumpPackages:
     async def member(self, package: str, entry: Resource) -> Content:
         """Return the member at `entry.path`, verified by the entry's hash and length.
 
-        Raises:
-            FetchError: The package is closed, or does not have it.
-            OSError: It could not be written.
+        A `FetchError` means that the package is closed, or does not have it.
         """
         opened = next((one for one in reversed(self._open) if one.uri == package), None)
         if opened is None or entry.path is None:

@@ -76,10 +76,7 @@ class FreshnessCheck:
     ) -> Content | Unchanged:
         """Return the answer, or a newer one from a request past caches if this one is too old.
 
-        Raises:
-            ContentMismatch: It is too old, and a later request may return a newer version.
-            FetchError: It could not be fetched.
-            OSError: It could not be written.
+        A `ContentMismatch` means that a later request may return a newer version.
         """
         if not is_older(answer, wanted):
             return answer

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from types import MappingProxyType
+from urllib.parse import unquote_to_bytes
 
 from msgspec.structs import replace
 
@@ -27,9 +29,8 @@ from rsnotify.selection.representations import (
 )
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.content.freshness import FreshnessCheck, check_announced
-from rsnotify_subscriber.content.inline import inline_content
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
-from rsnotify_subscriber.fetching.digests import agree
+from rsnotify_subscriber.fetching.digests import agree, parse_hashes, verifies
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.patching import Patch
@@ -82,7 +83,7 @@ class ContentResolver:
 
     def inline(self, wanted: WantedRepresentation) -> Content | None:
         """Return the verified content inside the document; None if it has to be fetched."""
-        data = inline_content(wanted)
+        data = _inline_content(wanted)
         return None if data is None else self._fetcher.store(data, wanted.entry.hash)
 
     async def resolve(
@@ -122,12 +123,7 @@ class ContentResolver:
     async def current(self, wanted: WantedRepresentation, held: ResourceState | None) -> Content:
         """Fetch the current content of a resource from its own URI, past caches.
 
-        Content that is the same as what is held is returned whatever was announced.
-
-        Raises:
-            ContentMismatch: It is neither what is held nor what was announced.
-            FetchError: It could not be fetched.
-            OSError: It could not be written.
+        If it is neither what is held nor what was announced, this is a `ContentMismatch`.
         """
         home = replace(wanted.entry, uri=wanted.home.uri)
         content = await self._fetcher.current_content(home)
@@ -165,7 +161,7 @@ class ContentResolver:
         return None
 
     async def _document(self, wanted: WantedRepresentation) -> Content:
-        data = inline_content(wanted, needs_hash=False)
+        data = _inline_content(wanted, needs_hash=False)
         if data is not None:
             return self._fetcher.store(data, wanted.entry.hash)
         return await self._member(wanted) or await self._get(wanted)
@@ -224,3 +220,34 @@ def _is_around(made: Instant, fetched: Instant) -> bool:
 
 def _host(place: RepresentationSource) -> str:
     return place.uri.partition("://")[2].partition("/")[0]
+
+
+def _inline_content(wanted: WantedRepresentation, *, needs_hash: bool = True) -> bytes | None:
+    """Return the content inside a document, if it has the announced hash and length.
+
+    None if the entry has no hash, or the content has another: it is fetched from its own URI.
+    By the hash, a list of the Source can confirm or contradict content that came by a hub.
+    A patch need not have a hash, as its result has one.
+    """
+    entry = wanted.entry
+    if needs_hash and not parse_hashes(entry.hash):
+        return None
+    for uri in wanted.inline:
+        content = _decode_data_uri(uri)
+        if content is not None and verifies(content, entry.hash, entry.length):
+            return content
+    return None
+
+
+def _decode_data_uri(uri: str) -> bytes | None:
+    """Return the content of a `data:` URI (RFC 2397); None if it is malformed."""
+    header, comma, data = uri[5:].partition(",")
+    if not comma:
+        return None
+    content = unquote_to_bytes(data)
+    if not header.lower().endswith(";base64"):
+        return content
+    try:
+        return b64decode(content, validate=True)
+    except ValueError:
+        return None

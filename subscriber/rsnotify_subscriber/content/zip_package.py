@@ -48,12 +48,7 @@ class _BoundedFile(io.BufferedReader):
 class ZipPackage:
     """An open package. Its methods block on the disk, and may be called from any thread.
 
-    Args:
-        path: The file, which is removed by `close`.
-        uri: The URI of the package.
-
-    Raises:
-        MalformedDocument: It is no ZIP, or one that is refused.
+    It is refused with a `MalformedDocument`. The file is removed by `close`.
     """
 
     def __init__(self, path: Path, uri: str) -> None:
@@ -80,13 +75,9 @@ class ZipPackage:
         return read_document(self.pieces(MANIFEST), source=f"{self.uri} ({MANIFEST})")
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """Yield a member piece by piece.
+        """Yield a member piece by piece; `ContentMismatch` if it is not there, refused, or damaged.
 
-        Args:
-            path: Its path in the package, with or without a leading slash.
-
-        Raises:
-            ContentMismatch: It is not there, refused, or damaged.
+        The path may have a leading slash.
         """
         name = path.removeprefix("/")
         info = self._members.get(name)

@@ -41,13 +41,9 @@ class SourceIdentification:
         """Return the Source that is followed, and its offer; None when stopped.
 
         Args:
-            known: The Source of the state.
+            known: The Source of the state; a state of another set is a `ConfigurationError`.
             patient: Whether to wait for a Source that cannot be reached. Then the offer of the
                 state is returned unchecked.
-
-        Raises:
-            ConfigurationError: The state belongs to another set of resources.
-            RsnotifyError: The offer could not be read.
         """
         if known is not None:  # an earlier version may have stored a password in it
             known = replace(known, url=without_login(known.url))

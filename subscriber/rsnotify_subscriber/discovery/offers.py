@@ -74,9 +74,6 @@ class OfferDiscovery:
     async def revalidate(self, known: Offer) -> Offer:
         """Return the present offer, from the Capability List and the Source Description.
 
-        Args:
-            known: The offer before.
-
         Raises:
             SeveralSets: The Source Description lists several other sets instead.
             FetchError: The offer could not be checked.

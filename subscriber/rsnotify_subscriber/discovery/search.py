@@ -51,10 +51,9 @@ def capability_lists(description: Document) -> list[str]:
 
 
 def single_set(uri: str, description: Document, listed: list[str]) -> str:
-    """Return the Capability List of the one set of resources that a Source Description lists.
+    """Return the Capability List of the one set that a Source Description lists.
 
-    Raises:
-        ConfigurationError: It lists none, or several (`SeveralSets`).
+    Raises `ConfigurationError` if it lists none, or several (`SeveralSets`).
     """
     if not listed:
         raise ConfigurationError(f"{uri} describes no set of resources")

@@ -64,19 +64,13 @@ class Unchanged(Struct, frozen=True):
 
 
 class ContentCollector:
-    """Collects content chunk by chunk; an async context manager.
-
-    Args:
-        path: A file of its own.
-        announced: Its `hash` attribute, or None.
-    """
+    """Collects content chunk by chunk in a file of its own; an async context manager."""
 
     def __init__(self, path: Path, announced: str | None) -> None:
         self._path = path
         self._digester = Digester(announced)
         self._data = bytearray()
         self._in_file = False
-        self._complete = False
 
     @property
     def length(self) -> int:
@@ -99,7 +93,6 @@ class ContentCollector:
             self._digester.verify(resource, recoded=recoded)
         if self._in_file:
             await asyncio.to_thread(self._spill)
-        self._complete = True
         data = None if self._in_file else bytes(self._data)
         return Content(self._path, self._digester.hashes, self.length, data)
 
@@ -112,6 +105,6 @@ class ContentCollector:
     async def __aenter__(self) -> ContentCollector:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._in_file and not self._complete:
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if self._in_file and kind is not None:
             await asyncio.to_thread(self._path.unlink, missing_ok=True)

@@ -63,7 +63,10 @@ class FetchedDocument(Struct, frozen=True):
 
 
 class Fetcher:
-    """Fetches for one subscriber. What cannot be fetched raises a `FetchError`.
+    """Fetches for one subscriber.
+
+    What cannot be fetched, or is not what was announced, raises a `FetchError`; content that cannot
+    be written raises an `OSError`.
 
     Args:
         folder: The folder for content, under names that are not used twice.
@@ -172,10 +175,6 @@ class Fetcher:
             most: The most bytes that it may have; None for the limit of the Fetcher.
             moment: The instant whose version is requested of a TimeGate (core §14.6).
             fresh: Whether to request it past caches.
-
-        Raises:
-            FetchError: It could not be fetched, or is not what was announced.
-            OSError: It could not be written.
         """
         headers = dict(_PAST_CACHES) if fresh else {}
         if moment is not None:
@@ -243,18 +242,9 @@ class Fetcher:
         most: int | None = None,
         verify: bool = True,
     ) -> Content:
-        """Collect the content of a resource from any source, and verify it.
+        """Collect the content of a resource from any source, and `verify` that it is as announced.
 
-        Args:
-            resource: The resource, with the hash and length that were announced.
-            chunks: The content.
-            recoded: Whether a server sent it encoded, so that its length may differ.
-            most: The most bytes that it may have.
-            verify: Whether it must be what was announced.
-
-        Raises:
-            FetchError: It is not what was announced.
-            OSError: It could not be written.
+        Its length may differ if a server sent it `recoded`. `most` is the most bytes it may have.
         """
         announced = resource.length if verify and not recoded else None
         async with ContentCollector(self._new_file(), resource.hash) as collector:

@@ -66,8 +66,8 @@ class Sessions:
         per_host: int = PER_HOST,
         shared: Connections | None = None,
     ) -> None:
-        self._named, login = split_login(named)
-        self._origin = _url(self._named, self._named).origin() if named else None
+        named, login = split_login(named)
+        self._origin = _url(named, named).origin() if named else None
         self._credentials = credentials.fields()
         if self._origin is not None and not _authorizes(self._credentials):
             login = login or from_netrc(self._origin.host or "")
@@ -163,6 +163,7 @@ class Sessions:
         origin: ResponseOrigin | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         target, status = uri, 0
+        origin = origin or ResponseOrigin(uri)
         method, moved = ("GET", _MOVED) if form is None else ("POST", _MOVED - {303})
         first: URL | None = None
         has_crossed = False
@@ -183,14 +184,12 @@ class Sessions:
                 location = response.headers.get("Location")
                 if response.status not in moved or location is None:
                     check_transfer(uri, response)
-                    if origin is not None:
-                        origin.answered(response)
+                    origin.answered(response)
                     yield response
                     return
                 status = response.status
             target = resolve(target, location)
-            if origin is not None:
-                origin.redirected(status, target)
+            origin.redirected(status, target)
         raise Unavailable(uri, f"more than {REDIRECTS} redirects", status=status)
 
     def _fields(self, url: URL, login: str | None) -> Mapping[str, str]:

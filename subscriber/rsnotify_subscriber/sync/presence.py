@@ -29,10 +29,8 @@ _INTERVAL = 5.0
 def check_files(handler: object, state: DestinationState, identity: Identity) -> None:
     """Check that the files of a `LocatedHandler` exist; this blocks on the disk.
 
-    Where some are missing, the state marks them to be fetched, and everything to be compared.
-
-    Raises:
-        ConfigurationError: All are missing, or some that could not be found in any list.
+    Where some are missing, the state marks them to be fetched, and everything to be compared. It is
+    a `ConfigurationError` if all are missing, or some that could not be found in any list.
     """
     if not isinstance(handler, LocatedHandler) or not state.resources:
         return

@@ -12,11 +12,10 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Action, DocumentKind, Fetch
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, Event, Pulling
-from rsnotify_subscriber.push.document_notices import NoticeReceiver
 from rsnotify_subscriber.push.subscription import PushSubscription
 from rsnotify_subscriber.status import PushState
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
-from rsnotify_subscriber.sync.push_monitor import PushMonitor
+from rsnotify_subscriber.sync.push_monitor import NoticeReceiver, PushMonitor
 from rsnotify_subscriber.tasks import Tasks
 
 

@@ -1,8 +1,9 @@
-"""The intake of pushed fragments, on their way to the follower."""
+"""The intake of what is pushed, fragments and notifications, on its way to the follower."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,11 +11,14 @@ from datetime import UTC, datetime
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.digest import COUNT
+from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.sync.actions import Action
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, GapSeen
 from rsnotify_subscriber.push.endpoint_connection import PushEvents
+
+logger = logging.getLogger("rsnotify.subscriber")
 
 #: Seconds for which a Source that sends heartbeats may be silent: ours sends one every ten.
 QUIET = 15.0
@@ -105,3 +109,22 @@ class PushMonitor(PushEvents):
         if self._is_lost and is_new:
             self._is_lost = False
             self.up()
+
+
+class NoticeReceiver(PushEvents):
+    """Receives notifications about the documents of a Source, and ignores all other events.
+
+    Nothing depends on a notification: a document without one is found by polling.
+    """
+
+    def __init__(self, received: Callable[[Document], None]) -> None:
+        self._received = received
+
+    def fragment(self, document: bytes) -> Instant | None:
+        try:
+            read = read_document(document, source="a notification about documents")
+        except DocumentError as error:
+            logger.info("%s", error)
+            return None
+        self._received(read)
+        return read.until

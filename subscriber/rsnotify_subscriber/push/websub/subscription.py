@@ -96,9 +96,7 @@ class CallbackSubscription:
     def request(self, mode: SubscriptionMode, until: float) -> dict[str, str]:
         """Begin a request to the hub, and return its form (WebSub §5.1).
 
-        Args:
-            mode: The request.
-            until: When a verification of it is too late.
+        After `until`, a verification of it is too late.
         """
         self._requested = (mode, until)
         form = {"hub.mode": mode, "hub.topic": self.topic, "hub.callback": self.callback}
@@ -111,11 +109,7 @@ class CallbackSubscription:
         return form if self.secret is None else form | {"hub.secret": self.secret}
 
     def verify(self, query: Mapping[str, str], now: float) -> str | None:
-        """Answer a verification of intent, or a denial (WebSub §5.2, §5.3).
-
-        Returns:
-            The body of the answer; None if the answer is 404.
-        """
+        """Answer a verification of intent, or a denial (WebSub §5.2, §5.3); None stands for 404."""
         if self.is_over:
             return None
         if query.get("hub.topic") != self.topic:
