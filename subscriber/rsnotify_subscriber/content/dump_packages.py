@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack
 
 from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
 from rsnotify.format.links import resolve
@@ -95,17 +96,14 @@ class DumpPackages:
 
 
 def _opened(content: Content, uri: str) -> tuple[ZipPackage, Document]:
-    try:
+    with ExitStack() as failing:
+        failing.callback(content.discard)
         content.write()
         package = ZipPackage(content.path, uri)
-    except BaseException:
-        content.discard()
-        raise
-    try:
-        return package, package.manifest()
-    except BaseException:
-        package.close()
-        raise
+        failing.callback(package.close)
+        manifest = package.manifest()
+        failing.pop_all()
+    return package, manifest
 
 
 async def _asynchronous(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

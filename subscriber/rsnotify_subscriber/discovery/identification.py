@@ -58,19 +58,15 @@ class SourceIdentification:
             return Identity(self.url, base_of(offer), offer, memory=self.offers.memory)
         if known.url == self.url:
             offer = await self.offers.revalidate(known.offer)
+        elif found := await same_set(self.offers, known, await self._found(patient=patient)):
+            offer = found
         else:
-            offer = await self._same(known, await self._found(patient=patient))
-        return replace(known, url=self.url, offer=offer, memory=self.offers.memory)
-
-    async def _same(self, known: Identity, offer: Offer) -> Offer:
-        now = await same_set(self.offers, known, offer)
-        if now is None:
             raise ConfigurationError(
                 f"{self.place} holds the state of {without_credentials(known.url)}; "
                 f"to follow {without_credentials(self.url)} choose another place, "
                 "or remove that one"
             )
-        return now
+        return replace(known, url=self.url, offer=offer, memory=self.offers.memory)
 
     async def _found(self, *, patient: bool) -> Offer:
         """Return the offer, if `patient` after waiting for a Source that is not up yet."""
@@ -102,10 +98,7 @@ class SourceIdentification:
 
 
 async def same_set(offers: OfferDiscovery, known: Identity, offer: Offer) -> Offer | None:
-    """Return the present offer of the set of a state, if another URL leads to that set.
-
-    `offer` is what the other URL leads to.
-    """
+    """Return the present offer of the set of a state, if an `offer` found elsewhere is of that set."""
     before = known.offer
     if _overlap(before, offer) and (offer.capability_list or not before.capability_list):
         return offer

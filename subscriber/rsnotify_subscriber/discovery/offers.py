@@ -58,7 +58,6 @@ class OfferDiscovery:
 
     @property
     def memory(self) -> DescriptionMemory:
-        """The documents to store for the next run."""
         return self.descriptions.memory
 
     async def find(self) -> Offer:

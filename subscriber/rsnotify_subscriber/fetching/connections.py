@@ -104,7 +104,7 @@ class Connections:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make a request when the limits allow it; redirects are not followed.
 
-        Its host may be `anywhere`, or only at a public address. The options are those of
+        Only with `anywhere`, the host may be at any address. The options are those of
         `aiohttp.ClientSession.request`.
 
         Raises:
@@ -140,7 +140,7 @@ class Connections:
 
 
 class RequestRate:
-    """Spaces requests evenly, so that at most so many are made in a second; None for any number."""
+    """Spaces requests evenly: at most so many in a second; None for any number."""
 
     def __init__(self, most: float | None) -> None:
         self._between = 0.0 if most is None else 1 / most

@@ -56,7 +56,7 @@ class Content(Struct, frozen=True):
 
 
 class Unchanged(Struct, frozen=True):
-    """The answer that content has not changed (304); its fields are as those of `Content`."""
+    """The answer that content has not changed (304); its fields mean what they do in `Content`."""
 
     fetched_at: int
     modified: Instant | None = None

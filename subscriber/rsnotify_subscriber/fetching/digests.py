@@ -56,7 +56,6 @@ class Digester:
 
     @property
     def hashes(self) -> str:
-        """The digests so far, as a `hash` attribute."""
         return " ".join(f"{name}:{digest.hexdigest()}" for name, digest in self._digests.items())
 
     def verify(self, resource: Resource, *, recoded: bool = False) -> None:

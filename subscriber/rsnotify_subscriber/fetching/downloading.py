@@ -30,9 +30,9 @@ async def stream_document(
     large: asyncio.Semaphore,
     feed: Callable[[bytes], object],
 ) -> None:
-    """Pass a document to `feed`, decompressed and piece by piece, until it raises.
+    """Pass a document to `feed`, decompressed and piece by piece; if that raises, download no more.
 
-    To read on in a large document, `large` is acquired.
+    Reading on in a large document needs the semaphore `large`.
 
     Raises:
         MalformedDocument: Its compression is damaged.

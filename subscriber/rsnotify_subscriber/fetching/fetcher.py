@@ -96,21 +96,20 @@ class Fetcher:
 
     async def current_document(self, uri: str, origin: ResponseOrigin) -> Document:
         """GET a document as it is at its Source now, past caches; `origin` receives its origin."""
-        return (await self._document(uri, {"Cache-Control": "no-cache"}, origin))[0]
+        return (await self.sent_document(uri, origin, fresh=True))[0]
 
-    async def sent_document(self, uri: str) -> tuple[Document, Instant | None]:
+    async def sent_document(
+        self, uri: str, origin: ResponseOrigin | None = None, *, fresh: bool = False
+    ) -> tuple[Document, Instant | None]:
         """GET a document and read it to its end; return also its `Date`, if it has one.
 
         A small document is kept in memory with its validator, and the next request for it is
         conditional: a poll that finds nothing new costs a 304.
         """
-        return await self._document(uri, {})
-
-    async def _document(
-        self, uri: str, headers: dict[str, str], origin: ResponseOrigin | None = None
-    ) -> tuple[Document, Instant | None]:
         cached = self.cache.get(uri)
-        headers["Accept-Encoding"] = "gzip"
+        headers = {"Accept-Encoding": "gzip"}
+        if fresh:
+            headers["Cache-Control"] = "no-cache"
         if cached is not None:
             name, value = cached.condition
             headers[name] = value

@@ -142,7 +142,6 @@ class Sessions:
 
     @asynccontextmanager
     async def _translated_errors(self, uri: str) -> AsyncIterator[None]:
-        """Raise errors of aiohttp as `FetchError`."""
         try:
             yield
         except aiohttp.ClientConnectorError as error:

@@ -65,8 +65,9 @@ class EndpointConnection:
         self.is_mute = False
         #: Whether the hub should have sent what the lists have from now on.
         self.is_due = False
-        #: When it came up, and when that happened or a new fragment last arrived.
-        self.up_at = self.received_at = 0.0
+        self.up_at = 0.0
+        #: When it came up, or a new fragment last arrived.
+        self.received_at = 0.0
         self._observer = observer
         self._events = events
         self._is_closed = False

@@ -155,7 +155,6 @@ class EndpointFailover(Generic[E]):
         state.hub_address = hub_address
 
     def received(self, endpoint: E, now: float) -> None:
-        """Note that an endpoint received something new."""
         self._state(endpoint).receive(now)
 
     def mute(self, endpoint: E) -> None:
@@ -163,7 +162,6 @@ class EndpointFailover(Generic[E]):
         self._state(endpoint).is_mute = True
 
     def down(self, endpoint: E, now: float, retry_after: float = 0.0) -> None:
-        """Note that an open endpoint has failed, or is lost."""
         self._state(endpoint).down(now, retry_after, self._random)
 
     def tick(self, now: float) -> list[E]:

@@ -103,7 +103,6 @@ class PushSubscription:
     # Opening and closing
 
     def _arrange(self) -> None:
-        """Open and close connections as `EndpointFailover` decides at this time."""
         if self._ended is None:
             return
         loop = asyncio.get_running_loop()

@@ -145,10 +145,7 @@ class Applier:
         return True
 
     async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
-        """Call the handler with each change alone, as it failed to apply them together.
-
-        Return, by URI, why a change could not be applied.
-        """
+        """Call the handler with each change alone; return, by URI, why any could not be applied."""
         failed: dict[str, RsnotifyError] = {}
         for ready in new:
             if (reason := await self._call([ready])) is not None:
@@ -157,7 +154,7 @@ class Applier:
         return failed
 
     async def _call(self, batch: list[PreparedChange]) -> str | None:
-        """Call the handler; return why it failed, if it did."""
+        """Return why the handler failed, if it did."""
         if self._blocking is not None:
             return await self._in_worker(self._call_blocking, self._blocking, batch)
         assert self._handler is not None
@@ -181,7 +178,6 @@ class Applier:
     def _to_store(
         self, done: Sequence[PreparedChange]
     ) -> tuple[list[ResourceState], Progress | None]:
-        """Return the new states of resources, and the progress after that."""
         states = [state for state in map(PreparedChange.new_state, done) if state is not None]
         return states, self._outcome.progress_after([ready.change for ready in done])
 

@@ -303,7 +303,6 @@ class Following:
         self._perform(self._follower.applied(changes, self._loop.time()))
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Count the changes that had an effect, and report them."""
         self._counters.count(changes)
         if self._observers.on_committed is not None:
             self._observers.on_committed(changes)

@@ -40,7 +40,6 @@ class Preparation:
     _underway: dict[str, list[Change]] = field(default_factory=dict, init=False)
 
     def submit(self, changes: Sequence[Change]) -> None:
-        """Begin to prepare changes, each on its own."""
         begun = [change for change in changes if self._begin(change)]
         if not self.state.is_local:
             self.tasks.spawn(self._look_up(begun))

@@ -72,7 +72,6 @@ class PreparedChange(Struct, frozen=True):
         )
 
     def new_state(self) -> ResourceState | None:
-        """Return the new state of the resource, if there is one."""
         change, content = self.decided, self.content
         at = to_microseconds(self.change.at)
         entry = self.wanted.entry

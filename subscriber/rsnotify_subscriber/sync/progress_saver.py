@@ -53,9 +53,9 @@ class ProgressSaver:
             self.compared = datetime.now(UTC)
 
     async def save(self, applier: Applier, *, is_ending: bool) -> None:
-        """Store everything that has changed; of the times of comparisons, only some but the last.
+        """Store everything that has changed, but the time of a comparison only if it is due.
 
-        While the applier is applying changes, a later progress is about to be committed.
+        While the applier is applying changes, a later progress is about to be committed with them.
         """
         loop = asyncio.get_running_loop()
         if self.compared is not None and self._is_due(self.compared, is_ending=is_ending):

@@ -56,12 +56,10 @@ class CallbackRoute:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def notify(self) -> None:
-        """Wake up all calls of `until`."""
         self._changed.set()
         self._changed.clear()
 
     async def until(self, condition: Callable[[CallbackSubscription], object]) -> None:
-        """Wait until the subscription meets a condition."""
         while not condition(self.subscription):
             await self._changed.wait()
 

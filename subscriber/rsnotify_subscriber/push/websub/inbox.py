@@ -33,9 +33,9 @@ class HubSilence:
 
 
 class DeliveryInbox:
-    """A queue of deliveries; at most so many bytes wait, but a larger delivery may wait alone.
+    """A queue of deliveries, each of which ends the silence. At most so many bytes may wait.
 
-    Each delivery ends the silence.
+    A larger delivery may wait alone.
     """
 
     def __init__(self, silence: HubSilence, most: int = MAX_BYTES) -> None:
@@ -56,7 +56,6 @@ class DeliveryInbox:
         return True
 
     async def get(self) -> bytes:
-        """Wait for a delivery, and remove and return it."""
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
