@@ -58,14 +58,15 @@ class SourceIdentification:
             return Identity(self.url, base_of(offer), offer, memory=self.offers.memory)
         if known.url == self.url:
             offer = await self.offers.revalidate(known.offer)
-        elif found := await same_set(self.offers, known, await self._found(patient=patient)):
-            offer = found
         else:
-            raise ConfigurationError(
-                f"{self.place} holds the state of {without_credentials(known.url)}; "
-                f"to follow {without_credentials(self.url)} choose another place, "
-                "or remove that one"
-            )
+            found = await same_set(self.offers, known, await self._found(patient=patient))
+            if found is None:
+                raise ConfigurationError(
+                    f"{self.place} holds the state of {without_credentials(known.url)}; "
+                    f"to follow {without_credentials(self.url)} choose another place, "
+                    "or remove that one"
+                )
+            offer = found
         return replace(known, url=self.url, offer=offer, memory=self.offers.memory)
 
     async def _found(self, *, patient: bool) -> Offer:
@@ -98,7 +99,7 @@ class SourceIdentification:
 
 
 async def same_set(offers: OfferDiscovery, known: Identity, offer: Offer) -> Offer | None:
-    """Return the present offer of the set of a state, if an `offer` found elsewhere is of that set."""
+    """Return the present offer of the set of a state, if an `offer` found elsewhere is its own."""
     before = known.offer
     if _overlap(before, offer) and (offer.capability_list or not before.capability_list):
         return offer
