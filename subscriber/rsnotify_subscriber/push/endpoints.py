@@ -88,7 +88,7 @@ class Transports:
     def endpoints(
         self, topic: str, hubs: Sequence[str], select: PushSelection = EVERYTHING
     ) -> list[Endpoint]:
-        """Return the endpoints for a topic, the best first; `hubs` are those that a document names."""
+        """Return the endpoints for a topic, the best first; `hubs` are those a document names."""
         wss = _by_scheme(hubs, "wss", "ws") if self._uses(Via.WEBSOCKET) else ()
         uses_mqtt = self._uses(Via.MQTT)
         brokers = self.mqtt.brokers(_by_scheme(hubs, *SCHEMES)) if uses_mqtt else ()
