@@ -15,7 +15,7 @@ from rsnotify.format.writer import write_document
 from rsnotify.runtime.processes import Process
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.store import LogRetention
 from rsnotify_hub.subscriptions import Subscription
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -23,6 +23,7 @@ from rsnotify_hub.dashboard.pages import add_dashboard
 from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
 from rsnotify_hub.http.listening import ProtocolSite, listen, url_of
 from rsnotify_hub.http.middleware import (
+    Handler,
     add_security_headers,
     with_client_address,
     with_guard,
@@ -83,9 +84,10 @@ def create_application(
     app.on_response_prepare.append(add_security_headers)
     app.cleanup_ctx.append(hub_of_app)
     app.on_shutdown.append(_close_websockets)
-    app.router.add_post("/websub", _websub, expect_handler=defer_continue)
-    app.router.add_get("/ws", _websocket)
-    app.router.add_get("/topics", _topics)
+    websub = _handler(lambda hub: hub.websub.handle)
+    app.router.add_post("/websub", websub, expect_handler=defer_continue)
+    app.router.add_get("/ws", _handler(lambda hub: hub.websockets.handle))
+    app.router.add_get("/topics", _handler(lambda hub: hub.change_memory.handle))
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
@@ -94,16 +96,11 @@ def create_application(
     return app
 
 
-async def _websub(request: web.Request) -> web.Response:
-    return await request.app[HUB].websub.handle(request)
+def _handler(find: Callable[[HubService], Handler]) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await find(request.app[HUB])(request)
 
-
-async def _websocket(request: web.Request) -> web.StreamResponse:
-    return await request.app[HUB].websockets.handle(request)
-
-
-async def _topics(request: web.Request) -> web.Response:
-    return await request.app[HUB].change_memory.handle(request)
+    return handle
 
 
 async def _healthz(request: web.Request) -> web.Response:
@@ -135,15 +132,9 @@ async def serve(
     source: ConfigurationSource | None = None,
     clock: Clock = utc_now,
 ) -> AsyncIterator[str]:
-    """Run a hub.
+    """Return a context with the URL that a running hub listens at; leaving it stops the hub.
 
-    Args:
-        configuration: The settings.
-        source: The places of the settings, to reload the grants when a file changes.
-        clock: Returns the current instant.
-
-    Returns:
-        A context with the URL that the hub listens at; leaving it stops the hub.
+    The grants are reloaded when a file of the source changes.
 
     Raises:
         ConfigurationError: The address, the port or the data folder is not available, or the hub

@@ -12,22 +12,17 @@ SECONDS = 5.0
 
 
 class Readiness:
-    """Checks that the store can be written."""
-
     def __init__(self, store: Store, *, seconds: float = SECONDS) -> None:
         self._store = store
         self._seconds = seconds
         self._checking: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
-        """Check, or share a check that is under way, so frequent requests cost no more writes.
-
-        Raises:
-            StorageError: The store cannot be written in time.
-        """
+        """Check, or share a check that is under way, so frequent requests cost no more writes."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._store.check())
-            self._checking.add_done_callback(_retrieve_error)  # even if all callers have gone
+            # Retrieve any error, even if all callers have gone.
+            self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         checking = self._checking
         await asyncio.wait([checking], timeout=self._seconds)
         if not checking.done():
@@ -37,8 +32,3 @@ class Readiness:
     async def close(self) -> None:
         if self._checking is not None:
             await asyncio.wait([self._checking])
-
-
-def _retrieve_error(checked: asyncio.Task[None]) -> None:
-    if not checked.cancelled():
-        checked.exception()

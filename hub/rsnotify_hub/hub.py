@@ -32,8 +32,8 @@ from rsnotify_hub.health import Readiness
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import LogRetention
-from rsnotify_hub.log.store import Store
+from rsnotify_hub.log.store import LogRetention, Store
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import HubReadings, Metrics
 from rsnotify_hub.mqtt.bridge import MqttBridge
@@ -59,20 +59,7 @@ _CLEAN_UP_SECONDS = 60
 
 
 class HubService:
-    """A hub without its HTTP server. Created by `open_hub`.
-
-    Attributes:
-        store: The store.
-        authorizer: Decides who may do what.
-        statistics: Counts what the hub has done.
-        websub: Handles `POST /websub`.
-        websockets: Handles `GET /ws`.
-        change_memory: Handles `GET /topics`.
-        admin: Handles `/admin/`.
-        metrics: Handles `GET /metrics`.
-        connections: Counts the connections to its server, which sets this.
-        readiness: Checks whether the hub can do its work.
-    """
+    """A hub without its HTTP server, which sets `connections`. Created by `open_hub`."""
 
     def __init__(
         self,
@@ -91,39 +78,43 @@ class HubService:
         self.authorizer = authorizer
         self.statistics = Statistics()
         self._clock = clock
+        self._topics = TopicLogs(store, self.statistics)
         self._intent_requests = IntentRequests(
             requests, Retry(websub.retry_seconds), websub.callback_seconds
         )
         self._live = WebSocketChannel(websocket, self.statistics)
         self._filters = FilterCache()
-        self._selections = SelectionGroups(self._live, self._filters, websocket.max_selections)
-        self._callbacks = WebSubChannel(
-            store, requests, self._intent_requests, websub, clock, self.statistics
+        self._selections = SelectionGroups(
+            self._topics, self._live, self._filters, websocket.max_selections
         )
+        self._callbacks = WebSubChannel(
+            store, self._topics, requests, self._intent_requests, websub, clock, self.statistics
+        )
+        authorizer.topic_quota = TopicQuota(
+            self._topics, configuration.limits.max_topics_per_publisher
+        )
+        intake = FragmentIntake(authorizer, configuration.intake, clock)
         rates = TopicRates(clock)
+        channels: list[DeliveryChannel] = [self._live, self._selections, self._callbacks, rates]
         self._bridge = None
         broker = None
         if mqtt.url is not None:
             self._bridge = MqttBridge(
                 mqtt,
                 store,
+                self._topics,
+                intake,
                 self.statistics,
                 self._filters,
                 max_selections=websocket.max_selections,
                 retry_seconds=websub.retry_seconds,
             )
             broker = parse_broker(mqtt.public_url or mqtt.url)
-        channels = (self._live, self._selections, self._callbacks, rates)
-        self._topics = TopicLogs(
-            store, (*channels, self._bridge) if self._bridge else channels, self.statistics
-        )
-        authorizer.topic_quota = TopicQuota(
-            self._topics, configuration.limits.max_topics_per_publisher
-        )
+            channels.append(self._bridge)
+        self._channels = channels
         self._verification = IntentVerification(
             self._callbacks, self._topics, self._intent_requests, websub, clock
         )
-        self._intake = intake = FragmentIntake(authorizer, configuration.intake, clock)
         self._pings = PingHandler(
             self._topics,
             client,
@@ -161,17 +152,10 @@ class HubService:
         self.admin = AdminApi(service, authorizer, self.statistics, version=_VERSION)
 
     async def start(self) -> None:
-        """Load the state from the store.
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
-        self._topics.start(await self.store.logs())
-        self._callbacks.start(
-            self._topics, await self.store.subscriptions(), await self.store.troubles()
-        )
+        self._topics.start(await self.store.logs(), self._channels)
+        self._callbacks.start(await self.store.subscriptions(), await self.store.troubles())
         if self._bridge is not None:
-            await self._bridge.start(self._topics, self._intake)
+            await self._bridge.start()
 
     async def close(self) -> None:
         """Wait until everything published is durable, and stop delivering."""
@@ -187,7 +171,7 @@ class HubService:
         await self._callbacks.close()
 
     def _readings(self) -> HubReadings:
-        now, deliveries = self._clock(), self._callbacks.all()
+        now, deliveries = self._clock(), self._callbacks.registry.all()
         return HubReadings(
             version=_VERSION,
             statistics=self.statistics,
@@ -199,7 +183,7 @@ class HubService:
             websocket_queue=self.websockets.queued(),
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
-            mqtt=self._bridge.state(self._topics) if self._bridge else None,
+            mqtt=self._bridge.state() if self._bridge else None,
         )
 
     async def clean_up(self) -> None:
@@ -217,12 +201,8 @@ async def open_hub(
 ) -> AsyncIterator[HubService]:
     """Return a context with a running hub; leaving it closes the hub and its resources in order.
 
-    Args:
-        configuration: The settings.
-        public_url: The hub's URL for others, ending in `/`.
-        anonymous: Whether programs on this machine may publish without a token if there are no
-            publishers.
-        clock: Returns the current instant.
+    `public_url` ends in `/`. If there are no publishers, `anonymous` lets programs on this machine
+    publish without a token.
 
     Raises:
         ConfigurationError: The data folder cannot be used.

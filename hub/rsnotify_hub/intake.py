@@ -18,14 +18,6 @@ _MAX_INLINE_BYTES = 64 * 1024
 
 
 class FragmentIntake:
-    """Reads and checks fragments.
-
-    Attributes:
-        authorizer: Decides who may publish.
-        max_bytes: The largest fragment.
-        request_seconds: How long the body of a request may take to arrive.
-    """
-
     def __init__(
         self, authorizer: Authorizer, config: IntakeConfig, clock: Callable[[], Instant]
     ) -> None:
@@ -38,21 +30,12 @@ class FragmentIntake:
         )
 
     async def read(self, body: bytes, content_type: str = "application/xml") -> Fragment:
-        """Read and check a fragment.
-
-        Raises:
-            DocumentError: It is not a fragment, or would make a Destination wrong.
-        """
         return await self._run(
             partial(read_fragment, body, content_type=content_type, limits=self._limits), body
         )
 
     async def read_content(self, body: bytes, content_type: str) -> Fragment:
-        """Read and check a fragment, or the whole content of a topic.
-
-        Raises:
-            DocumentError: As for `rsnotify_hub.log.contents.read_content`.
-        """
+        """Read and check a fragment, or the whole content of a topic."""
         read = partial(
             read_content,
             body,

@@ -42,7 +42,6 @@ class RequestTextFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Remove the error of a malformed request from a record."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             record.exc_info = None

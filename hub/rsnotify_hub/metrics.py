@@ -40,12 +40,7 @@ _PREFIX = "rsnotify_hub_"
 
 
 class BrokerState(Struct, frozen=True):
-    """The state of the MQTT broker.
-
-    Args:
-        connected: Whether the hub is connected to it.
-        behind: The number of topics it has not received completely.
-    """
+    """The state of the MQTT broker; `behind` counts the topics that it has not completely."""
 
     connected: bool
     behind: int
@@ -55,18 +50,12 @@ class HubReadings(Struct, frozen=True, kw_only=True):
     """The values that the metrics are made from.
 
     Args:
-        version: The version of the hub.
-        statistics: Counts what it has done.
-        logs: The state of every log.
-        subscriptions: The number of WebSub subscriptions in each state.
         lags: How long each WebSub subscription that is not suspended has been behind, in seconds;
             0 if it is up to date.
         connections: The number of open connections to the server, of any kind.
-        websockets: The number of open WebSockets.
-        websocket_queue: The bytes that wait in all of them.
+        websocket_queue: The bytes that wait in all WebSockets.
         delivery_queue: The number of WebSub deliveries that wait for a connection.
         commit_queue: The number of writes that wait for the next transaction.
-        mqtt: The state of the MQTT broker; None without a broker.
     """
 
     version: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import Instant, parse_datetime
 
 
 class Code(StrEnum):
@@ -34,12 +35,7 @@ RETRY_AFTER = "5"
 
 
 class Refusal(RsnotifyError):
-    """A request was refused, and had no effect.
-
-    Args:
-        code: The kind of refusal.
-        reason: What is wrong, for the client. Never contains a secret.
-    """
+    """A request was refused, and had no effect. The reason is for the client, without secrets."""
 
     def __init__(self, code: Code, reason: str) -> None:
         self.code = code
@@ -50,12 +46,18 @@ class Refusal(RsnotifyError):
         return self.reason
 
 
+def parse_since(text: str | None) -> Instant | None:
+    """Return the instant of a `since`; None if it is absent."""
+    try:
+        return None if text is None else parse_datetime(text)
+    except ValueError as error:
+        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
+
+
 def answer_to(refusal: Refusal, *, with_token: bool) -> tuple[int, dict[str, str]]:
     """Return the HTTP status of a refusal, and the headers it needs.
 
-    Args:
-        refusal: Why it was refused.
-        with_token: Whether the request has a token; the answer asks for one if it has not.
+    The answer asks for a token if the request has none.
     """
     if refusal.code is Code.FORBIDDEN and not with_token:
         return 401, {"WWW-Authenticate": "Bearer"}

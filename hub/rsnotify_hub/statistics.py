@@ -11,8 +11,6 @@ from enum import StrEnum
 
 
 class DeliveryTransport(StrEnum):
-    """The transports to Destinations."""
-
     WEBSUB = "websub"
     WEBSOCKET = "websocket"
     MQTT = "mqtt"
@@ -49,3 +47,10 @@ class Statistics:
         self.deliveries: Counter[tuple[DeliveryTransport, DeliveryOutcome]] = Counter()
         self.delivered_bytes: Counter[DeliveryTransport] = Counter()
         self.retries = 0
+
+    def count(
+        self, transport: DeliveryTransport, outcome: DeliveryOutcome, *, size: int = 0
+    ) -> None:
+        """Count a delivery, or an attempt at one, and the bytes that were delivered."""
+        self.deliveries[transport, outcome] += 1
+        self.delivered_bytes[transport] += size

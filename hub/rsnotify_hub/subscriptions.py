@@ -41,10 +41,8 @@ class Subscription(Struct, frozen=True):
     """A confirmed subscription.
 
     Args:
-        topic: The topic.
         callback: Where deliveries go, exactly as the subscriber wrote it.
         secret: The secret that deliveries are signed with, if any.
-        expires: When its lease ends.
         position: The position in the log up to which it was delivered.
         suspended: Whether nothing is delivered for now.
         client: The client that requested it first, whose quota it counts for.
@@ -88,17 +86,10 @@ def subscribed(
     position: int,
     client: str = "",
 ) -> Subscription:
-    """Return the subscription after a confirmed subscribe.
+    """Return the subscription after a confirmed subscribe, new or renewed.
 
-    Args:
-        old: The subscription that it renews, if there is one.
-        topic: The topic.
-        callback: Where deliveries go.
-        secret: The secret of this request.
-        lease: The granted lease in seconds, from `now`.
-        now: When the callback was requested to confirm; the lease counts from then (WebSub §5.3).
-        position: The end of the topic's log, where a new subscription begins.
-        client: The client that requested it.
+    The lease counts from `now`, when the callback was requested to confirm (WebSub §5.3). A new
+    subscription begins at `position`, the end of the log.
     """
     expires = now + timedelta(seconds=lease)
     if old is not None and not is_expired(old, now):
@@ -107,5 +98,4 @@ def subscribed(
 
 
 def is_expired(subscription: Subscription, now: Instant) -> bool:
-    """Return whether the lease has ended."""
     return subscription.expires <= now

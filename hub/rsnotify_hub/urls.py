@@ -16,17 +16,9 @@ _UNSAFE = re.compile(r"[^\x21-\x7e]|[<>\"\\^`{|}]")
 
 
 def check_url(url: str, name: str) -> str:
-    """Check a topic or callback.
+    """Return a topic or callback unchanged if it is an http(s) URL that can stand in a header.
 
-    Args:
-        url: The URL that was sent.
-        name: Its name in the reason of a refusal.
-
-    Returns:
-        The same URL, unchanged.
-
-    Raises:
-        Refusal: It is not an absolute http(s) URL that can stand in a header.
+    `name` is its name in the reason of a `Refusal`.
     """
     if not url:
         raise Refusal(Code.BAD_REQUEST, f"{name} is missing")
@@ -52,7 +44,6 @@ def host_of(url: str) -> str:
 
 
 def authority_of(url: str) -> str:
-    """Return the host and port of a URL, in one spelling."""
     parts = urlsplit(url)
     return f"{host_of(url)}:{parts.port or _PORTS[parts.scheme]}"
 

@@ -14,8 +14,7 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.log.fragments import read_fragment
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import LogRetention
-from rsnotify_hub.log.store import Store
+from rsnotify_hub.log.store import LogRetention, Store
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription
@@ -92,12 +91,12 @@ async def opened_channel(
         statistics = Statistics()
         intent_requests = IntentRequests(requests, Retry(0.01), config.callback_seconds)
         stack.push_async_callback(intent_requests.close)
+        topics = TopicLogs(store, statistics)
         channel = WebSubChannel(
-            store, requests, intent_requests, config, clock, statistics, scheduler
+            store, topics, requests, intent_requests, config, clock, statistics, scheduler
         )
-        topics = TopicLogs(store, (channel,), statistics)
-        topics.start(await store.logs())
-        channel.start(topics, await store.subscriptions(), await store.troubles())
+        topics.start(await store.logs(), (channel,))
+        channel.start(await store.subscriptions(), await store.troubles())
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
         verification = IntentVerification(channel, topics, intent_requests, config, clock)

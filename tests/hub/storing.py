@@ -9,8 +9,7 @@ from pathlib import Path
 
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import LogRetention
-from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.store import LogEntry, LogRetention
 from rsnotify_hub.log.topic_logs import TopicLogs
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
@@ -55,8 +54,8 @@ async def logs(
 ) -> AsyncIterator[tuple[TopicLogs, Listener]]:
     async with opened(folder, clock, retention) as store:
         listener = Listener()
-        topics = TopicLogs(store, (listener,))
-        topics.start(await store.logs())
+        topics = TopicLogs(store)
+        topics.start(await store.logs(), (listener,))
         yield topics, listener
         await topics.close()
 

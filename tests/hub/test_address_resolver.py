@@ -71,9 +71,11 @@ async def test_lookups_that_hang_delay_no_other(
             assert (await callback.delivery())[1] == fragment(second - 1, second)
         async with asyncio.timeout(PATIENCE):
             assert await asyncio.to_thread(lambda: "the shared threads are free")
-        for each in deliveries.channel.all():
+        for each in deliveries.channel.registry.all():
             if each.slot is not None and each.host.endswith("hangs.example"):
                 each.slot.expire()  # its time is up
         await deliveries.until(
-            lambda: sum(each.failures for each in deliveries.channel.all()) == more_than_shared
+            lambda: (
+                sum(each.failures for each in deliveries.channel.registry.all()) == more_than_shared
+            )
         )

@@ -232,7 +232,7 @@ async def test_a_callback_of_the_same_host_that_fails_does_not_end_the_others(
         good = await deliveries.subscribed(callback)
         await deliveries.publish(1)
         await callback.delivery()
-        await deliveries.until(lambda: deliveries.channel.get(gone.id) is None)
-        assert deliveries.channel.all() == [good]
+        await deliveries.until(lambda: deliveries.channel.registry.get(gone.id) is None)
+        assert deliveries.channel.registry.all() == [good]
         assert deliveries.channel.registry.count_host("127.0.0.1") == 1
         assert deliveries.statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GONE] == 1

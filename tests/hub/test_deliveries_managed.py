@@ -95,7 +95,7 @@ async def test_a_suspended_subscription_waits_also_over_a_restart(
         await deliveries.subscribed(callback, secret="renewed")
         assert delivery.state is DeliveryState.SUSPENDED
     async with opened_channel(tmp_path, clock) as deliveries:
-        found = deliveries.channel.get(delivery.id)
+        found = deliveries.channel.registry.get(delivery.id)
         assert found is not None
         assert found.state is DeliveryState.SUSPENDED
         assert await deliveries.channel.redeliver(delivery.id)
@@ -124,7 +124,7 @@ async def test_a_dropped_subscriber_is_informed_of_the_reason(
     intent = await callback.intent()
     assert (intent["hub.mode"], intent["hub.topic"]) == ("denied", TOPIC)
     assert intent["hub.reason"] == "it was dropped, sorry"
-    assert deliveries.channel.all() == []
+    assert deliveries.channel.registry.all() == []
     assert await deliveries.store.subscriptions() == []
     await deliveries.publish(1)
     assert delivery.slot is None
@@ -137,7 +137,7 @@ async def test_an_unknown_subscription_cannot_be_changed(deliveries: Deliveries)
     assert not await channel.suspend("0" * 32)
     assert not await channel.resume("0" * 32)
     assert not await channel.drop("0" * 32, "why")
-    assert channel.get("0" * 32) is None
+    assert channel.registry.get("0" * 32) is None
 
 
 async def test_a_subscription_that_ends_while_it_is_changed_stays_ended(
@@ -158,7 +158,7 @@ async def test_a_renewal_while_its_old_lease_is_ended_keeps_the_subscription(
     clock.advance(days=11)
     renewed = replace(delivery.subscription, expires=clock.now + timedelta(days=10))
     await asyncio.gather(deliveries.channel.put(renewed), deliveries.channel.expire())
-    assert deliveries.channel.all() == [delivery]
+    assert deliveries.channel.registry.all() == [delivery]
     assert await deliveries.store.subscriptions() == [renewed]
 
 
@@ -191,7 +191,7 @@ async def test_a_subscription_renewed_while_a_delivery_would_end_it_continues(
     for _ in range(1 + gone):
         assert (await callback.delivery())[1] == fragment(0, 1)
     await deliveries.until(lambda: delivery.behind_since is None)
-    assert deliveries.channel.all() == [delivery]
+    assert deliveries.channel.registry.all() == [delivery]
 
 
 async def test_subscribing_while_the_old_subscription_is_ended_twice_stays_subscribed(
@@ -205,7 +205,7 @@ async def test_subscribing_while_the_old_subscription_is_ended_twice_stays_subsc
 
     await asyncio.gather(end_and_begin(), channel.remove(TOPIC, callback.url))
     assert await deliveries.store.subscriptions() == [delivery.subscription]
-    assert [each.subscription for each in channel.all()] == [delivery.subscription]
+    assert [each.subscription for each in channel.registry.all()] == [delivery.subscription]
 
 
 async def test_a_subscription_that_ended_before_it_could_be_redelivered_stays_ended(

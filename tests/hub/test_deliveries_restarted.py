@@ -14,7 +14,7 @@ from tests.hub.helpers import Callback, Clock, seconds_of
 
 def found(deliveries: Deliveries, before: Delivery) -> Delivery:
     """Return a subscription as the restarted hub has it."""
-    again = deliveries.channel.get(before.id)
+    again = deliveries.channel.registry.get(before.id)
     assert again is not None
     assert again is not before
     return again

@@ -110,7 +110,7 @@ async def test_a_subscription_whose_callback_is_gone_ends(
     delivery = await connected(deliveries, callback)
     callback.answers = [410]
     await deliveries.publish(2)
-    await deliveries.until(lambda: deliveries.channel.get(delivery.id) is None)
+    await deliveries.until(lambda: deliveries.channel.registry.get(delivery.id) is None)
 
 
 async def test_a_channel_that_closes_waits_for_running_deliveries(

@@ -19,7 +19,7 @@ from rsnotify_hub.log import cursors
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.store import LogRetention
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, LogWatch, at
@@ -90,8 +90,8 @@ async def hub(
         try:
             store = SqliteStore(folder, retention, Clock(), connection=disk.connection())
             listener = Listener()
-            topics = TopicLogs(store, (listener,))
-            topics.start(await store.logs())
+            topics = TopicLogs(store)
+            topics.start(await store.logs(), (listener,))
         except (ConfigurationError, StorageError) as error:
             if store is not None:
                 await store.close()

@@ -17,8 +17,7 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.log.appending import plan_append
 from rsnotify_hub.log.recent_entries import RECENT_BYTES
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import LogRetention
-from rsnotify_hub.log.store import Backlog, LogEntry
+from rsnotify_hub.log.store import Backlog, LogEntry, LogRetention
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
@@ -222,7 +221,8 @@ async def test_a_failing_channel_affects_neither_publishing_nor_the_others(
 
     async with opened(tmp_path, clock) as store:
         listener = Listener()
-        topics = TopicLogs(store, (Broken(), listener))
+        topics = TopicLogs(store)
+        topics.start([], (Broken(), listener))
         await topics.publish(TOPIC, made(0, 1))
         assert listener.fragments == [made(0, 1)]
 

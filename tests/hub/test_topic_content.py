@@ -183,7 +183,7 @@ async def pinging(
         open_client(allow_private_addresses=True, seconds=PATIENCE) as client,
     ):
         pings = PingHandler(
-            TopicLogs(store, ()),
+            TopicLogs(store),
             client,
             configuration.websub,
             configuration.intake,

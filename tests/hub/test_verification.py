@@ -85,8 +85,8 @@ async def test_a_lease_counts_from_the_verification_request(
     assert (await callback.intent())["hub.lease_seconds"] == "100"
     clock.advance(seconds=30)
     callback.confirming.set()
-    await deliveries.until(lambda: bool(deliveries.channel.all()))
-    (delivery,) = deliveries.channel.all()
+    await deliveries.until(lambda: bool(deliveries.channel.registry.all()))
+    (delivery,) = deliveries.channel.registry.all()
     assert delivery.subscription.expires == asked + timedelta(seconds=100)
 
 
@@ -124,7 +124,7 @@ async def test_a_client_has_a_quota_and_leaves_capacity_for_others(
             one = intent(f"{callback.url}/{number}")
             assert verification.quota.refusal(one, client) is None
             verification.verify(one, client)
-            await deliveries.until(lambda: len(channel.all()) == number)
+            await deliveries.until(lambda: len(channel.registry.all()) == number)
 
         await subscribe(1, "greedy")
         await subscribe(2, "greedy")
@@ -168,11 +168,11 @@ def test_this_machine_has_no_quota_and_an_ipv6_network_has_one():
 async def test_a_denied_subscriber_is_informed_and_not_verified(
     deliveries: Deliveries, callback: Callback
 ):
-    deliveries.verification.deny(intent(callback), "", "not here")
+    deliveries.verification.verify(intent(callback), "", denial="not here")
     told = await callback.intent()
     assert (told["hub.mode"], told["hub.reason"]) == ("denied", "not here")
     assert "hub.challenge" not in told
-    assert deliveries.channel.all() == []
+    assert deliveries.channel.registry.all() == []
 
 
 async def test_any_answer_but_success_is_a_refusal_and_final(

@@ -11,7 +11,7 @@ import pytest
 from rsnotify.errors import WrongDocument
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.store import LogRetention
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import kept, logs, made
 

@@ -18,11 +18,9 @@ _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class Authorizer:
-    """Checks requests against the grants.
+    """Checks requests against the grants, which are replaced when the settings change.
 
-    Attributes:
-        grants: The grants, which are replaced when the settings change.
-        topic_quota: Bounds the number of topics; None for no bound.
+    Checks raise `Refusal`.
     """
 
     def __init__(self, grants: Grants, failures: RateLimiter | None = None) -> None:
@@ -31,14 +29,7 @@ class Authorizer:
         self._failures = failures
 
     def check_publisher(self, request: web.Request, topic: str) -> Permission:
-        """Check that a request may publish on a topic.
-
-        Returns:
-            The permission, which a connection that goes on publishing checks again.
-
-        Raises:
-            Refusal: It may not.
-        """
+        """Return the permission to publish on a topic, which an open connection checks again."""
         token = _bearer(request)
         local = _is_direct(request) and _is_program(request)
         try:
@@ -52,19 +43,12 @@ class Authorizer:
         """Check that a request may make the hub fetch a topic.
 
         Anybody may on open topics; on others those who may publish.
-
-        Raises:
-            Refusal: It may not.
         """
         if not self.grants.is_open(topic):
             self.check_publisher(request, topic)
 
     def is_admin(self, request: web.Request) -> bool:
-        """Return whether a request may read and change everything.
-
-        Raises:
-            Refusal: The client sent too many wrong tokens.
-        """
+        """Return whether a request may read and change everything; refuse too many wrong tokens."""
         token = _bearer(request)
         if token is None:
             return self.grants.anonymous and _is_direct(request) and _is_own_page(request)
@@ -74,11 +58,6 @@ class Authorizer:
         return False
 
     def check_admin(self, request: web.Request) -> None:
-        """Check that a request may read and change everything.
-
-        Raises:
-            Refusal: It may not.
-        """
         if not self.is_admin(request):
             raise Refusal(Code.FORBIDDEN, "this needs the token of an admin")
 
@@ -86,9 +65,6 @@ class Authorizer:
         """Check that a request to a hub for this machine alone names this machine.
 
         Otherwise a page of another site could read and publish here as a page of the hub.
-
-        Raises:
-            Refusal: It names another host.
         """
         if self.grants.anonymous and not _has_local_name(request):
             raise Refusal(Code.MISDIRECTED, "this hub answers to localhost and 127.0.0.1 only")
@@ -102,14 +78,7 @@ class Authorizer:
 class Permission:
     """The permission of a client to publish on a topic; it can end while a connection is open.
 
-    Args:
-        authorizer: The authorizer that gives it.
-        topic: The topic.
-        token: The client's token.
-        local: Whether the client is a program on this machine.
-
-    Raises:
-        Refusal: The client may not publish.
+    A client that may not publish gets none: making it raises `Refusal`.
     """
 
     def __init__(
@@ -124,11 +93,7 @@ class Permission:
         self.check()
 
     def check(self) -> None:
-        """Check that it still holds, which costs next to nothing while the grants are the same.
-
-        Raises:
-            Refusal: The token was withdrawn or has expired, or the topic would be one too many.
-        """
+        """Check that it still holds, which costs next to nothing while the grants are the same."""
         self._check_grant(self._authorizer.grants)
         if self._authorizer.topic_quota is not None and not self._grant.everything:
             self._authorizer.topic_quota.check(self._topic, self._grant.topics)

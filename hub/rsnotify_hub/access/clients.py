@@ -38,12 +38,9 @@ def _ip_of(address: str) -> IPv4Address | IPv6Address | None:
 
 
 class TrustedProxies:
-    """The proxies whose forwarding header is trusted.
+    """The proxies whose forwarding header is trusted: `X-Forwarded-For` or `Forwarded`.
 
-    Args:
-        networks: Their addresses and networks.
-        header: The header in which they name the client, `X-Forwarded-For` or `Forwarded`. The
-            other is ignored, since a proxy passes on what a client wrote there.
+    The other header is ignored, since a proxy passes on what a client wrote there.
     """
 
     def __init__(self, networks: Sequence[str], header: str) -> None:
@@ -59,10 +56,6 @@ class TrustedProxies:
 
         Each proxy appends the address of its peer. So the last address that is not a trusted
         proxy's is the client; the client may have made up the ones before it.
-
-        Args:
-            peer: The address of the connection's peer.
-            headers: The header fields of the request.
         """
         name = self._header.lower()
         values = [value for field, value in headers if field.lower() == name]

@@ -16,8 +16,6 @@ log = logging.getLogger("rsnotify.hub.access")
 
 
 class GrantReloader:
-    """Watches the settings files, and gives the authorizer new grants."""
-
     def __init__(
         self, authorizer: Authorizer, source: ConfigurationSource, configuration: HubConfiguration
     ) -> None:
@@ -27,7 +25,6 @@ class GrantReloader:
         self._watch = FileWatch(source.files(configuration))
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         while self._watch.files:
             await self._watch.changed()
             await self._reload()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 from msgspec import Struct
@@ -19,8 +20,6 @@ class Grant(Struct, frozen=True):
 
     Args:
         topics: Topics, or prefixes of topics, that it may publish on.
-        everything: Whether it may publish on any topic.
-        admin: Whether it may administer the hub.
         until: When it expires, in seconds since 1970.
     """
 
@@ -33,38 +32,27 @@ class Grant(Struct, frozen=True):
         return self.everything or _covers(self.topics, topic)
 
 
+@dataclass(eq=False, repr=False)
 class Grants:
     """The grants of the configuration, which hold only digests of tokens.
 
     Args:
-        publishers: The tokens that may publish, and their topics.
-        admins: The tokens that may administer the hub.
         open_topics: Topics that anybody may ask the hub to fetch.
-        web_tokens: Verifies JSON Web Tokens; None if they are refused.
         over_mqtt: Topics that are published through a broker, which decides who may.
         anonymous: Whether programs on this machine need no token. They do once there are
             publishers, admins or JSON Web Tokens.
-
-    Attributes:
-        anonymous: Whether programs on this machine need no token.
     """
 
-    def __init__(
-        self,
-        publishers: Sequence[PublisherGrant] = (),
-        admins: Sequence[AdminGrant] = (),
-        open_topics: Sequence[str] = (),
-        web_tokens: JsonWebTokens | None = None,
-        over_mqtt: Sequence[str] = (),
-        *,
-        anonymous: bool,
-    ) -> None:
-        self._publishers = publishers
-        self._admins = admins
-        self._open_topics = open_topics
-        self._web_tokens = web_tokens
-        self._over_mqtt = over_mqtt
-        self.anonymous = anonymous and not publishers and not admins and web_tokens is None
+    publishers: Sequence[PublisherGrant] = ()
+    admins: Sequence[AdminGrant] = ()
+    open_topics: Sequence[str] = ()
+    web_tokens: JsonWebTokens | None = None
+    over_mqtt: Sequence[str] = ()
+    anonymous: bool = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.publishers or self.admins or self.web_tokens is not None:
+            self.anonymous = False
 
     def grant(self, token: str) -> Grant:
         """Return the rights of a token; a token that is not known has none."""
@@ -72,37 +60,31 @@ class Grants:
         topics: tuple[str, ...] = ()
         admin = False
         # Every token is compared, in constant time, so timing reveals nothing about any.
-        for publisher in self._publishers:
+        for publisher in self.publishers:
             same = hmac.compare_digest(digest_of_token, publisher.token_sha256)
             topics += publisher.topics if same else ()
-        for each in self._admins:
+        for each in self.admins:
             admin |= hmac.compare_digest(digest_of_token, each.token_sha256)
-        if topics or admin or self._web_tokens is None:
+        if topics or admin or self.web_tokens is None:
             return Grant(topics, admin=admin)
-        claims = self._web_tokens.claims(token)
+        claims = self.web_tokens.claims(token)
         if claims is None:
             return Grant()
         return Grant(claims.publish, admin=claims.admin, until=claims.until)
 
     def is_open(self, topic: str) -> bool:
         """Return whether anybody may ask the hub to fetch a topic."""
-        return _covers(self._open_topics, topic)
+        return _covers(self.open_topics, topic)
 
     def is_served(self, topic: str) -> bool:
         """Return whether anybody may publish on a topic, so that subscribing makes sense."""
-        if self.anonymous or self._web_tokens is not None:
+        if self.anonymous or self.web_tokens is not None:
             return True  # a JSON Web Token may grant any
-        served = (self._open_topics, self._over_mqtt, *(each.topics for each in self._publishers))
+        served = (self.open_topics, self.over_mqtt, *(each.topics for each in self.publishers))
         return any(_covers(prefixes, topic) for prefixes in served)
 
 
 def grants_of(configuration: HubConfiguration, *, anonymous: bool) -> Grants:
-    """Return the grants of a configuration.
-
-    Args:
-        configuration: Checked settings.
-        anonymous: Whether programs on this machine need no token if the settings have none.
-    """
     access, web_tokens = configuration.access, None
     if access.jwt_algorithms:
         assert access.jwt_key is not None

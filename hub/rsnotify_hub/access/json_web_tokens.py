@@ -6,6 +6,7 @@ The claim `rsnotify` of a token holds its grants: `{"publish": ["https://…/"],
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jwt
 import msgspec
@@ -20,7 +21,6 @@ class Claims(Struct, frozen=True):
 
     Args:
         publish: Topics, or prefixes of topics, that its bearer may publish on.
-        admin: Whether its bearer may read and change everything.
         until: When it expires, in seconds since 1970.
     """
 
@@ -29,33 +29,23 @@ class Claims(Struct, frozen=True):
     until: float = 0.0
 
 
+@dataclass(eq=False, repr=False)
 class JsonWebTokens:
-    """Verifies tokens.
+    """Verifies tokens by the given algorithms only; without an issuer, any may have made them."""
 
-    Args:
-        algorithms: The accepted algorithms; the header of a token cannot add others.
-        key: The public key, or the secret of an HS algorithm.
-        audience: The required `aud` of a token.
-        issuer: The required `iss`; None accepts any issuer.
-    """
-
-    def __init__(
-        self, algorithms: Sequence[str], key: str, audience: str, issuer: str | None
-    ) -> None:
-        self._algorithms = algorithms
-        self._key = key
-        self._audience = audience
-        self._issuer = issuer
+    algorithms: Sequence[str]
+    key: str
+    audience: str
+    issuer: str | None
 
     def claims(self, token: str) -> Claims | None:
-        """Return the grants of a token; None if it is not valid."""
         try:
             payload = jwt.decode(
                 token,
-                self._key,
-                algorithms=list(self._algorithms),
-                audience=self._audience,
-                issuer=self._issuer,
+                self.key,
+                algorithms=list(self.algorithms),
+                audience=self.audience,
+                issuer=self.issuer,
                 leeway=_LEEWAY,
                 options={"require": ["exp", "aud"]},
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 
 from rsnotify_hub.access.clients import client_network, is_loopback
@@ -19,60 +20,35 @@ _BURST_SECONDS = 10.0
 _CLIENTS = 10_000
 
 
+@dataclass(eq=False, repr=False)
 class RateLimiter:
-    """Refuses a client that exceeds a rate for long. Requests of this machine are not counted.
+    """Refuses a client that exceeds a rate for long. Requests of this machine are not counted."""
 
-    Args:
-        rate: The number per second.
-        what: The noun for what is limited, for the reason of a refusal.
-        now: Returns the time in seconds.
-        clients: How many clients are remembered.
-    """
+    rate: float
+    what: str
+    now: Callable[[], float] = monotonic
+    clients: int = _CLIENTS
 
-    def __init__(
-        self,
-        rate: float,
-        what: str,
-        *,
-        now: Callable[[], float] = monotonic,
-        clients: int = _CLIENTS,
-    ) -> None:
-        self._rate = rate
-        self._burst = max(1.0, rate * _BURST_SECONDS)
-        self._what = what
-        self._now = now
-        self._clients = clients
+    def __post_init__(self) -> None:
+        self._burst = max(1.0, self.rate * _BURST_SECONDS)
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, address: str | None) -> None:
-        """Count one request of a client address.
-
-        Raises:
-            Refusal: It is one too many; it was not counted.
-        """
+        """Count one request of a client address; a refused one is not counted."""
         if address is None or is_loopback(address):
             return
-        client, now = client_network(address), self._now()
+        client, now = client_network(address), self.now()
         spent, before = self._spent.get(client, (0.0, now))
-        spent = max(0.0, spent - (now - before) * self._rate)
+        spent = max(0.0, spent - (now - before) * self.rate)
         if spent + 1 > self._burst:
-            raise Refusal(Code.TOO_MANY, f"too many {self._what}; come back later")
+            raise Refusal(Code.TOO_MANY, f"too many {self.what}; come back later")
         self._spent[client] = (spent + 1, now)
         self._spent.move_to_end(client)
-        if len(self._spent) > self._clients:
+        if len(self._spent) > self.clients:
             self._spent.popitem(last=False)
 
 
 class RateLimits:
-    """The rate limits of one hub.
-
-    Attributes:
-        subscriptions: Limits requests to subscribe and unsubscribe.
-        pings: Limits pings of open topics.
-        connections: Limits new WebSockets.
-        tokens: Limits requests with a token that grants nothing.
-    """
-
     def __init__(self, config: LimitsConfig) -> None:
         self.subscriptions = RateLimiter(config.subscription_rate, "requests to subscribe")
         self.pings = RateLimiter(config.subscription_rate, "pings")
@@ -88,15 +64,7 @@ class TopicQuota:
         self._limit = limit
 
     def check(self, topic: str, prefixes: Sequence[str]) -> None:
-        """Check that a topic exists or may begin. Call this just before it begins.
-
-        Args:
-            topic: The topic.
-            prefixes: The prefixes that the publisher is granted.
-
-        Raises:
-            Refusal: It would be one too many.
-        """
+        """Check that a topic exists or may begin. Call this just before it begins."""
         if self._topics.knows(topic):
             return
         if self._topics.count(granted_ranges(prefixes)) >= self._limit:

@@ -22,11 +22,9 @@ def is_granted(prefix: str, topic: str) -> bool:
 
 
 def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the ranges of names, in the order of all topics, that some prefixes grant.
+    """Return the ranges of names that some prefixes grant, in order and without overlaps.
 
-    Returns:
-        The first name of each range and the name that ends it (exclusive); in order, without
-        overlaps.
+    A range is its first name and the name that ends it (exclusive).
     """
     found: list[tuple[str, str]] = []
     for begin, end in sorted(each for prefix in prefixes for each in _ranges(prefix)):

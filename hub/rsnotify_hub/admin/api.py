@@ -29,8 +29,6 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminApi:
-    """Answers requests to the admin API."""
-
     def __init__(
         self, service: AdminService, authorizer: Authorizer, statistics: Statistics, *, version: str
     ) -> None:
@@ -40,17 +38,9 @@ class AdminApi:
         self._description = msgspec.json.encode(describe(version))
 
     def description(self) -> web.Response:
-        """Answer with the OpenAPI description, which is public."""
         return web.Response(body=self._description, content_type="application/json")
 
     async def answer(self, operation: Operation, request: web.Request) -> web.Response:
-        """Execute one operation.
-
-        Raises:
-            Refusal: The request is not authorized, or invalid.
-            UnknownId: There is no topic or subscription with its id.
-            StorageError: The store failed, and nothing has changed.
-        """
         try:
             self._authorizer.check_admin(request)
             answer = await operation.run(self._service, await _parse(operation, request))
@@ -105,12 +95,7 @@ def _json(value: Struct, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def add_admin_routes(app: web.Application, find: Callable[[web.Request], AdminApi]) -> None:
-    """Add the routes of the admin API.
-
-    Args:
-        app: The hub's application.
-        find: Returns the API of the hub that a request is for.
-    """
+    """Add the routes of the admin API; `find` returns the API of the hub that a request is for."""
     admin = web.Application(middlewares=[_problems_as_json])
     for operation in OPERATIONS:
         path = operation.path.replace("{id}", f"{{id:{ID}}}")

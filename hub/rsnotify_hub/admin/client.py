@@ -26,15 +26,7 @@ _WITH_TOKEN = (
 
 
 class AdminClient:
-    """A client of one hub.
-
-    Args:
-        url: The URL of the hub.
-        token: An admin's bearer token; None for a hub that needs none.
-
-    Raises:
-        Refusal: The URL is invalid.
-    """
+    """A client of one hub; the token is an admin's, or None for a hub that needs none."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self._url = check_url(url, "--url").rstrip("/") + PREFIX
@@ -42,16 +34,9 @@ class AdminClient:
         self._hint = _WITH_TOKEN if token else _WITHOUT_TOKEN
 
     async def call(self, name: str, id: str = "", body: Struct | None = None, **query: Any) -> Any:
-        """Execute one operation.
+        """Execute one operation by its name, and return an instance of its `answer`.
 
-        Args:
-            name: The name of the operation.
-            id: The id of the topic or subscription, if the operation needs one.
-            body: The body of the request.
-            query: Its parameters; None leaves a parameter out.
-
-        Returns:
-            An instance of the operation's `answer`; None if it has none.
+        A parameter of the query that is None is left out.
 
         Raises:
             ConfigurationError: The id is invalid.
@@ -78,16 +63,7 @@ class AdminClient:
             raise Unavailable(url, f"{reason_of(error)}; --url names the hub") from None
 
     async def call_paged(self, name: str, *, limit: int, **query: Any) -> Any:
-        """Execute an operation that answers with pages, and join the pages.
-
-        Args:
-            name: The name of the operation.
-            limit: The largest number of rows.
-            query: Its other parameters.
-
-        Raises:
-            FetchError: The hub refuses, or cannot be reached.
-        """
+        """Execute an operation that answers with pages, and join the pages up to `limit` rows."""
         page = await self.call(name, limit=min(limit, MAX_ROWS), **query)
         field = page.__struct_fields__[0]
         rows = getattr(page, field)

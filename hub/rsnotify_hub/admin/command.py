@@ -203,7 +203,7 @@ def resume(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json 
 
 @_command("drop")
 def drop(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A subscription, by its id.")],
+    id: _Id,
     topic: Annotated[
         bool,
         typer.Option("--topic", help="ID is a topic's: delete its log, and end its subscriptions."),

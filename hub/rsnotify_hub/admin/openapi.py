@@ -30,11 +30,6 @@ _PROBLEMS = {
 
 
 def describe(version: str) -> dict[str, Any]:
-    """Return the description as plain values.
-
-    Args:
-        version: The version of the hub.
-    """
     return {
         "openapi": "3.1.0",
         "info": {

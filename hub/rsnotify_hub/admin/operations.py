@@ -17,13 +17,7 @@ ID = "[0-9a-f]{32}"
 
 
 class OperationRequest(Struct, frozen=True):
-    """A parsed request.
-
-    Args:
-        id: The topic or subscription in its path, if there is one.
-        query: An instance of the operation's `query`.
-        body: An instance of the operation's `body`, if it has one.
-    """
+    """A parsed request, with instances of the operation's `query` and `body`."""
 
     id: str
     query: Any
@@ -31,14 +25,11 @@ class OperationRequest(Struct, frozen=True):
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """One operation.
+    """One operation of the API.
 
     Args:
         name: Its name, in OpenAPI and in the client.
-        method: The HTTP method.
         path: The path below the prefix.
-        summary: What it does, in a line.
-        run: Executes it.
         query: The schema of its query.
         body: The schema of its body; None for no body. A body may always be omitted.
         answer: The schema of its answer; None for no answer.

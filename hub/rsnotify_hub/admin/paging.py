@@ -32,13 +32,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class RowOrder(Struct, Generic[T], frozen=True):
-    """An order of rows.
-
-    Args:
-        key: Returns the key of a row, which is unique.
-        type: The type of the keys.
-        descending: Whether the greatest key comes first.
-    """
+    """An order of rows, by a unique key of the given type."""
 
     key: Callable[[T], tuple[Any, ...]]
     type: Any
@@ -64,13 +58,7 @@ SUBSCRIPTIONS: dict[SubscriptionOrder, RowOrder[Delivery]] = {
 
 
 class RowPage(Struct, Generic[T], frozen=True):
-    """A page.
-
-    Args:
-        rows: Its rows.
-        total: The number of rows on all pages.
-        next: The `after` of the next page; None on the last page.
-    """
+    """A page; `total` counts the rows on all pages, and `next` is the `after` of the next page."""
 
     rows: list[T]
     total: int
@@ -78,16 +66,6 @@ class RowPage(Struct, Generic[T], frozen=True):
 
 
 def page_of(rows: Iterable[T], order: RowOrder[T], query: PageQuery) -> RowPage[T]:
-    """Return a page of rows.
-
-    Args:
-        rows: All rows, in any order.
-        order: The order of the pages.
-        query: The page.
-
-    Raises:
-        Refusal: Its `after` is not of a page in this order.
-    """
     keyed = [(order.key(row), row) for row in rows]
     first = nlargest if order.descending else nsmallest
     found = first(query.limit + 1, _after(keyed, order, query.after))

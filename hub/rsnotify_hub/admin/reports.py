@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas, views
@@ -27,60 +28,50 @@ from rsnotify_hub.websub.delivery.delivery import Delivery
 _NO_BACKLOG = Backlog(0, None)
 
 
+@dataclass(eq=False, repr=False)
 class Reports:
     """Reads the state of the hub.
 
     A page that does not exist raises `Refusal`, a failing store `StorageError`.
     """
 
-    def __init__(
-        self,
-        topics: TopicLogs,
-        live: WebSocketChannel,
-        websockets: WebSocketHandler,
-        callbacks: WebSubChannel,
-        statistics: Statistics,
-        rates: TopicRates,
-        *,
-        version: str,
-        clock: Callable[[], Instant],
-    ) -> None:
-        self._topics = topics
-        self._live = live
-        self._websockets = websockets
-        self._callbacks = callbacks
-        self._statistics = statistics
-        self._rates = rates
-        self._version = version
-        self._clock = clock
-        self._started = clock()
+    logs: TopicLogs
+    live: WebSocketChannel
+    websockets: WebSocketHandler
+    callbacks: WebSubChannel
+    statistics: Statistics
+    rates: TopicRates
+    version: str
+    clock: Callable[[], Instant]
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
 
     async def status(self) -> schemas.StatusInfo:
-        states = self._topics.states()
-        counts = Counter(each.state for each in self._callbacks.all())
+        states = self.logs.states()
+        counts = Counter(each.state for each in self.callbacks.registry.all())
         return schemas.StatusInfo(
-            version=self._version,
+            version=self.version,
             started=self._started,
-            now=self._clock(),
+            now=self.clock(),
             topics=len(states),
             subscriptions=counts.total(),
             states={state: counts[state] for state in DeliveryState},
-            websockets=self._websockets.count(),
-            accepted=self._statistics.accepted,
-            accepted_bytes=self._statistics.accepted_bytes,
-            deliveries=views.deliveries(self._statistics),
+            websockets=self.websockets.count(),
+            accepted=self.statistics.accepted,
+            accepted_bytes=self.statistics.accepted_bytes,
+            deliveries=views.deliveries(self.statistics),
             log_bytes=sum(state.size for state in states),
         )
 
     async def topics(self, query: TopicQuery) -> schemas.TopicList:
-        """Return a page of topics."""
         page = page_of(self._selected(query), TOPICS[query.sort], query)
         rows = (
             views.topic(
                 state,
-                rate=self._rates.rate(state.topic),
-                websockets=self._live.subscribers(state.topic),
-                subscriptions=self._callbacks.subscribers(state.topic),
+                rate=self.rates.rate(state.topic),
+                websockets=self.live.subscribers(state.topic),
+                subscriptions=self.callbacks.subscribers(state.topic),
             )
             for state in page.rows
         )
@@ -88,15 +79,14 @@ class Reports:
 
     def _selected(self, query: TopicQuery) -> list[LogState]:
         if query.topic is None:
-            return self._topics.states()
-        state = self._topics.state(query.topic)
+            return self.logs.states()
+        state = self.logs.state(query.topic)
         return [] if state is None else [state]
 
     async def subscriptions(self, query: SubscriptionQuery) -> schemas.SubscriptionList:
-        """Return a page of subscriptions."""
         selected = (
             each
-            for each in self._callbacks.all()
+            for each in self.callbacks.registry.all()
             if query.topic in (None, each.subscription.topic) and query.state in (None, each.state)
         )
         page = page_of(selected, SUBSCRIPTIONS[query.sort], query)
@@ -105,17 +95,17 @@ class Reports:
     async def describe(
         self, deliveries: Sequence[Delivery]
     ) -> tuple[schemas.SubscriptionInfo, ...]:
-        """Return some subscriptions."""
-        backlogs, now = await self._backlogs(deliveries), self._clock()
+        backlogs, now = await self._backlogs(deliveries), self.clock()
         return tuple(views.subscription(each, backlogs[each.id], now) for each in deliveries)
 
     async def failures(self) -> schemas.FailureList:
-        rows = (views.failure(*each) for each in reversed(self._callbacks.recent_failures))
+        rows = (views.failure(*each) for each in reversed(self.callbacks.recent_failures))
         return schemas.FailureList(tuple(rows))
 
     async def dead_letters(self, query: PageQuery) -> schemas.DeadLetterList:
-        """Return a page of subscriptions that were given up."""
-        given_up = (each for each in self._callbacks.all() if each.state is DeliveryState.GIVEN_UP)
+        given_up = (
+            each for each in self.callbacks.registry.all() if each.state is DeliveryState.GIVEN_UP
+        )
         page = page_of(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
         backlogs = await self._backlogs(page.rows)
         rows = (
@@ -129,14 +119,14 @@ class Reports:
         behind: dict[str, list[Delivery]] = defaultdict(list)
         for each in deliveries:
             found[each.id] = _NO_BACKLOG
-            if each.subscription.position < self._topics.position(each.subscription.topic):
+            if each.subscription.position < self.logs.position(each.subscription.topic):
                 behind[each.subscription.topic].append(each)
         for topic, group in behind.items():
             positions = [each.subscription.position for each in group]
-            backlogs = await self._topics.backlogs(topic, positions)
+            backlogs = await self.logs.backlogs(topic, positions)
             found |= zip((each.id for each in group), backlogs, strict=True)
         return found
 
     def _through(self, delivery: Delivery) -> Instant | None:
-        state = self._topics.state(delivery.subscription.topic)
+        state = self.logs.state(delivery.subscription.topic)
         return state.through if state else None

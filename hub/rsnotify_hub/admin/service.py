@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.schemas import Redelivery, SubscriptionInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.refusals import parse_since
 from rsnotify_hub.websub.channel import WebSubChannel
 
 #: The reasons that a subscriber receives when an admin ends its subscription (`hub.reason`).
@@ -33,20 +32,16 @@ class AdminService:
         self._callbacks = callbacks
 
     async def redeliver(self, id: str, request: Redelivery) -> SubscriptionInfo:
-        """Deliver pending fragments now, or all after an instant again."""
-        found = await self._callbacks.redeliver(id, _instant(request.since))
+        found = await self._callbacks.redeliver(id, parse_since(request.since))
         return await self._info(id, found)
 
     async def suspend(self, id: str) -> SubscriptionInfo:
-        """Suspend deliveries until `resume`."""
         return await self._info(id, await self._callbacks.suspend(id))
 
     async def resume(self, id: str) -> SubscriptionInfo:
-        """Continue deliveries after `suspend`, from the same position."""
         return await self._info(id, await self._callbacks.resume(id))
 
     async def drop(self, id: str) -> None:
-        """End a subscription, and send its callback the reason."""
         if not await self._callbacks.drop(id, DROPPED):
             raise _no_subscription()
 
@@ -56,13 +51,13 @@ class AdminService:
         topic = next((each for each in topics if topic_id(each) == id), None)
         if topic is None:
             raise UnknownId("there is no such topic")
-        for each in self._callbacks.all():
+        for each in self._callbacks.registry.all():
             if each.subscription.topic == topic:
                 await self._callbacks.drop(each.id, TOPIC_DROPPED)
         await self._topics.delete(topic)
 
     async def _info(self, id: str, found: bool) -> SubscriptionInfo:
-        delivery = self._callbacks.get(id) if found else None
+        delivery = self._callbacks.registry.get(id) if found else None
         if delivery is None:
             raise _no_subscription()
         (row,) = await self.reports.describe([delivery])
@@ -71,10 +66,3 @@ class AdminService:
 
 def _no_subscription() -> UnknownId:
     return UnknownId("there is no such subscription")
-
-
-def _instant(text: str | None) -> Instant | None:
-    try:
-        return None if text is None else parse_datetime(text)
-    except ValueError as error:
-        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None

@@ -10,7 +10,6 @@ from rsnotify_hub.admin import schemas
 
 
 def status(value: schemas.StatusInfo) -> Iterator[str]:
-    """Yield a line for each value; counts of deliveries only if they are not 0."""
     counts = [
         (f"deliveries {way} {outcome}", str(count))
         for way, outcomes in sorted(value.deliveries.items())
@@ -100,7 +99,6 @@ def _instant(instant: Instant | None) -> str:
 
 
 def _excerpt(failure: schemas.SubscriptionFailure) -> str:
-    """Return the beginning of the body on one line."""
     return " ".join(failure.excerpt.split())[:60]
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_log import DeliveryChannel
 
 #: The seconds that a rate is measured over.
 WINDOW_SECONDS = 10
 
 
-class TopicRates:
+class TopicRates(DeliveryChannel):
     """Counts the fragments per second of topics that changed recently."""
 
     def __init__(self, clock: Callable[[], Instant]) -> None:
@@ -29,16 +30,12 @@ class TopicRates:
         else:
             counts.append([second, len(entries)])
 
-    def subscribers(self, topic: str) -> int:
-        return 0
-
     def rate(self, topic: str) -> float:
         since = self._second() - WINDOW_SECONDS
         counts = self._counts.get(topic, ())
         return sum(count for second, count in counts if second > since) / WINDOW_SECONDS
 
     def __len__(self) -> int:
-        """Return the number of remembered topics."""
         return len(self._counts)
 
     def _forget(self, *, before: int) -> None:

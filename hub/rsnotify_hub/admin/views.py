@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+from msgspec.structs import asdict
+
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.log.store import Backlog, LogState
@@ -12,7 +14,6 @@ from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
 
 
 def topic_id(topic: str) -> str:
-    """Return the id of a topic in paths: 32 hexadecimal digits."""
     return hashlib.sha256(topic.encode()).hexdigest()[:32]
 
 
@@ -71,32 +72,23 @@ def dead_letter(
 
 
 def _last_failure(delivery: Delivery) -> schemas.FailureInfo | None:
-    failure = delivery.last_failure
-    if failure is None:
-        return None
+    return None if delivery.last_failure is None else _failure_info(delivery.last_failure)
+
+
+def _failure_info(failed: DeliveryFailure) -> schemas.FailureInfo:
+    excerpt = failed.excerpt.decode(errors="replace")
     return schemas.FailureInfo(
-        at=failure.at, status=failure.status, reason=failure.reason, excerpt=_text(failure.excerpt)
+        at=failed.at, status=failed.status, reason=failed.reason, excerpt=excerpt
     )
 
 
 def failure(id: str, topic: str, host: str, failed: DeliveryFailure) -> schemas.SubscriptionFailure:
     return schemas.SubscriptionFailure(
-        id=id,
-        topic=topic,
-        host=host,
-        at=failed.at,
-        status=failed.status,
-        reason=failed.reason,
-        excerpt=_text(failed.excerpt),
+        id=id, topic=topic, host=host, **asdict(_failure_info(failed))
     )
 
 
-def _text(excerpt: bytes) -> str:
-    return excerpt.decode(errors="replace")
-
-
 def deliveries(statistics: Statistics) -> dict[str, dict[str, int]]:
-    """Return the counts of deliveries, by transport and outcome."""
     return {
         way.value: {
             outcome.value: statistics.deliveries[way, outcome] for outcome in DeliveryOutcome

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
+from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Link
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import write_document
@@ -27,7 +27,7 @@ from rsnotify_hub.change_memory.pages import (
 from rsnotify_hub.log.fragments import read_stored
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.refusals import Code, Refusal, parse_since
 
 #: How many pages are made at the same time, since each takes memory and CPU time.
 _CONCURRENCY = 2
@@ -39,13 +39,7 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 
 class ChangeMemoryQuestion(Struct, frozen=True):
-    """A request for a page of changes.
-
-    Args:
-        topic: The topic.
-        since: Changes later than this; None for all known changes.
-        limit: The largest number of changes.
-    """
+    """A request for the changes of a topic after an instant, or for all, at most `limit`."""
 
     topic: str
     since: Instant | None
@@ -53,13 +47,7 @@ class ChangeMemoryQuestion(Struct, frozen=True):
 
 
 class HubChangeMemory:
-    """The handler of `GET /topics`.
-
-    Args:
-        topics: The logs.
-        url: The URL of this handler, for links.
-        broker: The MQTT broker of Destinations, if there is one.
-    """
+    """The handler of `GET /topics`, whose own URL is `url`."""
 
     def __init__(self, topics: TopicLogs, url: str, broker: Broker | None = None) -> None:
         self._broker = broker
@@ -68,7 +56,6 @@ class HubChangeMemory:
         self._slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer with the list of topics, or with a page of changes."""
         if "topic" not in request.query:
             return await self._list(request)
         question = _read_question(request.query)
@@ -159,9 +146,12 @@ def _tag(state: LogState, question: ChangeMemoryQuestion) -> str:
 
 def _read_question(query: Mapping[str, str]) -> ChangeMemoryQuestion:
     since = query.get("since")
+    if since is not None and "T" in since:
+        # The + of a time zone that was not escaped arrives as a space.
+        since = since.replace(" ", "+")
     return ChangeMemoryQuestion(
         topic=query["topic"],
-        since=None if since is None else _instant(since),
+        since=parse_since(since),
         limit=_read_limit(query, default=DEFAULT_CHANGES, maximum=MAX_CHANGES),
     )
 
@@ -171,11 +161,3 @@ def _read_limit(query: Mapping[str, str], *, default: int, maximum: int) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
         raise Refusal(Code.BAD_REQUEST, "limit: it is not a whole number above 0")
     return min(int(limit), maximum)
-
-
-def _instant(text: str) -> Instant:
-    try:
-        # The + of a time zone that was not escaped arrives as a space.
-        return parse_datetime(text.replace(" ", "+") if "T" in text else text)
-    except ValueError as error:
-        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None

@@ -27,12 +27,7 @@ from rsnotify_hub.log.fragments import Fragment, read_stored
 
 
 class UnknownChanges(RsnotifyError):
-    """The log does not have all changes since an instant.
-
-    Args:
-        since: The instant.
-        begins: The instant at which the log continues; None if it does not.
-    """
+    """The log does not have all changes since an instant; it continues at `begins`, if at all."""
 
     def __init__(self, since: Instant | None, begins: Instant | None) -> None:
         self.since = since
@@ -50,14 +45,7 @@ class UnknownChanges(RsnotifyError):
 
 
 class ChangeMemoryPage(Struct, frozen=True):
-    """A page of changes.
-
-    Args:
-        since: Its begin (exclusive).
-        until: Its end; equal to `since` at the end of the log.
-        entries: All changes in between, in chronological order.
-        up: The links of the last fragment to the Capability List.
-    """
+    """The changes after `since`, by time; `until` equals it at the end of the log."""
 
     since: Instant
     until: Instant
@@ -68,7 +56,7 @@ class ChangeMemoryPage(Struct, frozen=True):
 def make_page(
     fragments: Sequence[Fragment], *, since: Instant | None, limit: int
 ) -> ChangeMemoryPage:
-    """Return the page of changes since an instant.
+    """Return the page of changes since an instant, or since the begin of the log.
 
     Args:
         fragments: The fragments of a log after it (`Store.changes`), at least one.
@@ -102,7 +90,6 @@ def make_page(
 
 
 def _chain(ordered: Sequence[Fragment], since: Instant) -> tuple[list[Fragment], Instant]:
-    """Return the fragments up to the first gap, and their end."""
     until = since
     chain = []
     for fragment in ordered:

@@ -11,19 +11,7 @@ from rsnotify_hub.refusals import Code, Refusal
 
 
 class TopicRow(Struct, frozen=True):
-    """A topic.
-
-    Args:
-        topic: Its URI.
-        begins: The instant at which its log begins.
-        through: The instant at which its log ends.
-        received: When its last fragment arrived.
-        kept: The number of kept fragments.
-        size: Their bytes.
-        whole: Whether the log has the topic's whole content instead of changes.
-        changes: The URL of its changes; None if it has none.
-        mqtt: Its URL at the MQTT broker; None without a broker.
-    """
+    """A topic; `changes` and `mqtt` are the URLs of its changes and at the MQTT broker, if any."""
 
     topic: str
     begins: str
@@ -37,14 +25,7 @@ class TopicRow(Struct, frozen=True):
 
 
 def read_cursor(after: str | None) -> tuple[Instant, str] | None:
-    """Return the `received` and the topic that a page begins after.
-
-    Args:
-        after: The cursor, as `cursor_after` returned it; None for the first page.
-
-    Raises:
-        Refusal: It is no such cursor.
-    """
+    """Return the `received` and the topic that a page begins after (`cursor_after`)."""
     if after is None:
         return None
     received, _, topic = after.partition(" ")
@@ -59,7 +40,6 @@ def cursor_after(state: LogState) -> str:
 
 
 def row(state: LogState, changes: str, broker: Broker | None) -> TopicRow:
-    """Return the row of a topic."""
     return TopicRow(
         topic=state.topic,
         begins=format_datetime(state.begins),

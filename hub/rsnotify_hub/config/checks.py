@@ -75,13 +75,11 @@ def check_public_url(url: str | None) -> None:
 
 
 def check_leases(shortest: int, longest: int) -> None:
-    """Check that the limits of leases allow a lease."""
     if shortest > longest:
         raise WrongSetting(("min_lease_seconds",), "it is longer than max_lease_seconds")
 
 
 def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) -> None:
-    """Check that the settings of JSON Web Tokens are complete and fit each other."""
     if not algorithms:
         if key is not None:
             raise WrongSetting(("jwt_key",), "name the algorithm that it is for: jwt_algorithms")
@@ -113,7 +111,6 @@ def _check_secret(key: str, size: int) -> None:
 
 
 def _is_key(text: str, algorithm: str) -> bool:
-    """Return whether a text is a key that an algorithm can verify with."""
     try:
         jwt.get_algorithm_by_name(algorithm).prepare_key(text)
     except (jwt.PyJWTError, ValueError, TypeError, UnsupportedAlgorithm):
@@ -122,7 +119,6 @@ def _is_key(text: str, algorithm: str) -> bool:
 
 
 def check_mqtt(mqtt: MqttConfig) -> None:
-    """Check that the settings of the broker are complete and usable."""
     if mqtt.url is None:
         given = {"channels": mqtt.channels, "user": mqtt.user, "public_url": mqtt.public_url}
         for name, value in given.items():

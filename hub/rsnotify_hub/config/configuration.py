@@ -1,5 +1,7 @@
 """The hub's settings and their defaults: one section for each part of the hub.
 
+hub/README.md describes each setting; here are notes on those whose names do not say it all.
+
 A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
 The name of a setting there is the encoded name of its field, which differs from the field's own
 name only in `MqttConfig`.
@@ -44,11 +46,7 @@ class PublisherGrant(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdminGrant(Struct, frozen=True, forbid_unknown_fields=True):
-    """A token that allows reading and changing everything.
-
-    Args:
-        token_sha256: The SHA-256 of the bearer token, in hex.
-    """
+    """A token that allows reading and changing everything, by its SHA-256 in hex."""
 
     token_sha256: _Sha256
 
@@ -60,17 +58,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """The HTTP server and its connections.
 
     Args:
-        host: The address to listen on.
-        port: The port to listen on; 0 chooses a free one.
-        public_url: The URL of this hub for others, in Link headers; by default from host and port.
-        trusted_proxies: Addresses and networks of proxies whose forwarding header is trusted.
         forwarded_header: The header in which they name the client.
         max_connections: Connections at the same time, of HTTP and WebSocket.
         connections_per_client: Connections of one client address; programs on this machine and
             trusted proxies may have more.
-        header_seconds: How long the head of a request may take to arrive.
-        idle_seconds: How long a connection may wait for its next request.
-        log_format: Whether the program's log is lines of text or of JSON.
     """
 
     host: _Text = "127.0.0.1"
@@ -91,14 +82,10 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
     Args:
         publishers: Who may publish. Without any, only programs on this machine may, and only
             while the hub listens on a loopback address.
-        admins: Who may administer the hub.
         open_topics: Topics, or prefixes of topics, that anybody may ask the hub to fetch.
-        tokens_file: A file with more `publishers` and `admins`.
         jwt_algorithms: The accepted algorithms of JSON Web Tokens; without any, such tokens are
             refused.
         jwt_key: The public key in PEM format, or the secret of an HS algorithm.
-        jwt_key_file: A file with that key.
-        jwt_audience: The required `aud` of a JSON Web Token.
         jwt_issuer: The required `iss`; any issuer is accepted if this is not set.
     """
 
@@ -138,9 +125,7 @@ class IntakeConfig(Struct, frozen=True, kw_only=True):
     """The limits of one publication.
 
     Args:
-        max_fragment_bytes: The largest fragment, or whole content of a topic.
         max_links: `rs:ln` elements in one entry of a fragment.
-        request_seconds: How long the body of a request may take to arrive.
     """
 
     max_fragment_bytes: _Positive = 4 * 1024 * 1024
@@ -149,13 +134,7 @@ class IntakeConfig(Struct, frozen=True, kw_only=True):
 
 
 class LogConfig(Struct, frozen=True, kw_only=True):
-    """Where the logs are, and how much of them is kept.
-
-    Args:
-        data: The folder with all data of the hub.
-        log_bytes: How many bytes of each topic's log are kept.
-        log_seconds: How long a fragment is kept.
-    """
+    """Where the logs are, and how much of each topic's log is kept."""
 
     data: _Text = "rsnotify-hub"
     log_bytes: _Positive = 100_000_000
@@ -166,17 +145,10 @@ class WebSubConfig(Struct, frozen=True, kw_only=True):
     """WebSub: subscriptions, deliveries to callbacks, and topics that are fetched after a ping.
 
     Args:
-        allow_private_addresses: Whether callbacks and channels may be at private addresses.
         lease_seconds: The lease of a subscription that requested none.
-        min_lease_seconds: The shortest lease.
-        max_lease_seconds: The longest lease.
-        max_subscriptions: Subscriptions in total.
-        subscriptions_per_host: Subscriptions of one callback host.
         subscriptions_per_client: Subscriptions that one client address requested.
-        signature: The algorithm of `X-Hub-Signature`.
         callback_seconds: How long one request to a callback or channel may take.
         retry_seconds: The wait before the first retry of a delivery; doubled each time.
-        max_retry_seconds: The longest such wait.
         give_up_seconds: How long deliveries may fail before the hub waits for an update of the
             topic.
         ping_seconds: The shortest time between two fetches of an open topic.
@@ -206,9 +178,6 @@ class WebSocketConfig(Struct, frozen=True, kw_only=True):
 
     Args:
         queue_bytes: How many bytes may wait for one WebSocket before it is closed.
-        queue_frames: How many frames may wait for it.
-        max_websockets: Open WebSockets in total.
-        websockets_per_client: Open WebSockets of one client.
         max_selections: How many parts of a topic are produced for WebSockets, and as many for the
             MQTT broker; further requests are answered with the whole topic. A client can request
             another part for WebSockets only while more are free than it has.
@@ -232,14 +201,8 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
     Args:
         url: The MQTT broker that everything is also published to; None for no broker.
         public_url: The broker's URL for Destinations, if it is not the hub's.
-        user: The hub's user name at the broker.
-        password: Its password.
-        password_file: A file with that password.
         ca: A file with the certificates that the broker's has to descend from; by default those
             of the system.
-        certificate: A file with the hub's own certificate for the broker.
-        key: A file with the private key of that certificate.
-        version: The version of MQTT.
         channels: Topics, or prefixes of topics, that Sources may publish on through the broker,
             whose ACL decides which Source may publish on which.
         client_id: The hub's client identifier at the broker if there are such topics.

@@ -24,12 +24,6 @@ _SIMILARITY = 0.85
 
 
 class SettingsLayer(Protocol):
-    """The settings of one place.
-
-    Attributes:
-        settings: Their values, by name.
-    """
-
     settings: dict[str, Any]
 
     def place(self, path: SettingPath) -> str:
@@ -38,14 +32,7 @@ class SettingsLayer(Protocol):
 
 
 class FileLayer:
-    """A .toml or .json file.
-
-    Args:
-        path: The path of the file.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or contains a secret.
-    """
+    """A .toml or .json file, which must not contain a secret."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -55,7 +42,6 @@ class FileLayer:
             raise ConfigurationError(f"{self.place(where)}: {where[-1]}: {instead}")
 
     def place(self, path: SettingPath) -> str:
-        """Return the file and the line."""
         line = line_of(self._text, path)
         return self._path if line is None else f"{self._path}, line {line}"
 
@@ -63,16 +49,11 @@ class FileLayer:
 class EnvironmentLayer:
     """Variables of the environment: `RSNOTIFY_HUB_LOG_BYTES` is the setting `log_bytes`.
 
-    Args:
-        environ: All variables. An empty variable counts as not set. A variable with the prefix
-            that is no setting may belong to another command.
-        types: The type of each setting, by name.
+    An empty variable counts as not set. A variable with the prefix that is no setting may belong to
+    another command.
 
     Attributes:
         former: Variables that are set by their former names, each with its present name.
-
-    Raises:
-        ConfigurationError: A value that should be an array cannot be read.
     """
 
     def __init__(self, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
@@ -86,20 +67,11 @@ class EnvironmentLayer:
         }
 
     def place(self, path: SettingPath) -> str:
-        """Return the variable."""
         return f"the variable {self._names.get(str(path[0])) or _variable(str(path[0]))}"
 
 
 def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
-    """Return variables that are no settings but have nearly the name of one.
-
-    Args:
-        environ: The names of all variables.
-        names: The names of all settings.
-
-    Returns:
-        The variable that was probably meant, for each.
-    """
+    """Return variables that are no settings but have nearly the name of one, and that name."""
     settings = [name.upper() for name in names]
     found = {}
     for variable in environ:
@@ -112,11 +84,7 @@ def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
 
 
 class OptionLayer:
-    """Options of the command line, or settings from a program.
-
-    Args:
-        options: The settings; None stands for an option that was not given.
-    """
+    """Options of the command line, or settings from a program; None stands for one not given."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.settings = {
@@ -126,7 +94,6 @@ class OptionLayer:
         }
 
     def place(self, path: SettingPath) -> str:
-        """Return the option."""
         return f"the option --{str(path[0]).replace('_', '-')}"
 
 

@@ -45,8 +45,6 @@ T = TypeVar("T", bound=Struct)
 
 
 class TokensFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a `tokens_file`."""
-
     publishers: tuple[PublisherGrant, ...] = ()
     admins: tuple[AdminGrant, ...] = ()
 
@@ -94,7 +92,6 @@ class ConfigurationSource:
         }
 
     def misspelt(self) -> dict[str, str]:
-        """Return variables with nearly the name of a setting, each with the probable name."""
         return misspelt(self._environ, SETTINGS.__struct_fields__)
 
     def files(self, configuration: HubConfiguration) -> list[str]:
@@ -106,11 +103,6 @@ class ConfigurationSource:
 def load_configuration(
     path: str | None, *, environ: Mapping[str, str] | None = None, **options: Any
 ) -> HubConfiguration:
-    """Read the settings once: `ConfigurationSource.load`.
-
-    Raises:
-        ConfigurationError: A file cannot be read, or a setting is unknown or wrong.
-    """
     return ConfigurationSource(path, environ or {}, options).load()
 
 
@@ -119,11 +111,7 @@ def _types() -> dict[str, Any]:
 
 
 def _convert(layers: Sequence[SettingsLayer], kind: type[T]) -> T:
-    """Merge settings, where later layers override earlier ones.
-
-    Raises:
-        ConfigurationError: A setting is unknown or wrong.
-    """
+    """Merge settings, where later layers override earlier ones."""
     with _locating(layers):
         merged = {name: value for layer in layers for name, value in layer.settings.items()}
         try:
@@ -134,11 +122,7 @@ def _convert(layers: Sequence[SettingsLayer], kind: type[T]) -> T:
 
 @contextmanager
 def _locating(layers: Sequence[SettingsLayer]) -> Iterator[None]:
-    """Add the place of a wrong setting to the error.
-
-    Raises:
-        ConfigurationError: For each `WrongSetting`.
-    """
+    """Add the place of a `WrongSetting` to the error, which becomes a ConfigurationError."""
     try:
         yield
     except WrongSetting as wrong:

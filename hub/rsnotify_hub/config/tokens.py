@@ -42,12 +42,7 @@ def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[SettingPath, str]]:
 def with_digests(value: Any, place: str) -> Any:
     """Return a setting with each token in an array of tables replaced by its digest.
 
-    Args:
-        value: The setting.
-        place: Its place, as the beginning of a sentence.
-
-    Raises:
-        ConfigurationError: A token is too short.
+    `place` begins the sentence that refuses a token that is too short.
     """
     if not isinstance(value, (list, tuple)):
         return value

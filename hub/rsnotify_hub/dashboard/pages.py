@@ -45,13 +45,6 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def add_dashboard(app: web.Application, *, is_admin: Callable[[web.Request], bool]) -> None:
-    """Add the routes of the dashboard: `/`, and those below `/dashboard/`.
-
-    Args:
-        app: The hub's application.
-        is_admin: Returns whether a request may read and change everything.
-    """
-
     async def session(request: web.Request) -> web.Response:
         # Not 401: "no admin" is an answer here, not an error.
         headers = {"Cache-Control": "no-store"}

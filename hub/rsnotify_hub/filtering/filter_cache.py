@@ -30,8 +30,6 @@ _Filtered = dict[int, Fragment]
 
 
 class FilterCache:
-    """Filters fragments, and caches the results."""
-
     def __init__(self) -> None:
         self._cache: OrderedDict[tuple[TopicSelection, int], Fragment] = OrderedDict()
         self._size = 0
@@ -45,11 +43,7 @@ class FilterCache:
     ) -> list[LogEntry]:
         """Return entries of a log, filtered.
 
-        Args:
-            selection: The selection.
-            entries: The entries, in the order of the log.
-            old: Whether they are a replay of the log. If clients request too many of those, the
-                entries are returned unfiltered.
+        If clients request too many `old` ones, which are a replay of the log, they are unfiltered.
         """
         known = self._known(selection, entries)
         new = [entry for entry in entries if entry.position not in known]

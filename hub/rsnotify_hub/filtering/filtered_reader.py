@@ -44,20 +44,15 @@ class FilteredReader:
 
     @property
     def holds(self) -> bool:
-        """Whether an empty fragment is held back."""
         return self._joiner.holds
 
     @property
     def wait(self) -> float:
-        """How long it is held back at most, in seconds."""
+        """How long an empty fragment is held back at most, in seconds."""
         return self._quiet_until - asyncio.get_running_loop().time()
 
     async def next(self) -> list[LogEntry]:
-        """Read a page, and return what is to be sent now, if anything.
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
+        """Read a page, and return what is to be sent now, if anything."""
         topic = self._selection.topic
         end = self._topics.position(topic)
         entries = await self._topics.read(topic, after=self._seen)

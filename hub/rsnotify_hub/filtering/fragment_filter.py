@@ -44,15 +44,7 @@ def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
 
 
 def join_empty(entries: Iterable[LogEntry]) -> list[LogEntry]:
-    """Join each empty fragment with the next one.
-
-    Args:
-        entries: Filtered fragments, in the order of the log.
-
-    Returns:
-        The fragments, where an empty interval is a fragment of its own only if it is the last, or
-        if the next fragment is not adjacent or is large.
-    """
+    """Join each empty fragment with the next one, unless that is not adjacent or is large."""
     joiner = EmptyIntervalJoiner()
     return [*joiner.add(entries), *joiner.flush()]
 
@@ -65,7 +57,6 @@ class EmptyIntervalJoiner:
 
     @property
     def holds(self) -> bool:
-        """Whether an empty fragment waits for the next one."""
         return self._held is not None
 
     def add(self, entries: Iterable[LogEntry]) -> list[LogEntry]:
@@ -86,18 +77,12 @@ class EmptyIntervalJoiner:
         return [joined]
 
     def flush(self) -> list[LogEntry]:
-        """Return the empty fragment that waits, if there is one."""
         held, self._held = self._held, None
         return [held.entry()] if held is not None else []
 
 
 class _EmptyInterval(Struct, frozen=True):
-    """Joined empty fragments.
-
-    Args:
-        last: The last of them.
-        begin: The begin of the first.
-    """
+    """Joined empty fragments: the last of them, and the begin of the first."""
 
     last: LogEntry
     begin: Instant

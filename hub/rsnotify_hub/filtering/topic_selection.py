@@ -9,12 +9,7 @@ from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 
 
 class TopicSelection(Struct, frozen=True):
-    """A topic, or the part of it that a selection admits.
-
-    Args:
-        topic: The topic.
-        select: The selection, in its canonical form.
-    """
+    """A topic, or the part of it that a selection in its canonical form admits."""
 
     topic: str
     select: PushSelection = EVERYTHING
@@ -27,11 +22,6 @@ class TopicSelection(Struct, frozen=True):
 
 
 def selection_of_key(key: str) -> TopicSelection:
-    """Return the selection with a key.
-
-    Raises:
-        msgspec.DecodeError: It is no such key.
-    """
     topic, _, text = key.partition(" ")
     return TopicSelection(
         topic, msgspec.json.decode(text, type=PushSelection) if text else EVERYTHING

@@ -23,11 +23,7 @@ THREADS = 128
 
 
 class _Threads:
-    """Daemon threads: unlike those of an executor, the end of the process does not wait for them.
-
-    Args:
-        limit: How many there may be.
-    """
+    """Daemon threads. Unlike an executor's, they do not keep the process from ending."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -36,7 +32,6 @@ class _Threads:
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
-        """Run a function when a thread is free, and return the future of its result."""
         future: Future[Any] = Future()
         self._work.put((future, work))
         if not self._idle.acquire(blocking=False) and self._count < self._limit:
@@ -59,16 +54,9 @@ _threads = _Threads(THREADS)
 
 
 class AddressResolver(AbstractResolver):
-    """Resolves names as the system does, in threads of its own."""
-
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return the addresses of a host.
-
-        Raises:
-            OSError: It has none, or the lookup failed.
-        """
         look_up = partial(
             socket.getaddrinfo,
             host,
@@ -90,5 +78,4 @@ class AddressResolver(AbstractResolver):
             for kind, _, protocol, _, address in found
         ]
 
-    async def close(self) -> None:
-        """Do nothing, since all resolvers share the threads."""
+    async def close(self) -> None: ...

@@ -6,10 +6,10 @@ private address, and aiohttp does not resolve IP literals.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,7 @@ MAX_RESPONSES = 20
 
 
 def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket for an address.
-
-    Raises:
-        PermissionError: The address is private or otherwise refused.
-    """
+    """Return a socket for an address; a private or otherwise refused one raises PermissionError."""
     family, kind, protocol, _, address = info
     reason = refusal(str(address[0]))
     if reason is not None:
@@ -57,31 +53,6 @@ class _BoundedResponses(ResponseHandler):
             self.transport.abort()
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Opens connections whose responses are bounded.
-
-    Args:
-        socket_factory: Returns the socket for an address, or refuses the address.
-        connections: How many connections there may be at the same time.
-        per_host: How many of them may go to one host.
-    """
-
-    def __init__(
-        self,
-        socket_factory: Callable[[aiohttp.AddrInfoType], socket.socket] | None,
-        *,
-        connections: int,
-        per_host: int,
-    ) -> None:
-        super().__init__(
-            resolver=AddressResolver(),
-            socket_factory=socket_factory,
-            limit=connections,
-            limit_per_host=per_host,
-        )
-        self._factory = partial(_BoundedResponses, loop=self._loop)  # type: ignore[assignment]
-
-
 def open_client(
     *,
     allow_private_addresses: bool,
@@ -89,20 +60,17 @@ def open_client(
     connections: int = CONNECTIONS,
     per_host: int = CONNECTIONS_PER_HOST,
 ) -> aiohttp.ClientSession:
-    """Return a new client.
-
-    Args:
-        allow_private_addresses: Whether to connect to any address.
-        seconds: The timeout of one request; None for no timeout.
-        connections: How many connections there may be at the same time; 0 for no limit.
-        per_host: How many of them may go to one host; 0 for no limit.
-    """
+    """Return a new client. No timeout is None, and no limit on connections is 0."""
+    connector = aiohttp.TCPConnector(
+        resolver=AddressResolver(),
+        socket_factory=None if allow_private_addresses else guarded_socket,
+        limit=connections,
+        limit_per_host=per_host,
+    )
+    factory = partial(_BoundedResponses, loop=asyncio.get_running_loop())
+    connector._factory = factory  # type: ignore[assignment]
     return aiohttp.ClientSession(
-        connector=_Connector(
-            None if allow_private_addresses else guarded_socket,
-            connections=connections,
-            per_host=per_host,
-        ),
+        connector=connector,
         timeout=aiohttp.ClientTimeout(total=seconds),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,  # a small response cannot become a large one

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 from aiohttp import StreamReader
@@ -38,22 +39,18 @@ _OTHER_FILES = 1024
 _PROGRESS = 16 * 1024
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ConnectionGuard(asyncio.Protocol):
     """Stands between the transport of one connection and the protocol that serves it."""
 
-    __slots__ = (
-        "_address", "_answered", "_body", "_protocol", "_serve", "_transport", "_unsent", "_watch",
-    )  # fmt: skip
-
-    def __init__(self, serve: Callable[[], asyncio.Protocol], watch: TimeoutWatch) -> None:
-        self._serve = serve
-        self._watch = watch
-        self._protocol: asyncio.Protocol | None = None
-        self._transport: asyncio.Transport | None = None
-        self._address: str | None = None
-        self._body: StreamReader | None = None
-        self._answered = False
-        self._unsent = 0
+    serve: Callable[[], asyncio.Protocol]
+    watch: TimeoutWatch
+    _protocol: asyncio.Protocol | None = None
+    _transport: asyncio.Transport | None = None
+    _address: str | None = None
+    _body: StreamReader | None = None
+    _answered: bool = False
+    _unsent: int = 0
 
     def connection_made(self, made: asyncio.BaseTransport) -> None:
         """Accept the connection, or close it if there are too many."""
@@ -61,14 +58,14 @@ class ConnectionGuard(asyncio.Protocol):
         transport = self._transport = cast(asyncio.Transport, made)
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
-        if not self._watch.admits(address):
-            self._watch.refused()
+        if not self.watch.admits(address):
+            self.watch.refused()
             transport.abort()
             return
-        self._watch.limit.acquire(address)
+        self.watch.limit.acquire(address)
         self._address = address
-        self._protocol = self._serve()
-        self._watch.begin(self, AwaitedStep.HEAD)
+        self._protocol = self.serve()
+        self.watch.begin(self, AwaitedStep.HEAD)
         self._protocol.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -77,31 +74,29 @@ class ConnectionGuard(asyncio.Protocol):
             return
         if self._answered:
             self._answered = False
-            self._watch.end(self, AwaitedStep.IDLE)
-            self._watch.begin(self, AwaitedStep.HEAD)
+            self.watch.end(self, AwaitedStep.IDLE)
+            self.watch.begin(self, AwaitedStep.HEAD)
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
         return self._protocol.eof_received() if self._protocol is not None else None
 
     def pause_writing(self) -> None:
-        """Start the timeout of a client that does not read."""
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
-        self._watch.end(self, AwaitedStep.IDLE)
-        self._watch.begin(self, AwaitedStep.DRAIN)
+        self.watch.end(self, AwaitedStep.IDLE)
+        self.watch.begin(self, AwaitedStep.DRAIN)
         if self._protocol is not None:
             self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """Stop that timeout."""
-        self._watch.end(self, AwaitedStep.DRAIN)
+        self.watch.end(self, AwaitedStep.DRAIN)
         if self._answered:
-            self._watch.begin(self, AwaitedStep.IDLE)
+            self.watch.begin(self, AwaitedStep.IDLE)
         if self._protocol is not None:
             self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._watch.end(self, *AwaitedStep)
+        self.watch.end(self, *AwaitedStep)
         self._release()
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
@@ -110,22 +105,22 @@ class ConnectionGuard(asyncio.Protocol):
 
     def _release(self) -> None:
         if self._address is not None:
-            self._watch.limit.release(self._address)
+            self.watch.limit.release(self._address)
             self._address = None
 
     def request_began(self, body: StreamReader) -> None:
         """Note that the head of a request is complete."""
         self._answered = False
-        self._watch.end(self, AwaitedStep.HEAD, AwaitedStep.IDLE)
+        self.watch.end(self, AwaitedStep.HEAD, AwaitedStep.IDLE)
         self._body = body
         if not body.is_eof():
-            self._watch.begin(self, AwaitedStep.BODY)
+            self.watch.begin(self, AwaitedStep.BODY)
 
     def request_ended(self) -> None:
         self._answered = True
-        self._watch.end(self, AwaitedStep.BODY)
+        self.watch.end(self, AwaitedStep.BODY)
         if self._address is not None:
-            self._watch.begin(self, AwaitedStep.IDLE)
+            self.watch.begin(self, AwaitedStep.IDLE)
 
     def still_waits(self, step: AwaitedStep) -> bool:
         if step is AwaitedStep.BODY:
@@ -136,21 +131,21 @@ class ConnectionGuard(asyncio.Protocol):
         unsent = self._transport.get_write_buffer_size() if self._transport else 0
         sent, self._unsent = self._unsent - unsent, unsent
         if sent >= _PROGRESS:
-            self._watch.begin(self, AwaitedStep.DRAIN)
+            self.watch.begin(self, AwaitedStep.DRAIN)
         return sent >= _PROGRESS
 
     def cut_off(self) -> None:
-        self._watch.end(self, *AwaitedStep)
+        self.watch.end(self, *AwaitedStep)
         self._release()
-        self._watch.refused()
+        self.watch.refused()
         if self._transport is not None:
             self._transport.abort()
 
     def hand_over(self) -> Callable[[], None]:
         """Stop watching this connection; return the function that counts it as closed."""
-        self._watch.end(self, *AwaitedStep)
+        self.watch.end(self, *AwaitedStep)
         address, self._address = self._address, None
-        limit, released = self._watch.limit, address is None
+        limit, released = self.watch.limit, address is None
 
         def release() -> None:
             nonlocal released
@@ -164,13 +159,6 @@ class ConnectionGuard(asyncio.Protocol):
 def make_timeout_watch(
     server: ServerConfig, *, request_seconds: float, statistics: Statistics
 ) -> TimeoutWatch:
-    """Return the watch of one server.
-
-    Args:
-        server: The timeouts and the limits.
-        request_seconds: How long the body of a request may take to arrive.
-        statistics: Counts refused connections.
-    """
     proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
     files = allow_files(server.max_connections + _OTHER_FILES)
     limit = ConnectionLimit(
@@ -197,8 +185,7 @@ def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | Non
 def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
     """Release a connection to another protocol; call this just before `set_protocol`.
 
-    Returns:
-        The function that the other protocol calls once the connection is lost.
+    Returns the function that the other protocol calls once the connection is lost.
     """
     guard = find_guard(transport)
     return guard.hand_over() if guard is not None else lambda: None

@@ -9,16 +9,7 @@ from rsnotify_hub.access.clients import client_network
 
 
 class ConnectionLimit:
-    """Counts open connections.
-
-    Args:
-        total: How many there may be.
-        per_client: How many of them one client may have.
-        exempt: Returns whether an address may have more than that, as a proxy may.
-
-    Attributes:
-        count: How many there are.
-    """
+    """Counts open connections. An exempt address, such as a proxy's, has no limit of its own."""
 
     def __init__(self, total: int, per_client: int, exempt: Callable[[str], bool]) -> None:
         self._total = total
@@ -32,7 +23,6 @@ class ConnectionLimit:
         return self.count >= self._total
 
     def is_client_full(self, address: str) -> bool:
-        """Return whether a client has as many connections as it may have."""
         return self._open[client_network(address)] >= self._per_client and not self._exempt(address)
 
     def acquire(self, address: str) -> None:

@@ -17,15 +17,7 @@ BACKLOG = 1024
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address and port.
-
-    Args:
-        host: A name or address; the first address of a name is used.
-        port: A port; 0 chooses a free one.
-
-    Raises:
-        ConfigurationError: The address or port is not available.
-    """
+    """Return a socket that listens on the first address of a name; port 0 chooses a free one."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -44,14 +36,6 @@ def url_of(listener: socket.socket) -> str:
 
 
 class ProtocolSite(web.BaseSite):
-    """Serves a listening socket with protocols of the caller.
-
-    Args:
-        runner: The runner of the application.
-        listener: The socket.
-        protocols: Returns the protocol of a new connection.
-    """
-
     def __init__(
         self,
         runner: web.BaseRunner,

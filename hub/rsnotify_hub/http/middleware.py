@@ -31,7 +31,6 @@ SECURITY_HEADERS = {
 
 
 async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Set the security headers of a response (a signal of aiohttp)."""
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers["Server"] = "rsnotify"
@@ -39,7 +38,6 @@ async def add_security_headers(request: web.Request, response: web.StreamRespons
 
 @web.middleware
 async def with_guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Notify the guard of the connection when a request begins and ends."""
     guard = find_guard(request.transport)
     if guard is None:
         return await handler(request)
@@ -51,8 +49,6 @@ async def with_guard(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 def with_client_address(proxies: TrustedProxies) -> Middleware:
-    """Return the middleware that replaces a proxy's address by the client's."""
-
     @web.middleware
     async def replaced(request: web.Request, handler: Handler) -> web.StreamResponse:
         peer = request.remote or ""
@@ -74,8 +70,6 @@ async def without_encoding(request: web.Request, handler: Handler) -> web.Stream
 
 
 def with_host_check(authorizer: Callable[[web.Request], Authorizer]) -> Middleware:
-    """Return the middleware that checks the host name of requests."""
-
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
         authorizer(request).check_name(request)
@@ -85,15 +79,10 @@ def with_host_check(authorizer: Callable[[web.Request], Authorizer]) -> Middlewa
 
 
 def with_plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:
-    """Return the middleware that answers refusals and other errors in plain text.
-
-    Args:
-        statistics: Returns the statistics that count refusals.
-    """
+    """Return the middleware that answers refusals and errors in plain text (WebSub §5.1.2)."""
 
     @web.middleware
     async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a refusal with its status and reason (WebSub §5.1.2)."""
         try:
             return await handler(request)
         except Refusal as refusal:

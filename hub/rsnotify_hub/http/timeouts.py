@@ -15,8 +15,6 @@ _CHECK_PART = 0.25
 
 
 class AwaitedStep(Enum):
-    """The next step that a connection waits for."""
-
     HEAD = auto()
     BODY = auto()
     DRAIN = auto()
@@ -24,8 +22,6 @@ class AwaitedStep(Enum):
 
 
 class WatchedConnection(Protocol):
-    """A connection with timeouts."""
-
     def still_waits(self, step: AwaitedStep) -> bool:
         """Return whether the step has not happened after all."""
         ...
@@ -38,14 +34,7 @@ class WatchedConnection(Protocol):
 class TimeoutWatch:
     """Knows which connections wait for a step, and closes those that wait too long.
 
-    Args:
-        seconds: The timeout of each step.
-        limit: Counts the connections.
-        refused: Called for each connection that is refused or closed.
-
-    Attributes:
-        limit: Counts the connections.
-        refused: Called for each connection that is refused or closed.
+    `refused` is called for each connection that is refused or closed.
     """
 
     def __init__(

@@ -21,12 +21,7 @@ from rsnotify_hub.log.store import LogEntry, LogState, Store
 
 
 class AppendPlan(Struct, frozen=True):
-    """What an append does.
-
-    Args:
-        fragments: The fragments to append.
-        replacing: The position of the heartbeat at the end of the log that is replaced, if any.
-    """
+    """The fragments to append, and the position of a heartbeat that they replace, if any."""
 
     fragments: tuple[Fragment, ...]
     replacing: int | None
@@ -39,10 +34,6 @@ def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> Append
     replaced by a fragment that covers it, so the log of a quiet topic does not grow. A whole
     content is replaced by whatever follows it (the store does so in the log), and is later than
     everything before it, whatever the clock says.
-
-    Args:
-        state: The log; None if there is none yet.
-        fragments: What was published, in order.
     """
     appended: list[Fragment] = []
     replacing = None
@@ -77,11 +68,7 @@ def overlaps(state: LogState, fragment: Fragment) -> bool:
 
 
 async def contradicts(fragment: Fragment, topic: str, store: Store) -> bool:
-    """Return whether the log of a topic has a change that the fragment should have and lacks.
-
-    Raises:
-        StorageError: The log cannot be read.
-    """
+    """Return whether the log of a topic has a change that the fragment should have and lacks."""
     entries = await store.changes(topic, since=fragment.from_)
     return await asyncio.to_thread(_lacks, fragment, entries)
 

@@ -13,7 +13,7 @@ from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.format.vocabulary import SITEMAP_NS
 from rsnotify.format.xml_parser import expat_parser
-from rsnotify_hub.log.fragments import Fragment, check_content_type, read_fragment
+from rsnotify_hub.log.fragments import Fragment, check_content_type, is_utf_8, read_fragment
 
 #: A whole content covers everything before it.
 _BEGINNING = from_microseconds(0)
@@ -31,12 +31,6 @@ def read_content(
 ) -> Fragment:
     """Read and check what was published.
 
-    Args:
-        body: The content.
-        content_type: Its Content-Type.
-        received: When it arrived, which orders whole contents.
-        limits: The limits on the size of a fragment.
-
     Raises:
         DocumentError: It is XML that is not well-formed; or it is of the sitemap namespace, and
             not a fragment, or a fragment that would make a Destination wrong.
@@ -47,11 +41,6 @@ def read_content(
 
 
 def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment:
-    """Return a topic's whole content as an entry of its log.
-
-    Raises:
-        InvalidDocument: The Content-Type cannot be sent in a header.
-    """
     return Fragment(
         body=body,
         content_type=check_content_type(content_type),
@@ -64,7 +53,6 @@ def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment
 
 
 def is_xml(content_type: str) -> bool:
-    """Return whether a media type is XML (RFC 7303)."""
     essence = content_type.partition(";")[0].strip().lower()
     return essence in ("application/xml", "text/xml") or essence.endswith("+xml")
 
@@ -74,13 +62,7 @@ class _IsSitemap(Exception):
 
 
 def is_sitemap(body: bytes) -> bool:
-    """Return whether the root of an XML document is of the sitemap namespace.
-
-    Raises:
-        MalformedDocument: It is no sitemap and not well-formed; or it declares entities, which
-            could expand without bound.
-        TooLarge: A tag or comment is too large.
-    """
+    """Return whether the root of an XML document is of the sitemap namespace."""
     parser = expat_parser(_SEPARATOR)
     parser.StartDoctypeDeclHandler = _refuse_declarations
 
@@ -114,10 +96,4 @@ def is_text(fragment: Fragment) -> bool:
     """Return whether a WebSocket text frame can carry it without looking like a control frame."""
     if not fragment.whole:
         return True  # a fragment is XML in UTF-8
-    if fragment.body.startswith(b"{"):
-        return False
-    try:
-        fragment.body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return not fragment.body.startswith(b"{") and is_utf_8(fragment.body)

@@ -40,7 +40,6 @@ class CursorWriter:
     """Writes cursors of one kind.
 
     Args:
-        writer: Runs the transactions.
         sql: The statement that moves a cursor, given its position and the two parts of its key.
     """
 

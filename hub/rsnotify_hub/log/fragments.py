@@ -45,7 +45,6 @@ class Fragment(Struct, frozen=True):
 
     Args:
         body: The XML, unchanged.
-        content_type: Its Content-Type.
         from_: The begin of its interval (exclusive), if it has one.
         until: The end of its interval, or the datetime of its last change.
         begins: `from_`, or the latest instant that is surely before its first change.
@@ -66,12 +65,7 @@ class Fragment(Struct, frozen=True):
 def read_fragment(
     body: bytes, *, content_type: str = "application/xml", limits: DocumentLimits = DEFAULT_LIMITS
 ) -> Fragment:
-    """Read and check a fragment.
-
-    Args:
-        body: A Change Notification, a Change List or a Framework Notification.
-        content_type: Its Content-Type.
-        limits: The limits on its size.
+    """Read and check a Change Notification, a Change List or a Framework Notification.
 
     Raises:
         DocumentError: It is not a fragment, or would make a Destination wrong.
@@ -85,11 +79,7 @@ def read_stored(body: bytes) -> Document:
 
 
 def check_fragment(document: Document, body: bytes, content_type: str) -> Fragment:
-    """Check a document that was parsed from `body`, and return the fragment.
-
-    Raises:
-        DocumentError: As for `read_fragment`.
-    """
+    """Check a document that was parsed from `body`, and return the fragment."""
     coverage = notification_coverage(document)
     until = coverage.until
     if until is None:
@@ -108,11 +98,6 @@ def check_fragment(document: Document, body: bytes, content_type: str) -> Fragme
 
 
 def check_content_type(content_type: str) -> str:
-    """Return a Content-Type if it can be sent in a header.
-
-    Raises:
-        InvalidDocument: It cannot.
-    """
     if not (content_type.isascii() and content_type.isprintable()):
         raise InvalidDocument("its Content-Type is not printable ASCII")
     return content_type
@@ -123,10 +108,16 @@ def _check_encoding(body: bytes) -> None:
     declared = _DECLARED_ENCODING.match(body[:200].removeprefix(b"\xef\xbb\xbf"))
     if declared and declared.group(1).lower() not in (b"utf-8", b"us-ascii"):
         raise MalformedDocument("its encoding is not UTF-8")
+    if not is_utf_8(body):
+        raise MalformedDocument("its encoding is not UTF-8")
+
+
+def is_utf_8(data: bytes) -> bool:
     try:
-        body.decode()
+        data.decode()
     except UnicodeDecodeError:
-        raise MalformedDocument("its encoding is not UTF-8") from None
+        return False
+    return True
 
 
 def capability_of(document: Document) -> str:
@@ -137,8 +128,6 @@ def capability_of(document: Document) -> str:
 
 
 class Interval(Struct, frozen=True):
-    """The interval of a heartbeat."""
-
     from_: Instant
     until: Instant
 
@@ -150,19 +139,13 @@ def covers(fragment: Fragment, interval: Interval) -> bool:
 
 
 def heartbeat_interval(fragment: Fragment) -> Interval | None:
-    """Return the interval of a heartbeat; None for a fragment with entries."""
     if fragment.heartbeat and fragment.from_ is not None:
         return Interval(fragment.from_, fragment.until)
     return None
 
 
 def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
-    """Return how many of the first fragments are contiguous, so that they can be merged.
-
-    Args:
-        fragments: At least one, in the order of the log.
-        max_bytes: The largest size of all together; the first counts whatever its size.
-    """
+    """Return how many of the first fragments are contiguous, so that they can be merged."""
     if fragments[0].from_ is None:
         return 1
     size = len(fragments[0].body)

@@ -13,26 +13,15 @@ RECENT_BYTES = 256 * 1024
 
 
 class RecentEntries:
-    """The last entries of a log.
-
-    Attributes:
-        floor: The position before the first entry in memory.
-    """
-
     def __init__(self, state: LogState | None) -> None:
+        # The position before the first entry in memory.
         self.floor = state.position if state else 0
         self._through = state.through if state else None
         self._entries: deque[LogEntry] = deque()
         self._size = 0
 
     def extend(self, entries: Sequence[LogEntry], *, replacing: int | None, first: int) -> None:
-        """Add the entries of an append.
-
-        Args:
-            entries: The entries, in the order of the log.
-            replacing: The position of the entry that the first of them replaced.
-            first: The position of the oldest kept entry of the log.
-        """
+        """Add entries, whose first one may replace another; `first` is the oldest kept position."""
         last = self._entries[-1] if self._entries else None
         if entries and last and (last.position == replacing or last.fragment.whole):
             self._size -= len(self._entries.pop().fragment.body)

@@ -6,11 +6,37 @@ import sqlite3
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.log import sqlite_writing
 
-_SCHEMA = (
-    sqlite_writing.SCHEMA
-    + """
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS topic (
+    id INTEGER PRIMARY KEY,
+    uri TEXT NOT NULL UNIQUE,
+    position INTEGER NOT NULL,
+    through INTEGER NOT NULL,
+    received INTEGER NOT NULL,
+    kept INTEGER NOT NULL,
+    size INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS topic_received ON topic (received DESC, uri);
+-- AUTOINCREMENT: a position must not be reused after its fragment was deleted.
+CREATE TABLE IF NOT EXISTS fragment (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic INTEGER NOT NULL REFERENCES topic,
+    digest BLOB NOT NULL,
+    begins INTEGER NOT NULL,
+    from_ INTEGER,
+    until INTEGER NOT NULL,
+    received INTEGER NOT NULL,
+    heartbeat INTEGER NOT NULL,
+    whole INTEGER NOT NULL DEFAULT 0,
+    content_type TEXT NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS fragment_digest ON fragment (topic, digest);
+-- Both contain the position, since every index of SQLite contains the row's id.
+CREATE INDEX IF NOT EXISTS fragment_topic ON fragment (topic);
+CREATE INDEX IF NOT EXISTS fragment_until ON fragment (topic, until);
+CREATE INDEX IF NOT EXISTS fragment_whole ON fragment (topic) WHERE whole;
 CREATE TABLE IF NOT EXISTS subscription (
     topic TEXT NOT NULL,
     callback TEXT NOT NULL,
@@ -35,24 +61,18 @@ CREATE TABLE IF NOT EXISTS trouble (
 );
 CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER);
 """
-)
 # New in format 3: brokers; in format 4: the order of topics; in format 5: failing deliveries.
 _VERSION = 5
 # Format 1 had no clients of subscriptions, no suspended subscriptions and no whole contents.
-_FROM_1 = f"""
-{sqlite_writing.FROM_1_TO_2}
+_FROM_1 = """
+ALTER TABLE fragment ADD COLUMN whole INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE subscription ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE subscription ADD COLUMN client TEXT NOT NULL DEFAULT '';
 """
 
 
 def connect(path: Path, connection: type[sqlite3.Connection]) -> sqlite3.Connection:
-    """Return a connection in autocommit mode that any thread may use, one at a time.
-
-    Raises:
-        sqlite3.Error: The database cannot be opened.
-        OSError: The file cannot be created.
-    """
+    """Return a connection in autocommit mode that any thread may use, one at a time."""
     if not path.exists():
         path.touch(mode=0o600)  # it holds secrets; SQLite gives its other files the same mode
     database = sqlite3.connect(
@@ -68,12 +88,7 @@ def connect(path: Path, connection: type[sqlite3.Connection]) -> sqlite3.Connect
 
 
 def prepare(database: sqlite3.Connection) -> None:
-    """Create the tables, or migrate those of an older version.
-
-    Raises:
-        ConfigurationError: The tables are those of a newer version.
-        sqlite3.Error: The tables cannot be created.
-    """
+    """Create the tables, or migrate those of an older version."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return  # without a write, so a hub starts even if its disk is full

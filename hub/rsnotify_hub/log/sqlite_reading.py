@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify_hub.log.fragments import Fragment, Interval
@@ -25,7 +26,6 @@ def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogSt
 def newest(
     database: sqlite3.Connection, after: tuple[Instant, str] | None, limit: int
 ) -> list[LogState]:
-    """Return a page of states (`Store.newest`), found by the index."""
     order = "ORDER BY received DESC, uri LIMIT ?"
     if after is None:
         return _states(database, order, limit)
@@ -37,19 +37,11 @@ def newest(
 
 def _states(database: sqlite3.Connection, which: str, *values: str | int) -> list[LogState]:
     sql = f"SELECT id, uri, position, through, received, kept, size FROM topic {which}"
-    return [_state(database, *row) for row in database.execute(sql, values).fetchall()]
+    return [_state(database, row) for row in database.execute(sql, values).fetchall()]
 
 
-def _state(
-    database: sqlite3.Connection,
-    topic: int,
-    uri: str,
-    position: int,
-    through: int,
-    received: int,
-    kept: int,
-    size: int,
-) -> LogState:
+def _state(database: sqlite3.Connection, row: tuple[Any, ...]) -> LogState:
+    topic, uri, position, through, received, kept, size = row
     oldest = database.execute(
         "SELECT position, begins FROM fragment WHERE topic = ? ORDER BY position LIMIT 1", (topic,)
     ).fetchone()
@@ -77,7 +69,8 @@ def _state(
 def read(
     database: sqlite3.Connection, topic: str, *, after: int, since: Instant | None
 ) -> list[LogEntry]:
-    where, values = "", [topic, after]
+    where = ""
+    values: list[str | int] = [topic, after]
     if since is not None:
         # The index on until finds the first position; the log need not be in the order of until.
         where = (
@@ -85,55 +78,37 @@ def read(
             f" WHERE {_OF_TOPIC} AND until > ?)"
         )
         values += [to_microseconds(since), topic, to_microseconds(since)]
-    rows = database.execute(
-        f"{_ENTRY} WHERE {_OF_TOPIC} AND position > ?{where} ORDER BY position LIMIT {_PAGE_ROWS}",
-        values,
-    )
-    return _page(rows)
+    return _page(database, f"AND position > ?{where} ORDER BY position", values)
 
 
 def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) -> list[LogEntry]:
-    """Read a page after an instant (`Store.changes`)."""
     if since is None:
-        return _select(database, "", topic)
+        return _page(database, "ORDER BY until, position", [topic])
     instant = to_microseconds(since)
     # A fragment that begins and ends at the instant holds late changes of that second.
-    later = "until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
-    entries = _select(database, f"AND {later}", topic, instant, instant)
+    later = "AND until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
+    order = "ORDER BY until, position"
+    entries = _page(database, f"{later} {order}", [topic, instant, instant])
     if entries and all(entry.fragment.begins > since for entry in entries):
-        across = f"AND {later} AND begins <= ?"
-        entries = _select(database, across, topic, instant, instant, instant) or entries
+        across = f"{later} AND begins <= ? {order}"
+        entries = _page(database, across, [topic, instant, instant, instant]) or entries
     return entries
 
 
-def _select(database: sqlite3.Connection, where: str, *values: str | int) -> list[LogEntry]:
-    rows = database.execute(
-        f"{_ENTRY} WHERE {_OF_TOPIC} {where} ORDER BY until, position LIMIT {_PAGE_ROWS}", values
-    )
-    return _page(rows)
-
-
-def _page(rows: Iterable[tuple[int, bytes, str, int | None, int, int, int, int]]) -> list[LogEntry]:
+def _page(database: sqlite3.Connection, which: str, values: list[str | int]) -> list[LogEntry]:
+    sql = f"{_ENTRY} WHERE {_OF_TOPIC} {which} LIMIT {_PAGE_ROWS}"
     entries: list[LogEntry] = []
     size = 0
-    for row in rows:
-        entries.append(_entry(*row))
+    for row in database.execute(sql, values):
+        entries.append(_entry(row))
         size += len(entries[-1].fragment.body)
         if size > _PAGE_BYTES:
             break
     return entries
 
 
-def _entry(
-    position: int,
-    body: bytes,
-    content_type: str,
-    from_: int | None,
-    until: int,
-    begins: int,
-    heartbeat: int,
-    whole: int,
-) -> LogEntry:
+def _entry(row: tuple[Any, ...]) -> LogEntry:
+    position, body, content_type, from_, until, begins, heartbeat, whole = row
     fragment = Fragment(
         body=body,
         content_type=content_type,

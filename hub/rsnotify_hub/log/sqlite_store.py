@@ -7,8 +7,9 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -20,24 +21,18 @@ from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWrite
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
 from rsnotify_hub.log.sqlite_database import connect, prepare
-from rsnotify_hub.log.sqlite_writing import LogRetention
-from rsnotify_hub.log.store import Appended, Backlog, LogEntry, LogState
+from rsnotify_hub.log.store import Appended, Backlog, LogEntry, LogRetention, LogState
 from rsnotify_hub.subscriptions import Subscription
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class SqliteStore:
     """A `Store` in a folder, for one hub process at a time.
 
-    Args:
-        folder: The folder; created if absent. Only its owner may read new files.
-        retention: How much of each log is kept.
-        clock: Returns the current instant.
-        connection: The class of connections to the database; tests use one that fails.
-
-    Raises:
-        ConfigurationError: The folder cannot be used, or another hub uses it.
+    The folder is created if absent. Only its owner may read new files. Tests use a class of
+    connections that fails.
     """
 
     def __init__(
@@ -82,65 +77,65 @@ class SqliteStore:
         self._bridged = CursorWriter(self._writer, BRIDGED)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="hub-reader")
 
-    async def _read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+    async def _read(
+        self,
+        operation: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        read = partial(operation, self._reader, *args, **kwargs)
         try:
-            return await self._loop.run_in_executor(self._reading, operation, self._reader)
+            return await self._loop.run_in_executor(self._reading, read)
         except sqlite3.Error as error:
             raise StorageError(f"cannot read the hub's data: {error}") from None
+
+    async def _select(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        return await self._read(lambda database: database.execute(sql, values).fetchall())
+
+    async def _execute(self, sql: str, *values: object) -> None:
+        await self._writer.submit(lambda database: database.execute(sql, values))
 
     async def logs(self) -> list[LogState]:
         return await self._read(sqlite_reading.states)
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        return await self._read(lambda database: sqlite_reading.newest(database, after, limit))
+        return await self._read(sqlite_reading.newest, after, limit)
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
     ) -> Appended:
-        now = self._clock()
         return await self._writer.submit(
-            lambda database: sqlite_writing.append(
-                database,
-                topic,
-                fragments,
+            partial(
+                sqlite_writing.append,
+                topic=topic,
+                fragments=fragments,
                 replacing=replacing,
-                now=now,
+                now=self._clock(),
                 retention=self._retention,
             )
         )
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        return await self._read(
-            lambda database: sqlite_reading.read(database, topic, after=after, since=since)
-        )
+        return await self._read(sqlite_reading.read, topic, after=after, since=since)
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        return await self._read(
-            lambda database: sqlite_reading.changes(database, topic, since=since)
-        )
+        return await self._read(sqlite_reading.changes, topic, since=since)
 
     async def trim(self, topic: str) -> LogState | None:
-        now = self._clock()
+        now, retention = self._clock(), self._retention
         return await self._writer.submit(
-            lambda database: sqlite_writing.trim(
-                database, topic, now=now, retention=self._retention
-            )
+            partial(sqlite_writing.trim, topic=topic, now=now, retention=retention)
         )
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        return await self._read(
-            lambda database: sqlite_reading.backlogs(database, topic, positions)
-        )
+        return await self._read(sqlite_reading.backlogs, topic, positions)
 
     async def forget(self, topic: str) -> None:
         await self._writer.submit(lambda database: sqlite_writing.forget(database, topic))
 
     async def subscriptions(self) -> list[Subscription]:
-        rows = await self._read(
-            lambda database: database.execute(
-                "SELECT topic, callback, secret, expires, position, suspended, client"
-                " FROM subscription"
-            ).fetchall()
+        rows = await self._select(
+            "SELECT topic, callback, secret, expires, position, suspended, client FROM subscription"
         )
         return [
             Subscription(
@@ -181,6 +176,33 @@ class SqliteStore:
 
         await self._writer.submit(delete)
 
+    def move_cursor(self, topic: str, callback: str, position: int) -> None:
+        self._cursors.move(topic, callback, position)
+
+    async def troubles(self) -> dict[tuple[str, str], bytes]:
+        rows = await self._select(
+            "SELECT topic, callback, state FROM trouble WHERE state IS NOT NULL"
+        )
+        return {(topic, callback): state for topic, callback, state in rows}
+
+    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
+        self._troubles.move(topic, callback, state)
+
+    async def bridged(self, broker: str) -> dict[str, int]:
+        rows = await self._select("SELECT topic, position FROM bridged WHERE broker = ?", broker)
+        return dict(rows)
+
+    async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
+        rows = [(position, broker, topic) for topic, position in positions.items()]
+        await self._writer.submit(lambda database: database.executemany(BRIDGED, rows))
+
+    async def unbridge(self, broker: str, topic: str) -> None:
+        self._bridged.forget(broker, topic)
+        await self._execute("DELETE FROM bridged WHERE broker = ? AND topic = ?", broker, topic)
+
+    def move_bridged(self, broker: str, topic: str, position: int) -> None:
+        self._bridged.move(broker, topic, position)
+
     def queued(self) -> int:
         return self._writer.queued()
 
@@ -189,41 +211,9 @@ class SqliteStore:
             "INSERT INTO checked VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET times = times + 1"
         )
 
-    async def _execute(self, sql: str, *values: object) -> None:
-        await self._writer.submit(lambda database: database.execute(sql, values))
-
-    def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        self._cursors.move(topic, callback, position)
-
-    async def troubles(self) -> dict[tuple[str, str], bytes]:
-        sql = "SELECT topic, callback, state FROM trouble WHERE state IS NOT NULL"
-        rows = await self._read(lambda database: database.execute(sql).fetchall())
-        return {(topic, callback): state for topic, callback, state in rows}
-
-    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        self._troubles.move(topic, callback, state)
-
-    async def bridged(self, broker: str) -> dict[str, int]:
-        sql = "SELECT topic, position FROM bridged WHERE broker = ?"
-        return await self._read(lambda database: dict(database.execute(sql, (broker,)).fetchall()))
-
-    async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
-        rows = [(position, broker, topic) for topic, position in positions.items()]
-        await self._writer.submit(lambda database: database.executemany(BRIDGED, rows))
-
-    async def unbridge(self, broker: str, topic: str) -> None:
-        self._bridged.forget(broker, topic)
-        sql = "DELETE FROM bridged WHERE broker = ? AND topic = ?"
-        await self._writer.submit(lambda database: database.execute(sql, (broker, topic)))
-
-    def move_bridged(self, broker: str, topic: str, position: int) -> None:
-        self._bridged.move(broker, topic, position)
-
     async def close(self) -> None:
-        """Write the last cursors, and close the database."""
-        await self._cursors.close()
-        await self._troubles.close()
-        await self._bridged.close()
+        for cursors in (self._cursors, self._troubles, self._bridged):
+            await cursors.close()
         await self._writer.close()
         self._reading.shutdown()
         self._reader.close()

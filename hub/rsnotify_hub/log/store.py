@@ -8,6 +8,7 @@ and `note_trouble`, whose effect becomes durable soon.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Protocol
 
 from msgspec import Struct
@@ -18,12 +19,7 @@ from rsnotify_hub.subscriptions import Subscription
 
 
 class LogEntry(Struct, frozen=True):
-    """A fragment in a log.
-
-    Args:
-        position: Its position. Positions increase, and are never reused.
-        fragment: The fragment.
-    """
+    """A fragment in a log. Positions increase, and are never reused."""
 
     position: int
     fragment: Fragment
@@ -33,7 +29,6 @@ class LogState(Struct, frozen=True):
     """The state of one topic's log.
 
     Args:
-        topic: The topic.
         first: The position of the oldest kept fragment, or past `position` if none is kept.
         position: The position of the last fragment, kept or not.
         begins: The instant at which the kept part begins.
@@ -58,27 +53,27 @@ class LogState(Struct, frozen=True):
 
 
 class Backlog(Struct, frozen=True):
-    """The fragments that a subscriber has not received yet.
-
-    Args:
-        fragments: The number of kept fragments after its position.
-        begins: The begin of the first of them; None if there are none.
-    """
+    """The number of kept fragments that a subscriber has not received, and their begin."""
 
     fragments: int
     begins: Instant | None
 
 
 class Appended(Struct, frozen=True):
-    """The result of an append.
+    """The entries of the fragments that the log did not have, and its state afterwards."""
 
-    Args:
-        positions: The position of each fragment; None for a fragment that the log already had.
-        state: The state of the log afterwards.
+    entries: list[LogEntry]
+    state: LogState
+
+
+class LogRetention(Struct, frozen=True):
+    """The bytes of a topic's log, and the age of a fragment, up to which they are kept.
+
+    The last fragment is kept, whatever its size.
     """
 
-    positions: tuple[int | None, ...]
-    state: LogState
+    size: int
+    age: timedelta
 
 
 class Store(Protocol):
@@ -91,46 +86,31 @@ class Store(Protocol):
         """Return the state of every log."""
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        """Return the state of some logs, the newest first.
+        """Return the state of at most `limit` logs, the newest first.
 
-        Args:
-            after: The `received` and the topic of the log before them; None to begin.
-            limit: The largest number of logs.
+        A page begins after the `received` and the topic of the last log of the page before.
         """
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
     ) -> Appended:
-        """Append fragments to a log, and trim it by age and size.
+        """Append at least one fragment to a log, and trim it by age and size.
 
-        Args:
-            topic: The topic.
-            fragments: At least one. A body that the log already has is skipped.
-            replacing: The position of the log's last fragment, if it is replaced.
+        A body that the log already has is skipped. `replacing` is the position of the log's last
+        fragment, if it is replaced.
         """
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        """Read a page of a log.
+        """Return the next entries after a position, up to the size of a page; none at the end.
 
-        Args:
-            topic: The topic.
-            after: The position to start after.
-            since: Leave out fragments that end at this instant or before.
-
-        Returns:
-            The next entries, up to the size of a page; none at the end of the log.
+        Fragments that end at `since` or before are left out.
         """
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        """Read a page of the entries of a log after an instant.
+        """Return the entries of a log after an instant, or all, in the order of their ends.
 
-        Args:
-            topic: The topic.
-            since: The instant; None for all entries.
-
-        Returns:
-            The entries in the order of their ends, up to the size of a page. If none of these
-            begins at the instant or before, but others do, those.
+        They are at most a page. If none of these begins at the instant or before, but others do, it
+        has those.
         """
 
     async def trim(self, topic: str) -> LogState | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
@@ -25,43 +26,28 @@ class DeliveryChannel(Protocol):
     """
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Deliver entries that have just become durable.
-
-        Args:
-            topic: The topic of the log.
-            entries: At least one, in the order of the log.
-        """
+        """Deliver entries that have just become durable: at least one, in the order of the log."""
 
     def subscribers(self, topic: str) -> int:
-        """Return the number of subscribers of a topic."""
+        """Return the number of subscribers of a topic; 0 if the channel does not count them."""
+        return 0
 
 
+@dataclass(eq=False, repr=False)
 class TopicLog:
-    """The log of one topic. At most one task appends to it.
+    """The log of one topic. At most one task, `writing`, appends to it."""
 
-    Attributes:
-        state: The state of the log.
-        recent: Its last entries.
-        writing: The task that appends, while there is something to append.
-    """
+    topic: str
+    state: LogState | None
+    store: Store
+    channels: Sequence[DeliveryChannel]
+    statistics: Statistics
 
-    def __init__(
-        self,
-        topic: str,
-        state: LogState | None,
-        store: Store,
-        channels: Sequence[DeliveryChannel],
-        statistics: Statistics,
-    ) -> None:
-        self._topic = topic
-        self.state = state
-        self.recent = RecentEntries(state)
-        self._store = store
-        self._channels = channels
-        self._statistics = statistics
+    def __post_init__(self) -> None:
+        self.recent = RecentEntries(self.state)
+        self.writing: asyncio.Task[None] | None = None
         self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
         self._is_uncertain = False
-        self.writing: asyncio.Task[None] | None = None
 
     def publish(self, fragment: Fragment) -> asyncio.Future[None]:
         return self._submit(fragment)
@@ -73,9 +59,7 @@ class TopicLog:
     def trimmed(self, state: LogState | None) -> None:
         """Note the state after a trim, unless something was published meanwhile.
 
-        Args:
-            state: The state; None if there is no log, since a deletion that was reported as failed
-                had succeeded.
+        There is no log if a deletion that was reported as failed had succeeded.
         """
         if self.writing is not None or self.state is None:
             return
@@ -100,14 +84,13 @@ class TopicLog:
                     await (self._append(fragments) if fragments else self._delete())
                 except Exception as error:
                     # The publishers need an answer, and the log must go on.
-                    _fail(futures, self._reported(error))
+                    _finish(futures, self._reported(error))
                 else:
-                    _succeed(futures)
+                    _finish(futures)
         finally:
             self.writing = None
 
     def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
-        """Remove the first items of one kind: deletions, changes or whole contents."""
         kind = _kind(self._waiting[0][0])
         batch = list(takewhile(lambda each: _kind(each[0]) == kind, self._waiting))
         del self._waiting[: len(batch)]
@@ -117,11 +100,11 @@ class TopicLog:
     def _reported(self, error: Exception) -> RsnotifyError:
         if isinstance(error, RsnotifyError):
             return error
-        log.error("a write to the log of %s failed", self._topic, exc_info=error)
+        log.error("a write to the log of %s failed", self.topic, exc_info=error)
         return StorageError("the hub cannot write its data: a fault of its own")
 
     async def _delete(self) -> None:
-        await self._store.forget(self._topic)
+        await self.store.forget(self.topic)
         self.state = None
         self.recent = RecentEntries(None)
 
@@ -138,28 +121,24 @@ class TopicLog:
         except Exception:
             self._is_uncertain = True
             raise
-        self._statistics.duplicates += max(0, len(fragments) - added)
+        self.statistics.duplicates += max(0, len(fragments) - added)
 
     async def _check(self, fragment: Fragment) -> None:
         """Delete the log if a fragment contradicts it, so that no subscriber receives both."""
-        if await contradicts(fragment, self._topic, self._store):
+        if await contradicts(fragment, self.topic, self.store):
             log.warning(
                 "the Source of %s no longer knows changes that it had published; it was restored, "
                 "or lost its journal. The hub deletes the log of the topic and begins a new one",
-                self._topic,
+                self.topic,
             )
             await self._delete()
 
     async def _store_and_deliver(self, plan: AppendPlan) -> int:
-        """Append to the store and pass on to the channels; return the number of new entries."""
+        """Append to the store, deliver, and return the number of new entries."""
         if not plan.fragments:
             return 0
-        appended = await self._store.append(self._topic, plan.fragments, replacing=plan.replacing)
-        entries = [
-            LogEntry(position, fragment)
-            for position, fragment in zip(appended.positions, plan.fragments, strict=True)
-            if position is not None
-        ]
+        appended = await self.store.append(self.topic, plan.fragments, replacing=plan.replacing)
+        entries = appended.entries
         if self._is_uncertain:
             entries = await self._entries_since_state(appended.state.position)
             self._is_uncertain = False
@@ -177,7 +156,7 @@ class TopicLog:
         entries: list[LogEntry] = []
         after = self.state.position if self.state else 0
         while after < end:
-            page = await self._store.read(self._topic, after=after)
+            page = await self.store.read(self.topic, after=after)
             if not page:
                 break
             entries += page
@@ -187,11 +166,11 @@ class TopicLog:
     def _deliver(self, entries: list[LogEntry]) -> None:
         if not entries:
             return
-        self._statistics.accepted += len(entries)
-        self._statistics.accepted_bytes += sum(len(entry.fragment.body) for entry in entries)
-        for channel in self._channels:
+        self.statistics.accepted += len(entries)
+        self.statistics.accepted_bytes += sum(len(entry.fragment.body) for entry in entries)
+        for channel in self.channels:
             try:
-                channel.deliver(self._topic, entries)
+                channel.deliver(self.topic, entries)
             except Exception:
                 # A bug in one channel must not affect the others, nor publishing.
                 log.exception("a delivery channel failed")
@@ -201,14 +180,11 @@ def _kind(fragment: Fragment | None) -> bool | None:
     return None if fragment is None else fragment.whole
 
 
-# A publisher that has gone has cancelled its future.
-def _succeed(futures: list[asyncio.Future[None]]) -> None:
+def _finish(futures: list[asyncio.Future[None]], error: RsnotifyError | None = None) -> None:
     for future in futures:
-        if not future.done():
+        if future.done():
+            continue  # its publisher has gone
+        if error is None:
             future.set_result(None)
-
-
-def _fail(futures: list[asyncio.Future[None]], error: RsnotifyError) -> None:
-    for future in futures:
-        if not future.done():
+        else:
             future.set_exception(error)

@@ -44,20 +44,15 @@ class SortedNames:
 class TopicLogs:
     """All logs. Methods that use the store raise `StorageError` if it fails."""
 
-    def __init__(
-        self,
-        store: Store,
-        channels: Sequence[DeliveryChannel],
-        statistics: Statistics | None = None,
-    ) -> None:
+    def __init__(self, store: Store, statistics: Statistics | None = None) -> None:
         self._store = store
-        self._channels = channels
+        self._channels: Sequence[DeliveryChannel] = ()
         self._statistics = statistics or Statistics()
         self._logs: dict[str, TopicLog] = {}
         self._names: SortedNames | None = None  # created by the first `count`
 
-    def start(self, states: Iterable[LogState]) -> None:
-        """Open the logs in the store, which `Store.logs` returned."""
+    def start(self, states: Iterable[LogState], channels: Sequence[DeliveryChannel]) -> None:
+        self._channels = channels
         for state in states:
             self._open(state.topic, state)
 
@@ -104,7 +99,6 @@ class TopicLogs:
         return self._names.count(ranges)
 
     def state(self, topic: str) -> LogState | None:
-        """Return the state of a log; None if nothing was ever published."""
         found = self._logs.get(topic)
         return found.state if found else None
 
@@ -112,7 +106,6 @@ class TopicLogs:
         return [found.state for found in self._logs.values() if found.state]
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        """Return the state of some logs, the newest first (`Store.newest`)."""
         return await self._store.newest(after=after, limit=limit)
 
     def position(self, topic: str) -> int:
@@ -140,11 +133,9 @@ class TopicLogs:
         return await self._store.read(topic, after=after, since=since)
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        """Read the entries of a log after an instant (`Store.changes`)."""
         return await self._store.changes(topic, since=since)
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        """Return the backlog after each of some positions (`Store.backlogs`)."""
         return await self._store.backlogs(topic, positions)
 
     async def trim(self) -> None:

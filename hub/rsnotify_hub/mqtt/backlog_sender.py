@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from random import Random
 
 from rsnotify.errors import StorageError, Unavailable
@@ -27,28 +28,20 @@ log = logging.getLogger("rsnotify.hub.mqtt")
 _CONCURRENCY = 64
 
 
+@dataclass(eq=False, repr=False)
 class BacklogSender:
     """Sends each selection in the order of its log, with many messages in flight."""
 
-    def __init__(
-        self,
-        connection: BrokerConnection,
-        broker: Broker,
-        topics: TopicLogs,
-        cursors: BrokerCursors,
-        requested: RequestedSelections,
-        filters: FilterCache,
-        statistics: Statistics,
-        retry: Retry,
-    ) -> None:
-        self._connection = connection
-        self._broker = broker
-        self._topics = topics
-        self._cursors = cursors
-        self._requested = requested
-        self._filters = filters
-        self._statistics = statistics
-        self._retry = retry
+    connection: BrokerConnection
+    broker: Broker
+    topics: TopicLogs
+    cursors: BrokerCursors
+    requested: RequestedSelections
+    filters: FilterCache
+    statistics: Statistics
+    retry: Retry
+
+    def __post_init__(self) -> None:
         self._random = Random()
         self._slots = asyncio.Semaphore(_CONCURRENCY)
         self._tasks: dict[TopicSelection, asyncio.Task[None]] = {}
@@ -57,12 +50,12 @@ class BacklogSender:
         self._timers: dict[TopicSelection, asyncio.TimerHandle] = {}
 
     def wake_all(self) -> None:
-        for state in self._topics.states():
+        for state in self.topics.states():
             self.wake(state.topic)
 
     def wake(self, topic: str) -> None:
         """Send the backlog of a topic and its parts, unless that is under way."""
-        for selection in self._requested.of_topic(topic):
+        for selection in self.requested.of_topic(topic):
             self._wake(selection)
 
     def _wake(self, selection: TopicSelection) -> None:
@@ -77,7 +70,7 @@ class BacklogSender:
 
     def _has_more(self, selection: TopicSelection) -> bool:
         reader = self._readers.get(selection)
-        return reader.has_more if reader else self._cursors.is_behind(self._topics, selection)
+        return reader.has_more if reader else self.cursors.is_behind(selection)
 
     async def _send(self, selection: TopicSelection) -> None:
         failures = 0
@@ -109,52 +102,42 @@ class BacklogSender:
     async def _wait(
         self, topic: str, error: ConnectionRefused | StorageError, failures: int
     ) -> None:
-        self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.FAILED] += 1
-        self._statistics.retries += 1
+        self.statistics.count(DeliveryTransport.MQTT, DeliveryOutcome.FAILED)
+        self.statistics.retries += 1
         level = logging.WARNING if failures == 1 else logging.INFO
         log.log(level, "%s cannot be sent to the MQTT broker now: %s", topic, error)
-        await asyncio.sleep(self._retry.delay(failures, self._random))
+        await asyncio.sleep(self.retry.delay(failures, self._random))
 
     async def _send_page(self, selection: TopicSelection) -> None:
         entries, position = await self._read(selection)
-        sent = [(entry, await self._publish(selection, entry)) for entry in entries]
+        sent = [(entry, await self._send_entry(selection, entry)) for entry in entries]
         for entry, acknowledged in sent:
             if await self._is_accepted(selection.topic, acknowledged):
-                self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.DELIVERED] += 1
-                self._statistics.delivered_bytes[DeliveryTransport.MQTT] += len(entry.fragment.body)
-            self._cursors.move(selection, entry.position)
-        if position > self._cursors.position(selection):
-            self._cursors.move(selection, position)
+                size = len(entry.fragment.body)
+                self.statistics.count(DeliveryTransport.MQTT, DeliveryOutcome.DELIVERED, size=size)
+            self.cursors.move(selection, entry.position)
+        if position > self.cursors.position(selection):
+            self.cursors.move(selection, position)
 
     async def _read(self, selection: TopicSelection) -> tuple[list[LogEntry], int]:
-        """Return the next entries to send, and the cursor after them."""
         if selection.select:
             reader = self._readers.get(selection)
             if reader is None:
-                begin = self._cursors.position(selection)
-                reader = FilteredReader(selection, self._topics, self._filters, begin)
+                begin = self.cursors.position(selection)
+                reader = FilteredReader(selection, self.topics, self.filters, begin)
                 self._readers[selection] = reader
             entries = await reader.next()
             return entries, reader.position
-        end = self._topics.position(selection.topic)
-        entries = await self._topics.read(selection.topic, after=self._cursors.position(selection))
+        end = self.topics.position(selection.topic)
+        entries = await self.topics.read(selection.topic, after=self.cursors.position(selection))
         # Without entries, the rest of the log was replaced by an entry that is also gone.
         return entries, entries[-1].position if entries else end
-
-    def _name(self, selection: TopicSelection) -> str:
-        part = None
-        if selection.select:
-            part = self._broker.filtered_topic(selection.topic, selection.select)
-        return part or self._broker.topic(selection.topic)
 
     async def end(self, selection: TopicSelection) -> None:
         """Stop sending a part, and delete its retained message at the broker.
 
         Nothing of it is sent until this returns; if the part is requested meanwhile, call `wake`
-        afterwards.
-
-        Raises:
-            Unavailable: The connection is lost, or the broker refuses.
+        afterwards. Raises `Unavailable` if the connection is lost, or the broker refuses.
         """
         self._ending.add(selection)
         try:
@@ -171,19 +154,22 @@ class BacklogSender:
             timer.cancel()
         self._readers.pop(selection, None)
         # An empty message deletes the retained message (MQTT 5 §3.3.1.3).
-        empty = await self._connection.publish(
-            self._name(selection), b"", content_type=MERGED_CONTENT_TYPE, channel=selection.topic
-        )
-        await empty
+        await (await self._publish(selection, b"", MERGED_CONTENT_TYPE))
 
-    async def _publish(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
+    async def _publish(
+        self, selection: TopicSelection, body: bytes, content_type: str
+    ) -> asyncio.Future[None]:
+        topic, part = selection.topic, None
+        if selection.select:
+            part = self.broker.filtered_topic(topic, selection.select)
+        return await self.connection.publish(
+            part or self.broker.topic(topic), body, content_type=content_type, channel=topic
+        )
+
+    async def _send_entry(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
+        fragment = entry.fragment
         try:
-            return await self._connection.publish(
-                self._name(selection),
-                entry.fragment.body,
-                content_type=entry.fragment.content_type,
-                channel=selection.topic,
-            )
+            return await self._publish(selection, fragment.body, fragment.content_type)
         except ConnectionRefused as error:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
@@ -197,7 +183,7 @@ class BacklogSender:
             if not error.too_large:
                 raise
             # Destinations detect the gap, and read the Change List.
-            self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.FAILED] += 1
+            self.statistics.count(DeliveryTransport.MQTT, DeliveryOutcome.FAILED)
             log.warning("a fragment of %s is left out over MQTT: %s", topic, error)
             return False
         return True

@@ -27,6 +27,7 @@ from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.store import LogEntry, Store
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import BrokerState
 from rsnotify_hub.mqtt.backlog_sender import BacklogSender
@@ -44,22 +45,15 @@ _MAX_RETRY_SECONDS = 30.0
 _CLEAN_UP_SECONDS = 60.0
 
 
-class MqttBridge:
-    """The `DeliveryChannel` to a broker, which also accepts what Sources publish there.
-
-    Args:
-        config: The settings of the broker, with its URL.
-        store: Keeps the broker's cursors.
-        statistics: Counts deliveries.
-        filters: Filters fragments for parts of topics.
-        max_selections: How many parts a topic may have.
-        retry_seconds: The wait before the first retry.
-    """
+class MqttBridge(DeliveryChannel):
+    """The `DeliveryChannel` to a broker, which also accepts what Sources publish there."""
 
     def __init__(
         self,
         config: MqttConfig,
         store: Store,
+        topics: TopicLogs,
+        intake: FragmentIntake,
         statistics: Statistics,
         filters: FilterCache,
         *,
@@ -69,9 +63,12 @@ class MqttBridge:
         assert config.url is not None
         self._broker = parse_broker(config.url)
         self._config = config
+        self._topics = topics
+        self._intake = intake
         self._statistics = statistics
-        self._cursors = BrokerCursors(store, f"{self._broker.url}/{self._broker.topic_or_prefix}")
-        self._max_selections = max_selections
+        prefix = self._broker.topic_or_prefix
+        self._cursors = BrokerCursors(store, topics, f"{self._broker.url}/{prefix}")
+        self._requested = RequestedSelections(prefix, topics, self._cursors, max_selections)
         self._retry = Retry(retry_seconds, _MAX_RETRY_SECONDS)
         self._random = Random()
         self._filters = filters
@@ -79,34 +76,24 @@ class MqttBridge:
         self._task: asyncio.Task[None] | None = None
         self._warned: set[str] = set()
 
-    def state(self, topics: TopicLogs) -> BrokerState:
-        selections = (TopicSelection(state.topic) for state in topics.states())
-        behind = sum(self._cursors.is_behind(topics, selection) for selection in selections)
+    def state(self) -> BrokerState:
+        selections = (TopicSelection(state.topic) for state in self._topics.states())
+        behind = sum(map(self._cursors.is_behind, selections))
         return BrokerState(self._sender is not None, behind)
 
-    async def start(self, topics: TopicLogs, intake: FragmentIntake) -> None:
+    async def start(self) -> None:
         """Connect to the broker, in a task.
-
-        Args:
-            topics: The logs whose channel this is.
-            intake: Checks what Sources publish.
 
         Raises:
             StorageError: The cursors cannot be read.
         """
-        await self._cursors.load(topics)
-        requested = RequestedSelections(
-            self._broker.topic_or_prefix, topics, self._cursors, self._max_selections
-        )
-        self._task = asyncio.create_task(self._run(topics, requested, intake))
+        await self._cursors.load()
+        self._requested.start()
+        self._task = asyncio.create_task(self._run())
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         if self._sender is not None:
             self._sender.wake(topic)
-
-    def subscribers(self, topic: str) -> int:
-        """Return 0: a broker does not report its subscribers (`DeliveryChannel.subscribers`)."""
-        return 0
 
     async def close(self) -> None:
         """Stop. What was not acknowledged is sent after the next start."""
@@ -114,13 +101,11 @@ class MqttBridge:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(
-        self, topics: TopicLogs, requested: RequestedSelections, intake: FragmentIntake
-    ) -> None:
+    async def _run(self) -> None:
         failures = 0
         while True:
             try:
-                await self._connect(topics, requested, intake)
+                await self._connect()
             except RsnotifyError as error:
                 self._report(error)
             except Exception:
@@ -140,9 +125,7 @@ class MqttBridge:
         log.log(logging.INFO if text in self._warned else logging.WARNING, text, error)
         self._warned.add(text)
 
-    async def _connect(
-        self, topics: TopicLogs, requested: RequestedSelections, intake: FragmentIntake
-    ) -> None:
+    async def _connect(self) -> None:
         config = self._config
         arrived: asyncio.Queue[MqttMessage] = asyncio.Queue()
         async with connect(
@@ -160,9 +143,9 @@ class MqttBridge:
             sender = self._sender = BacklogSender(
                 connection,
                 self._broker,
-                topics,
+                self._topics,
                 self._cursors,
-                requested,
+                self._requested,
                 self._filters,
                 self._statistics,
                 self._retry,
@@ -170,60 +153,56 @@ class MqttBridge:
             messages = MqttInbox(
                 config.channels,
                 inbox_prefix(self._broker.topic_or_prefix),
-                topics,
-                intake,
+                self._topics,
+                self._intake,
                 self._statistics,
-                requested,
+                self._requested,
                 sender.wake,
             )
             try:
                 sender.wake_all()
-                await self._subscribe(connection, messages, requested)
+                await self._subscribe(connection, messages)
                 self._warned.clear()
                 await _run_until_first_ends(
                     connection.lost(),
                     messages.run(arrived, connection.acknowledge),
-                    self._clean_up(sender, requested),
+                    self._clean_up(sender),
                 )
             finally:
                 await sender.close()
 
-    async def _subscribe(
-        self, connection: BrokerConnection, messages: MqttInbox, requested: RequestedSelections
-    ) -> None:
+    async def _subscribe(self, connection: BrokerConnection, messages: MqttInbox) -> None:
         if messages.pattern is not None:
             await connection.subscribe(messages.pattern)
             log.info("accepting what Sources publish as %s", messages.pattern)
-        if requested.pattern is not None:
+        pattern = self._requested.pattern
+        if pattern is not None:
             try:
-                await connection.subscribe(requested.pattern)
-                log.info("parts of topics can be requested over MQTT as %s", requested.pattern)
+                await connection.subscribe(pattern)
+                log.info("parts of topics can be requested over MQTT as %s", pattern)
             except Unavailable as error:
                 # The ACL of a broker from before this version does not allow the name. Then all
                 # Destinations receive whole topics.
                 log.info("no part of a topic can be requested over MQTT: %s", error)
 
-    async def _clean_up(self, sender: BacklogSender, requested: RequestedSelections) -> None:
-        """Delete expired parts, again and again."""
+    async def _clean_up(self, sender: BacklogSender) -> None:
         while True:
-            for selection in requested.expired():
-                await self._end(selection, sender, requested)
+            for selection in self._requested.expired():
+                await self._end(selection, sender)
             await asyncio.sleep(_CLEAN_UP_SECONDS)
 
-    async def _end(
-        self, selection: TopicSelection, sender: BacklogSender, requested: RequestedSelections
-    ) -> None:
-        requested.remove(selection)
+    async def _end(self, selection: TopicSelection, sender: BacklogSender) -> None:
+        self._requested.remove(selection)
         try:
             await sender.end(selection)
         except ConnectionRefused as error:
             log.info("a part of %s cannot be deleted yet: %s", selection.topic, error)
-            requested.restore(selection)
+            self._requested.restore(selection)
         except BaseException:
             # The connection is lost: the next one deletes the retained message.
-            requested.restore(selection)
+            self._requested.restore(selection)
             raise
-        if selection in requested.of_topic(selection.topic):
+        if selection in self._requested.of_topic(selection.topic):
             sender.wake(selection.topic)  # it stays, or was requested meanwhile
             return
         await self._cursors.delete(selection)
@@ -231,7 +210,6 @@ class MqttBridge:
 
 
 async def _run_until_first_ends(*works: Coroutine[Any, Any, None]) -> None:
-    """Run coroutines until the first ends, and cancel the others."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

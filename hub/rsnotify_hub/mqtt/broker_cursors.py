@@ -19,30 +19,29 @@ class BrokerCursors:
     their first fragment, and a part of a topic with its newest.
     """
 
-    def __init__(self, store: Store, broker: str) -> None:
+    def __init__(self, store: Store, topics: TopicLogs, broker: str) -> None:
         self._store = store
+        self._topics = topics
         self._broker = broker
         self._positions: dict[str, int] = {}
 
-    async def load(self, topics: TopicLogs) -> None:
+    async def load(self) -> None:
         """Load the cursors, or store those of a new broker."""
         self._positions = await self._store.bridged(self._broker)
         if _KNOWN not in self._positions:
-            self._positions = {state.topic: state.position - 1 for state in topics.states()}
+            self._positions = {state.topic: state.position - 1 for state in self._topics.states()}
             self._positions[_KNOWN] = 0
             await self._store.bridge(self._broker, self._positions)
 
     def parts(self) -> list[TopicSelection]:
-        """Return the parts of topics that the broker has a cursor for."""
         selections = (selection_of_key(key) for key in self._positions if key)
         return [selection for selection in selections if selection.select]
 
     def position(self, selection: TopicSelection) -> int:
-        """Return the position up to which the broker has a selection."""
         return self._positions.get(selection.key, 0)
 
-    def is_behind(self, topics: TopicLogs, selection: TopicSelection) -> bool:
-        return self.position(selection) < topics.position(selection.topic)
+    def is_behind(self, selection: TopicSelection) -> bool:
+        return self.position(selection) < self._topics.position(selection.topic)
 
     def move(self, selection: TopicSelection, position: int) -> None:
         key = selection.key
@@ -50,7 +49,6 @@ class BrokerCursors:
         self._store.move_bridged(self._broker, key, position)
 
     async def delete(self, selection: TopicSelection) -> None:
-        """Delete the cursor of a selection."""
         key = selection.key
         self._positions.pop(key, None)
         await self._store.unbridge(self._broker, key)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rsnotify.errors import DocumentError, StorageError
@@ -42,44 +43,33 @@ FAULT = "fault"
 RETRY_SECONDS = (0.1, 0.5, 2.0)
 
 
+@dataclass(eq=False, repr=False)
 class MqttInbox:
     """Handles the messages below a prefix of MQTT topics, and requests for parts of topics.
 
     Args:
         channels: Topics, or prefixes of topics, that may be published on through the broker.
         prefix: The beginning of the MQTT topics.
-        topics: The logs.
-        intake: Reads and checks fragments.
-        statistics: Counts refusals.
-        requested: Handles requests for parts of topics.
         wake: Called with a topic that has something to send.
     """
 
-    def __init__(
-        self,
-        channels: Sequence[str],
-        prefix: str,
-        topics: TopicLogs,
-        intake: FragmentIntake,
-        statistics: Statistics,
-        requested: RequestedSelections,
-        wake: Callable[[str], None],
-    ) -> None:
-        self._channels = channels
-        self._prefix = prefix
-        self._topics = topics
-        self._intake = intake
-        self._statistics = statistics
-        self._requested = requested
-        self._wake = wake
+    channels: Sequence[str]
+    prefix: str
+    topics: TopicLogs
+    intake: FragmentIntake
+    statistics: Statistics
+    requested: RequestedSelections
+    wake: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._warned: set[Code] = set()
         # With MQTT 3.1.1 a message cannot name its channel.
-        self._known = {channel_topic(channel, prefix): channel for channel in channels}
+        self._known = {channel_topic(channel, self.prefix): channel for channel in self.channels}
 
     @property
     def pattern(self) -> str | None:
         """The pattern of MQTT topics to subscribe to; None if nobody may publish over MQTT."""
-        return self._prefix + "+" if self._channels else None
+        return self.prefix + "+" if self.channels else None
 
     async def run(
         self, arrived: asyncio.Queue[MqttMessage], acknowledge: Callable[[MqttMessage], None]
@@ -99,7 +89,6 @@ class MqttInbox:
                 acknowledge(message)
 
     async def _begin(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        """Begin to store a message; return None if it is not stored."""
         for pause in RETRY_SECONDS:
             try:
                 return await self._try(message)
@@ -120,7 +109,7 @@ class MqttInbox:
         except DocumentError as error:
             self._count_refusal(message, error)
         except Exception:
-            self._statistics.refused[FAULT] += 1
+            self.statistics.refused[FAULT] += 1
             log.exception("a message over MQTT as %r could not be handled", message.topic)
         return None
 
@@ -132,27 +121,27 @@ class MqttInbox:
             return None
 
     async def _handle(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        if self._requested.is_request(message):
-            self._wake(self._requested.add(message))
+        if self.requested.is_request(message):
+            self.wake(self.requested.add(message))
             return None
         if message.packet_id is None:
             raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
         channel = self._channel(message)
-        limit = self._intake.max_bytes
+        limit = self.intake.max_bytes
         if len(message.payload) > limit:
             raise Refusal(Code.INVALID_FRAGMENT, f"it is larger than {limit} bytes")
-        fragment = await self._intake.read_content(message.payload, message.content_type or _XML)
-        return self._topics.publish(channel, fragment)
+        fragment = await self.intake.read_content(message.payload, message.content_type or _XML)
+        return self.topics.publish(channel, fragment)
 
     def _count_refusal(self, message: MqttMessage, error: Refusal | DocumentError) -> None:
         code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
-        self._statistics.refused[code] += 1
+        self.statistics.refused[code] += 1
         level = self._level(message, code)
         log.log(level, "refused a message over MQTT as %r: %s", message.topic, error)
 
     def _level(self, message: MqttMessage, code: Code) -> int:
         """Return WARNING for what a Source sent, and for the first request with each code."""
-        if not self._requested.is_request(message):
+        if not self.requested.is_request(message):
             return logging.WARNING
         level = logging.DEBUG if code in self._warned else logging.WARNING
         self._warned.add(code)
@@ -162,9 +151,9 @@ class MqttInbox:
         channel = message.channel or self._known.get(message.topic)
         if channel is None:
             raise Refusal(Code.BAD_REQUEST, "it does not name its channel")
-        if channel_topic(channel, self._prefix) != message.topic:
+        if channel_topic(channel, self.prefix) != message.topic:
             raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
         check_url(channel, "its channel")
-        if not any(is_granted(prefix, channel) for prefix in self._channels):
+        if not any(is_granted(prefix, channel) for prefix in self.channels):
             raise Refusal(Code.FORBIDDEN, "its channel is not one of mqtt_channels")
         return channel

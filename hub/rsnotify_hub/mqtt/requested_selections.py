@@ -28,14 +28,7 @@ _EXPIRED = float("-inf")
 
 
 class RequestedSelections:
-    """The leases of the parts that are published to a broker.
-
-    Args:
-        prefix: The beginning of the names of channels at the broker.
-        topics: The logs.
-        cursors: The broker's cursors.
-        limit: How many parts a topic may have.
-    """
+    """The leases of the parts that are published to a broker, at most `limit` of each topic."""
 
     def __init__(self, prefix: str, topics: TopicLogs, cursors: BrokerCursors, limit: int) -> None:
         self._prefix = request_prefix(prefix)
@@ -43,7 +36,10 @@ class RequestedSelections:
         self._cursors = cursors
         self._limit = limit
         self._leases: dict[str, dict[TopicSelection, float]] = {}
-        for selection in cursors.parts():
+
+    def start(self) -> None:
+        """Begin the leases of the parts that the broker has a cursor for."""
+        for selection in self._cursors.parts():
             self._renew(selection)
 
     @property
@@ -55,14 +51,10 @@ class RequestedSelections:
         return message.topic.startswith(self._prefix)
 
     def of_topic(self, topic: str) -> list[TopicSelection]:
-        """Return all selections of a topic: the whole topic, and its parts."""
         return [TopicSelection(topic), *self._leases.get(topic, ())]
 
     def add(self, message: MqttMessage) -> str:
-        """Add or renew the part that a message requests.
-
-        Returns:
-            The topic, which may have something to send now.
+        """Add or renew the part that a message requests, and return its topic.
 
         Raises:
             Refusal: The part cannot be published.

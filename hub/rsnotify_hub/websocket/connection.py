@@ -16,11 +16,13 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from rsnotify_hub.log.fragments import is_utf_8
 from rsnotify_hub.websocket.frames import (
     INVALID_DATA,
     MESSAGE_TOO_BIG,
@@ -69,67 +71,38 @@ class FrameHandler(ABC):
         """The connection has ended."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WebSocketConnection(asyncio.Protocol):
-    """A WebSocket after its opening handshake.
-
-    Args:
-        transport: Its transport; the caller calls `set_protocol`.
-        max_bytes: The largest message of a client that may publish.
-        on_lost: Called once, when the transport is lost.
+    """A WebSocket after its opening handshake. The caller calls `set_protocol` of the transport.
 
     Attributes:
-        transport: Its transport.
-        handler: Its role.
         is_paused: Whether something that was sent still waits in the transport.
         has_ended: Whether either side has begun to close it.
     """
 
-    __slots__ = (
-        "_drained",
-        "_end_timer",
-        "_frames",
-        "_has_received",
-        "_is_held",
-        "_is_text",
-        "_last_unsent",
-        "_late_reply",
-        "_on_lost",
-        "_parts",
-        "_pending",
-        "_protocol",
-        "_small",
-        "handler",
-        "has_ended",
-        "is_paused",
-        "transport",
-    )
+    transport: asyncio.Transport
+    max_bytes: InitVar[int]
+    on_lost: Callable[[WebSocketConnection], None]
+    handler: FrameHandler | None = None
+    is_paused: bool = False
+    has_ended: bool = False
+    _protocol: ServerProtocol = field(init=False)
+    _small: bool = True
+    _parts: list[bytes] = field(default_factory=list)
+    _is_held: bool = False
+    _is_text: bool = True
+    _pending: int = 0
+    _frames: int = 0
+    _has_received: bool = True
+    _last_unsent: int = -1
+    _late_reply: bytes | None = None
+    _drained: asyncio.Future[None] | None = None
+    _end_timer: asyncio.TimerHandle | None = None
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        *,
-        max_bytes: int,
-        on_lost: Callable[[WebSocketConnection], None],
-    ) -> None:
-        self.transport = transport
-        self.handler: FrameHandler | None = None
-        self.is_paused = False
-        self.has_ended = False
+    def __post_init__(self, max_bytes: int) -> None:
         self._protocol = ServerProtocol(state=State.OPEN, max_size=max_bytes, logger=_log)
-        self._on_lost = on_lost
-        self._small = True
-        self._parts: list[bytes] = []
-        self._is_held = False
-        self._is_text = True
-        self._pending = 0
-        self._frames = 0
-        self._has_received = True
-        self._last_unsent = -1
-        self._late_reply: bytes | None = None
-        self._drained: asyncio.Future[None] | None = None
-        self._end_timer: asyncio.TimerHandle | None = None
         # So that `pause_writing` is called as soon as the kernel does not accept everything.
-        transport.set_write_buffer_limits(high=0)
+        self.transport.set_write_buffer_limits(high=0)
 
     def allow_large(self) -> None:
         """Accept messages up to `max_bytes`, and any number of them."""
@@ -172,7 +145,7 @@ class WebSocketConnection(asyncio.Protocol):
         if self._end_timer is not None:
             self._end_timer.cancel()
         self._wake()
-        self._on_lost(self)
+        self.on_lost(self)
 
     # Input.
 
@@ -203,7 +176,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._pending = 0
         if self._small and len(payload) > _SMALL:
             self._fail(MESSAGE_TOO_BIG, "the message is too big")
-        elif self._is_text and not _is_utf_8(payload):
+        elif self._is_text and not is_utf_8(payload):
             self._fail(INVALID_DATA, "a text frame is not UTF-8")
         elif self.handler is not None:
             self.handler.received(payload, is_text=self._is_text)
@@ -231,7 +204,6 @@ class WebSocketConnection(asyncio.Protocol):
             self.transport.write(frames)
 
     def send_text(self, text: bytes) -> None:
-        """Send a text frame."""
         self.send(text_frame(text))
 
     async def drain(self) -> None:
@@ -263,10 +235,7 @@ class WebSocketConnection(asyncio.Protocol):
     def close(self, code: int, reason: str, *, seconds: float = CLOSE_SECONDS) -> None:
         """Close after everything that was sent; abort if the client does not answer in time.
 
-        Args:
-            code: A close code (RFC 6455 §7.4).
-            reason: For the client, at most 123 bytes.
-            seconds: How long the client has to read everything and to answer.
+        The reason is for the client, at most 123 bytes (RFC 6455 §7.4).
         """
         if self.has_ended or self._protocol.state is not State.OPEN:
             return
@@ -310,11 +279,3 @@ class WebSocketConnection(asyncio.Protocol):
         self._last_unsent, self._has_received, self._frames = unsent, self.is_paused, 0
         if not self.is_paused:
             self.send(_PING)
-
-
-def _is_utf_8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Struct, field
@@ -79,15 +79,10 @@ _TEXT, _BINARY = 0x81, 0x82
 Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame
 
 _decoder = msgspec.json.Decoder(SubscribeFrame | PublishFrame)
-_encoder = msgspec.json.Encoder()
+encode: Callable[[Sent], bytes] = msgspec.json.Encoder().encode
 
 
 def decode(text: bytes) -> SubscribeFrame | PublishFrame:
-    """Parse a control frame of a client.
-
-    Raises:
-        Refusal: It is invalid.
-    """
     try:
         frame: SubscribeFrame | PublishFrame = _decoder.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -95,13 +90,7 @@ def decode(text: bytes) -> SubscribeFrame | PublishFrame:
     return frame
 
 
-def encode(frame: Sent) -> bytes:
-    """Return the text of a control frame."""
-    return _encoder.encode(frame)
-
-
 def instant(value: Instant | None) -> str | None:
-    """Format an instant for a control frame."""
     return None if value is None else format_datetime(value)
 
 

@@ -18,7 +18,7 @@ from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.http.connection_limit import ConnectionLimit
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.connection import CLOSE_SECONDS, FrameHandler, WebSocketConnection
@@ -37,8 +37,8 @@ from rsnotify_hub.websocket.handshake import Upgraded, accept_upgrade, hand_over
 from rsnotify_hub.websocket.keep_alive import KeepAlive
 from rsnotify_hub.websocket.origins import Origins
 from rsnotify_hub.websocket.publishing import WebSocketInbox, accept_fragments
-from rsnotify_hub.websocket.replay import FullReplay, replay, select_of, since_of
-from rsnotify_hub.websocket.selections import SelectionGroups, SelectiveSubscriber
+from rsnotify_hub.websocket.replay import FullReplay, replay, select_of
+from rsnotify_hub.websocket.selections import SelectionGroups
 from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
 log = logging.getLogger("rsnotify.hub.websocket")
@@ -57,18 +57,7 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class WebSocketHandler:
-    """The handler of `GET /ws`.
-
-    Args:
-        intake: Checks publishers, and reads fragments.
-        topics: The logs.
-        channel: The live subscribers.
-        groups: The groups of those that requested a selection.
-        limits: The rate limits of one client.
-        statistics: Counts refusals.
-        configuration: The limits of one connection, and of their number.
-        public_url: The public URL of the hub, whose own pages may open a WebSocket.
-    """
+    """The handler of `GET /ws`. Pages of the public URL may open a WebSocket."""
 
     def __init__(
         self,
@@ -97,7 +86,6 @@ class WebSocketHandler:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def count(self) -> int:
-        """Return the number of open connections."""
         return len(self._keep_alive)
 
     def queued(self) -> int:
@@ -107,12 +95,6 @@ class WebSocketHandler:
         return sum(waiting) + self._channel.queued()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Open one connection.
-
-        Raises:
-            Refusal: There are too many.
-            HTTPException: The request is no WebSocket's, or its page may not open one.
-        """
         self._check(request)
         answer = accept_upgrade(request)
         hand_over(request, answer, partial(self._connect, request))
@@ -182,22 +164,23 @@ class WebSocketHandler:
     def _subscribe(
         self, connection: WebSocketConnection, request: web.Request, frame: SubscribeFrame
     ) -> None:
-        since, select = since_of(frame), select_of(frame)
+        since, select = parse_since(frame.since), select_of(frame)
         address, group = request.remote or "", None
         if select:
-            group = self._groups.enter(TopicSelection(frame.topic, select), self._topics, address)
-        subscriber = (
-            WebSocketSubscriber(connection, frame.topic, self._channel, self._refuse_more)
-            if group is None
-            else SelectiveSubscriber(
-                connection, group, address, self._groups, self._channel, self._refuse_more
-            )
+            group = self._groups.enter(TopicSelection(frame.topic, select), address)
+        create = partial(
+            WebSocketSubscriber, connection, frame.topic, self._channel, self._refuse_more
         )
+        if group is None:
+            subscriber = create()
+        else:
+            leave = partial(self._groups.leave, group, address)
+            subscriber = create(group.selection.key, leave)
         connection.handler = subscriber
         self._channel.enter(subscriber)
         source = group or FullReplay(self._topics, frame.topic)
         granted = select if group else EVERYTHING
-        work = partial(replay, subscriber, since, self._topics, source, granted, self._channel)
+        work = partial(replay, subscriber, since, self._topics, source, granted)
         subscriber.cancel_replay = self._begin(connection, work).cancel
 
     def _begin(self, connection: WebSocketConnection, work: _Work) -> asyncio.Task[None]:
@@ -217,7 +200,6 @@ class WebSocketHandler:
             connection.close(INTERNAL_ERROR, "the hub failed")
 
     def refuse(self, connection: WebSocketConnection, refusal: Refusal) -> None:
-        """Send the reason, and close."""
         if connection.has_ended:
             return
         self._statistics.refused[refusal.code] += 1
@@ -240,13 +222,7 @@ class WebSocketHandler:
 
 
 class _FirstFrame(FrameHandler):
-    """Waits for the first frame of a client.
-
-    Args:
-        received: Called with the first message.
-        timed_out: Called if none arrives in time.
-        seconds: The time limit.
-    """
+    """Waits for the first frame of a client, for a limited time."""
 
     __slots__ = ("_received", "_timer")
 

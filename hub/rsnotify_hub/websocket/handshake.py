@@ -36,11 +36,7 @@ class Upgraded(web.StreamResponse):
 
 
 def accept_upgrade(request: web.Request) -> bytes:
-    """Return the answer to an upgrade request (RFC 6455 §4.2), as it is sent.
-
-    Raises:
-        HTTPException: It is no upgrade request, or cannot be granted.
-    """
+    """Return the answer to an upgrade request (RFC 6455 §4.2), as it is sent."""
     protocol = ServerProtocol()
     headers = Headers([(name, value) for name, value in request.headers.items()])
     answer = protocol.accept(Request(path=request.raw_path, headers=headers))
@@ -78,15 +74,9 @@ def hand_over(
     answer: bytes,
     connect: Callable[[asyncio.Transport, Callable[[], None]], WebSocketConnection],
 ) -> None:
-    """Answer a request, and give its transport to a connection.
+    """Answer a request (`accept_upgrade`), and give its transport to a connection.
 
-    Args:
-        request: The request.
-        answer: The result of `accept_upgrade`.
-        connect: Makes the connection from the transport and a function to call when it is lost.
-
-    Raises:
-        ConnectionResetError: The client has already gone.
+    `connect` makes the connection from the transport and a function to call when it is lost.
     """
     transport, protocol = request.transport, request.protocol
     if transport is None or transport.is_closing():

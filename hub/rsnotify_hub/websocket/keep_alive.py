@@ -12,8 +12,6 @@ _PARTS = 30
 
 
 class KeepAlive:
-    """Checks every connection once a round."""
-
     def __init__(self, seconds: float) -> None:
         self._interval = seconds / _PARTS
         self._parts: list[dict[WebSocketConnection, None]] = [{} for _ in range(_PARTS)]
@@ -25,7 +23,6 @@ class KeepAlive:
         self._empty.set()
 
     def __len__(self) -> int:
-        """Return the number of connections."""
         return len(self._part_of)
 
     def connections(self) -> list[WebSocketConnection]:
@@ -40,7 +37,6 @@ class KeepAlive:
             self._schedule()
 
     def remove(self, connection: WebSocketConnection) -> None:
-        """Remove a connection, if it is there."""
         part = self._part_of.pop(connection, None)
         if part is not None:
             del part[connection]

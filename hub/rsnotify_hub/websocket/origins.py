@@ -14,23 +14,16 @@ _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
 class Origins:
-    """The allowed origins.
-
-    Args:
-        public_url: The public URL of the hub, whose own pages are allowed.
-        others: More origins, as `https://page.example`.
-    """
+    """The allowed origins: the hub's own, by its public URL, and others."""
 
     def __init__(self, public_url: str, others: Iterable[str]) -> None:
         self._allowed = {_origin(each) for each in (public_url, *others)} - {None}
 
     def allows(self, origin: str | None, host: str) -> bool:
-        """Return whether a page is allowed.
+        """Return whether a page may open a WebSocket, by the headers of its request.
 
-        Args:
-            origin: The `Origin` of the request, if it has one.
-            host: Its `Host`. A page from the same host is allowed too, if the host is an address
-                or localhost: any other name may have been pointed here (DNS rebinding).
+        A page from the same host is allowed too, if the host is an address or localhost: any other
+        name may have been pointed here (DNS rebinding).
         """
         if origin is None:
             return True

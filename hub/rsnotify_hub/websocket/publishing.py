@@ -22,11 +22,7 @@ _AHEAD_BYTES = 512 * 1024
 
 
 class WebSocketInbox(FrameHandler):
-    """The messages of a Source that are not processed yet.
-
-    Args:
-        connection: The Source's connection; reading pauses while there is much.
-    """
+    """The messages of a Source that are not processed yet; reading pauses while there is much."""
 
     def __init__(self, connection: WebSocketConnection) -> None:
         self.connection = connection
@@ -37,7 +33,6 @@ class WebSocketInbox(FrameHandler):
         self._changed = asyncio.Event()
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
-        """Keep a message."""
         if self._has_finished:
             return
         if not is_text:
@@ -59,11 +54,6 @@ class WebSocketInbox(FrameHandler):
         self._changed.set()
 
     async def get(self) -> bytes | None:
-        """Return the next message; None when there are no more.
-
-        Raises:
-            Refusal: The next message is not text.
-        """
         while not self._messages:
             if self._has_finished:
                 if self._refusal is not None:
@@ -87,12 +77,7 @@ async def accept_fragments(
 ) -> None:
     """Append fragments to the log until the Source leaves, and acknowledge them.
 
-    Args:
-        inbox: The messages of the Source, which is already allowed to publish.
-        topic: The topic.
-        topics: The logs.
-        read: Reads and checks a fragment; raises DocumentError.
-        check: Checks that the Source may still publish; raises Refusal.
+    `read` raises DocumentError; `check` raises Refusal if the Source may no longer publish.
 
     Raises:
         Refusal: A fragment cannot be accepted or stored. All before it were.
@@ -148,11 +133,9 @@ class _Acknowledgements:
         self._changed = asyncio.Event()
 
     async def wait_for_capacity(self) -> None:
-        """Wait until one more fragment may be in flight."""
         await self._capacity.acquire()
 
     def expect(self, future: asyncio.Future[None], until: Instant) -> None:
-        """Acknowledge a fragment once its append is durable."""
         self._last = future
         future.add_done_callback(lambda done: self._done(done, until))
 
@@ -165,11 +148,6 @@ class _Acknowledgements:
         self._changed.set()
 
     async def run(self) -> None:
-        """Send acknowledgements until an append fails.
-
-        Raises:
-            Refusal: A fragment could not be stored.
-        """
         while True:
             await self._changed.wait()
             await self._send()

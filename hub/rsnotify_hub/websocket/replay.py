@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify.format.datetimes import Instant
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
@@ -19,55 +18,21 @@ from rsnotify_hub.websocket.frames import (
     encode,
     instant,
 )
-from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
+from rsnotify_hub.websocket.selections import SelectionGroup
+from rsnotify_hub.websocket.subscribers import WebSocketSubscriber
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
 
-def since_of(frame: SubscribeFrame) -> Instant | None:
-    """Return the instant from which a subscriber wants the log; None for live only.
-
-    Raises:
-        Refusal: It is no instant.
-    """
-    try:
-        return None if frame.since is None else parse_datetime(frame.since)
-    except ValueError as error:
-        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
-
-
 def select_of(frame: SubscribeFrame) -> PushSelection:
-    """Return the requested selection in its canonical form.
-
-    Raises:
-        Refusal: It is invalid.
-    """
     try:
         return (frame.select or EVERYTHING).canonical()
     except ConfigurationError as error:
         raise Refusal(Code.BAD_REQUEST, f"select: {error}") from None
 
 
-class LogReplay(Protocol):
-    """A log, or a selection from it."""
-
-    @property
-    def end(self) -> int:
-        """The position from which on a subscriber can be live."""
-
-    def is_behind(self, position: int) -> bool:
-        """Return whether live subscribers are still to be sent entries up to a position."""
-
-    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Read on, up to `end` (`TopicLogs.read`); wait until `end` is beyond `after`.
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
-
-
 class FullReplay:
-    """A whole log (a `LogReplay`)."""
+    """A whole log, replayed as a `SelectionGroup` is."""
 
     def __init__(self, topics: TopicLogs, topic: str) -> None:
         self._topics = topics
@@ -75,15 +40,12 @@ class FullReplay:
 
     @property
     def end(self) -> int:
-        """The position of the last entry."""
         return self._topics.position(self._topic)
 
     def is_behind(self, position: int) -> bool:
-        """Return False: every entry of the log was sent when it was appended."""
-        return False
+        return False  # every entry of the log was sent when it was appended
 
     async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Read on (`TopicLogs.read`)."""
         return await self._topics.read(self._topic, after=after, since=since)
 
 
@@ -91,22 +53,13 @@ async def replay(
     subscriber: WebSocketSubscriber,
     since: Instant | None,
     topics: TopicLogs,
-    source: LogReplay,
+    source: FullReplay | SelectionGroup,
     select: PushSelection,
-    channel: WebSocketChannel,
 ) -> None:
-    """Send a subscriber `subscribed` and the log, and make it live.
+    """Send a subscriber `subscribed` and the log since an instant, and make it live.
 
-    Args:
-        subscriber: A subscriber that has entered the channel.
-        since: The instant from which it wants the log; None for live only.
-        topics: The logs.
-        source: What it receives of the logs.
-        select: The selection that was granted.
-        channel: The channel in which it becomes live.
-
-    Raises:
-        Refusal: The log cannot be read.
+    It has entered the channel; `source` is the part of the logs that it receives, which it was
+    granted as `select`.
     """
     connection, topic = subscriber.connection, subscriber.topic
     _send_subscribed(subscriber, since, select, topics)
@@ -122,12 +75,12 @@ async def replay(
             raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
         data = document_frames(entry.fragment for entry in entries)
         connection.send(data)
-        channel.count(data, len(entries))
+        subscriber.channel.count(data, len(entries))
         await connection.drain()
         position = entries[-1].position if entries else max(position, end)
     subscriber.cancel_replay = None
     if not connection.has_ended:
-        channel.join(subscriber)
+        subscriber.channel.join(subscriber)
 
 
 def _send_subscribed(

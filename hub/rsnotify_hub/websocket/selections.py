@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
@@ -20,9 +21,9 @@ from rsnotify_hub.filtering.filtered_reader import FilteredReader
 from rsnotify_hub.filtering.fragment_filter import join_empty
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.websocket.connection import WebSocketConnection
-from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
+from rsnotify_hub.websocket.subscribers import WebSocketChannel
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
@@ -30,8 +31,9 @@ log = logging.getLogger("rsnotify.hub.websocket")
 _RETRY_SECONDS = 1.0
 
 
+@dataclass(eq=False, repr=False)
 class SelectionGroup:
-    """The subscribers of one selection (a `LogReplay`), for which fragments are filtered once.
+    """The subscribers of one selection, for which fragments are filtered once.
 
     Theory of operation. The log is the group's queue: the group has a position in it. Entries after
     that position are filtered and sent to all members at once, like those of a topic. Empty
@@ -40,21 +42,15 @@ class SelectionGroup:
     already, and replays the rest by itself.
     """
 
-    def __init__(
-        self,
-        selection: TopicSelection,
-        topics: TopicLogs,
-        filter_cache: FilterCache,
-        live: WebSocketChannel,
-    ) -> None:
-        self.selection = selection
+    selection: TopicSelection
+    topics: TopicLogs
+    filter_cache: FilterCache
+    live: WebSocketChannel
+
+    def __post_init__(self) -> None:
+        position = self.topics.position(self.selection.topic)
+        self._reader = FilteredReader(self.selection, self.topics, self.filter_cache, position)
         self._clients: Counter[str] = Counter()
-        self._key = selection.key
-        self._topics = topics
-        self._filter_cache = filter_cache
-        self._live = live
-        position = topics.position(selection.topic)
-        self._reader = FilteredReader(selection, topics, filter_cache, position)
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
@@ -65,11 +61,9 @@ class SelectionGroup:
         return next(iter(self._clients), None)
 
     def enter(self, client: str) -> None:
-        """Add a connection of a client."""
         self._clients[client] += 1
 
     def leave(self, client: str) -> None:
-        """Remove a connection of a client."""
         self._clients[client] -= 1
         if not self._clients[client]:
             del self._clients[client]
@@ -84,19 +78,14 @@ class SelectionGroup:
         return self.end < position
 
     async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Return the filtered log, up to the position of the group (`LogReplay.read`).
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
+        """Read the filtered log, up to `end`; wait until `end` is beyond `after`."""
         if self.end <= after:
             await self._moved.wait()
-        entries = await self._topics.read(self.selection.topic, after=after, since=since)
+        entries = await self.topics.read(self.selection.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
-        return join_empty(await self._filter_cache.filtered(self.selection, wanted, old=True))
+        return join_empty(await self.filter_cache.filtered(self.selection, wanted, old=True))
 
     def wake(self) -> None:
-        """Send what was appended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,7 +93,6 @@ class SelectionGroup:
             self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Send nothing more."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -114,7 +102,7 @@ class SelectionGroup:
         try:
             while self._reader.has_more:
                 if filtered := await self._reader.next():
-                    self._live.deliver(self._key, filtered)
+                    self.live.deliver(self.selection.key, filtered)
                 # Wake those that wait now, and nobody later.
                 self._moved.set()
                 self._moved.clear()
@@ -134,44 +122,33 @@ class SelectionGroup:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
 
 
-class SelectionGroups:
+class SelectionGroups(DeliveryChannel):
     """The groups of every topic (a `DeliveryChannel`)."""
 
-    def __init__(self, live: WebSocketChannel, filter_cache: FilterCache, most: int) -> None:
+    def __init__(
+        self, topics: TopicLogs, live: WebSocketChannel, filter_cache: FilterCache, most: int
+    ) -> None:
+        self._topics = topics
         self._live = live
         self._filter_cache = filter_cache
         self._most = most
         self._groups: dict[str, dict[TopicSelection, SelectionGroup]] = {}
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Begin to send what was appended (`DeliveryChannel.deliver`)."""
         for group in self._groups.get(topic, {}).values():
             group.wake()
 
-    def subscribers(self, topic: str) -> int:
-        """Return 0: `WebSocketChannel` counts the members (`DeliveryChannel.subscribers`)."""
-        return 0
+    def enter(self, selection: TopicSelection, address: str) -> SelectionGroup | None:
+        """Add a subscriber to the group of a selection, and return the group.
 
-    def enter(
-        self, selection: TopicSelection, topics: TopicLogs, address: str
-    ) -> SelectionGroup | None:
-        """Add a subscriber to the group of a selection.
-
-        Args:
-            selection: The selection, and its topic.
-            topics: The logs.
-            address: The address of the subscriber.
-
-        Returns:
-            The group; None if the topic or the client has too many, so that the subscriber gets all
-            of the topic.
+        None if the topic or the client has too many, so that the subscriber gets all of the topic.
         """
         groups = self._groups.get(selection.topic, {})
         group = groups.get(selection)
         if group is None:
             if not self._may_create(groups.values(), address):
                 return None
-            group = SelectionGroup(selection, topics, self._filter_cache, self._live)
+            group = SelectionGroup(selection, self._topics, self._filter_cache, self._live)
             self._groups.setdefault(selection.topic, {})[selection] = group
         group.enter(client_network(address))
         return group
@@ -183,7 +160,6 @@ class SelectionGroups:
         return owned < self._most - len(owners)
 
     def leave(self, group: SelectionGroup, address: str) -> None:
-        """Remove a subscriber from its group."""
         group.leave(client_network(address))
         if group.owner is not None:
             return
@@ -194,31 +170,6 @@ class SelectionGroups:
             del self._groups[group.selection.topic]
 
     def close(self) -> None:
-        """Send nothing more."""
         for groups in self._groups.values():
             for group in groups.values():
                 group.close()
-
-
-class SelectiveSubscriber(WebSocketSubscriber):
-    """A member of a group."""
-
-    __slots__ = ("_address", "_group", "_groups")
-
-    def __init__(
-        self,
-        connection: WebSocketConnection,
-        group: SelectionGroup,
-        address: str,
-        groups: SelectionGroups,
-        channel: WebSocketChannel,
-        refuse: Callable[[WebSocketConnection], None],
-    ) -> None:
-        super().__init__(connection, group.selection.topic, channel, refuse, group.selection.key)
-        self._group = group
-        self._address = address
-        self._groups = groups
-
-    def lost(self) -> None:
-        super().lost()
-        self._groups.leave(self._group, self._address)

@@ -15,6 +15,7 @@ import logging
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.log.store import LogEntry
@@ -27,93 +28,65 @@ log = logging.getLogger("rsnotify.hub.websocket")
 _SOCKETS_ARE_FILES = os.name == "posix"
 
 _DELIVERED = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.DELIVERED)
-_CUT_OFF = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
 
 #: How long a subscriber that was cut off has to read what its transport holds, in seconds.
 _CUT_OFF_SECONDS = 10.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WebSocketSubscriber(FrameHandler):
     """A connection that receives a topic.
 
-    Args:
-        connection: The connection.
-        topic: The topic.
-        channel: All subscribers.
-        refuse: Called when it sends more than its first frame.
-        key: The key of its audience; the topic itself if it receives all of it.
-
     Attributes:
+        key: The key of its audience; the topic itself if it receives all of it.
         queue: What waits for it while it is slow.
         cancel_replay: Cancels its replay; None once it is live.
     """
 
-    __slots__ = ("_channel", "_refuse", "cancel_replay", "connection", "key", "queue", "topic")
+    connection: WebSocketConnection
+    topic: str
+    channel: WebSocketChannel
+    refuse: Callable[[WebSocketConnection], None]
+    key: str = ""
+    leave: Callable[[], None] = lambda: None
+    queue: SendQueue | None = None
+    cancel_replay: Callable[[], object] | None = None
 
-    def __init__(
-        self,
-        connection: WebSocketConnection,
-        topic: str,
-        channel: WebSocketChannel,
-        refuse: Callable[[WebSocketConnection], None],
-        key: str | None = None,
-    ) -> None:
-        self.connection = connection
-        self.topic = topic
-        self.key = key or topic
-        self.queue: SendQueue | None = None
-        self.cancel_replay: Callable[[], object] | None = None
-        self._channel = channel
-        self._refuse = refuse
+    def __post_init__(self) -> None:
+        self.key = self.key or self.topic
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
-        """Refuse everything after the first frame."""
-        self._refuse(self.connection)
+        self.refuse(self.connection)
 
     def paused(self) -> None:
-        self._channel.mark_slow(self)
+        self.channel.mark_slow(self)
 
     def resumed(self) -> None:
         if self.queue is None or self.queue.send(self.connection):
-            self._channel.mark_quick(self)
+            self.channel.mark_quick(self)
 
     def lost(self) -> None:
         if self.cancel_replay is not None:
             self.cancel_replay()
-        self._channel.leave(self)
+        self.channel.leave(self)
+        self.leave()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SendQueue:
-    """The frames that wait for a slow subscriber.
+    """The frames that wait for a slow subscriber. The bytes in its transport count as well."""
 
-    Args:
-        max_bytes: How many bytes may wait, including those in its transport.
-        max_frames: How many frames may wait.
-    """
-
-    __slots__ = ("_max_bytes", "_max_frames", "_waiting", "frames", "size")
-
-    def __init__(self, max_bytes: int, max_frames: int) -> None:
-        self._max_bytes = max_bytes
-        self._max_frames = max_frames
-        self._waiting: deque[tuple[bytes, int]] = deque()
-        self.size = 0
-        self.frames = 0
+    max_bytes: int
+    max_frames: int
+    size: int = 0
+    frames: int = 0
+    _waiting: deque[tuple[bytes, int]] = field(default_factory=deque)
 
     def put(self, data: bytes, count: int, *, ahead: int) -> bool:
-        """Add frames, if the limits allow it.
-
-        Args:
-            data: The frames.
-            count: The number of frames.
-            ahead: The number of bytes in the transport.
-
-        Returns:
-            Whether they were added.
-        """
-        if ahead + self.size + len(data) > self._max_bytes:
+        """Add frames behind the bytes in the transport; return False if that is too much."""
+        if ahead + self.size + len(data) > self.max_bytes:
             return False
-        if self.frames + count > self._max_frames:
+        if self.frames + count > self.max_frames:
             return False
         self._waiting.append((data, count))
         self.size += len(data)
@@ -149,7 +122,6 @@ class Audience:
         self.slow: set[WebSocketSubscriber] = set()
 
     def __len__(self) -> int:
-        """Return the number of members."""
         return len(self.quick) + len(self.slow)
 
     def put(self, member: WebSocketSubscriber) -> None:
@@ -201,7 +173,6 @@ class WebSocketChannel:
         self._open: Counter[str] = Counter()
 
     def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
-        """Send to all live subscribers of a topic or selection (`DeliveryChannel.deliver`)."""
         audience = self._audiences.get(key)
         if audience is None:
             return
@@ -221,12 +192,11 @@ class WebSocketChannel:
         ahead = connection.transport.get_write_buffer_size()
         if not subscriber.queue.put(data, count, ahead=ahead):
             log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
-            self._statistics.deliveries[_CUT_OFF] += 1
+            self._statistics.count(DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
             # The close follows the frame that is being sent; the queue is dropped with it.
             connection.close(TRY_AGAIN_LATER, "queue overflow", seconds=_CUT_OFF_SECONDS)
 
     def count(self, data: bytes, count: int, subscribers: int = 1) -> None:
-        """Count deliveries of the same frames to some subscribers."""
         self._statistics.deliveries[_DELIVERED] += count * subscribers
         size = len(data) * subscribers
         self._statistics.delivered_bytes[DeliveryTransport.WEBSOCKET] += size
@@ -245,11 +215,9 @@ class WebSocketChannel:
         self._open[subscriber.topic] += 1
 
     def join(self, subscriber: WebSocketSubscriber) -> None:
-        """Make a subscriber live."""
         self._audiences.setdefault(subscriber.key, Audience()).put(subscriber)
 
     def leave(self, subscriber: WebSocketSubscriber) -> None:
-        """Remove a subscriber."""
         topic, key = subscriber.topic, subscriber.key
         if audience := self._audiences.get(key):
             audience.remove(subscriber)

@@ -21,15 +21,7 @@ _LONGEST_LEASE = 10**_LEASE_DIGITS
 
 
 class SubscriptionRequest(Struct, frozen=True):
-    """A request to subscribe or unsubscribe, not yet verified.
-
-    Args:
-        mode: `subscribe` or `unsubscribe`.
-        topic: The topic.
-        callback: Where deliveries are to go, exactly as it was written.
-        lease: The requested lease in seconds, if any.
-        secret: The secret that deliveries are to be signed with, if any.
-    """
+    """A request to subscribe or unsubscribe, not yet verified. The callback is as written."""
 
     mode: str
     topic: str
@@ -49,11 +41,6 @@ class Ping(Struct, frozen=True):
 
 
 def parse_form(body: bytes) -> SubscriptionRequest | Ping:
-    """Parse a form.
-
-    Raises:
-        Refusal: A parameter is missing, or cannot be used.
-    """
     try:
         fields = parse_qsl(
             body.decode(),

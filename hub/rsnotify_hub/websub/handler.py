@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, web
 
@@ -24,27 +25,16 @@ _MAX_FORM_BYTES = 64 * 1024
 _CONTINUE = "100-continue"
 
 
+@dataclass(eq=False, repr=False)
 class WebSubHandler:
-    """The handler of `POST /websub`."""
-
-    def __init__(
-        self,
-        intake: FragmentIntake,
-        topics: TopicLogs,
-        pings: PingHandler,
-        verification: IntentVerification,
-        limits: RateLimits,
-    ) -> None:
-        self._intake = intake
-        self._topics = topics
-        self._pings = pings
-        self._verification = verification
-        self._limits = limits
+    intake: FragmentIntake
+    topics: TopicLogs
+    pings: PingHandler
+    verification: IntentVerification
+    limits: RateLimits
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer 202 once content is durable, or once a subscription request is accepted for
-        verification.
-        """
+        """Answer 202 once content is durable, or a subscription request is about to be verified."""
         if request.content_type == _FORM:
             await self._form(request)
         else:
@@ -63,12 +53,12 @@ class WebSubHandler:
         if len(topics) != 1:
             raise Refusal(Code.BAD_REQUEST, 'it needs one Link with rel="self", the topic')
         topic = check_url(topics[0], 'the Link with rel="self"')
-        permission = self._intake.authorizer.check_publisher(request, topic)
-        body = await self._body(request, self._intake.max_bytes)
+        permission = self.intake.authorizer.check_publisher(request, topic)
+        body = await self._body(request, self.intake.max_bytes)
         try:
-            content = await self._intake.read_content(body, content_type)
+            content = await self.intake.read_content(body, content_type)
             permission.check()  # grants may have changed meanwhile
-            await self._topics.publish(topic, content)
+            await self.topics.publish(topic, content)
         except DocumentError as error:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
 
@@ -81,29 +71,30 @@ class WebSubHandler:
 
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
-            self._intake.authorizer.check_ping(request, topic)
-            if self._pings.is_open(topic):  # a small request that causes a large one
-                self._limits.pings.check(request.remote)
-        await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
+            self.intake.authorizer.check_ping(request, topic)
+            if self.pings.is_open(topic):  # a small request that causes a large one
+                self.limits.pings.check(request.remote)
+        await asyncio.gather(*(self.pings.fetch(topic) for topic in ping.topics))
 
     def _accept(self, request: web.Request, wanted: SubscriptionRequest) -> None:
-        self._limits.subscriptions.check(request.remote)
+        self.limits.subscriptions.check(request.remote)
         client = client_of(request.remote)
-        refusal = self._verification.quota.refusal(wanted, client)
+        refusal = self.verification.quota.refusal(wanted, client)
         if refusal is not None:
             raise Refusal(Code.TOO_MANY, refusal)
-        unknown = self._topics.state(wanted.topic) is None
-        is_served = self._intake.authorizer.grants.is_served(wanted.topic)
+        unknown = self.topics.state(wanted.topic) is None
+        is_served = self.intake.authorizer.grants.is_served(wanted.topic)
         if wanted.mode == "subscribe" and unknown and not is_served:
-            self._verification.deny(wanted, client, "this hub does not serve the topic")
+            denial = "this hub does not serve the topic"
         else:
-            self._verification.verify(wanted, client)
+            denial = None
+        self.verification.verify(wanted, client, denial=denial)
 
     async def _body(self, request: web.Request, most: int) -> bytes:
         _check_size(request.content_length or 0, most)
         await send_continue(request)
         try:
-            async with asyncio.timeout(self._intake.request_seconds):
+            async with asyncio.timeout(self.intake.request_seconds):
                 body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
@@ -128,11 +119,6 @@ async def defer_continue(request: web.Request) -> None:
 
 
 async def send_continue(request: web.Request) -> None:
-    """Send `100 Continue` if the client waits for it.
-
-    Raises:
-        HTTPExpectationFailed: It expects something else.
-    """
     if request.version < HttpVersion11:
         return  # an HTTP/1.0 client knows no interim response, and its Expect must be ignored
     expected = request.headers.get("Expect", "").lower()

@@ -27,8 +27,6 @@ _NOT_SENT = Answer(None, "could not be requested")
 
 
 class IntentRequests:
-    """Makes GET requests to callbacks."""
-
     def __init__(self, requests: CallbackRequests, retry: Retry, seconds: float) -> None:
         self._requests = requests
         self._retry = retry
@@ -73,7 +71,6 @@ class IntentRequests:
             self._scheduler.cancel(slot)
 
     async def close(self) -> None:
-        """Cancel all requests."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

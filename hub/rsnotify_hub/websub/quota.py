@@ -16,9 +16,7 @@ PENDING_SHARE = 200
 
 
 def client_of(address: str | None) -> str:
-    """Return the client whose quota a request counts for; the empty string for this machine,
-    which has none.
-    """
+    """Return the client whose quota a request counts for; empty for this machine, without one."""
     return "" if address is None or is_loopback(address) else client_network(address)
 
 
@@ -38,12 +36,7 @@ class SubscriptionQuota:
         self._pending: Counter[tuple[str, str]] = Counter()
 
     def refusal(self, request: SubscriptionRequest, client: str) -> str | None:
-        """Return why a request cannot be accepted now; None if it can.
-
-        Args:
-            request: The request.
-            client: Its client (`client_of`).
-        """
+        """Return why a request cannot be accepted now; None if it can."""
         host = host_of(request.callback)
         hosts, clients = self._pending["host", host], self._pending["client", client]
         if self._pending["", ""] >= MAX_PENDING:
@@ -76,7 +69,6 @@ class SubscriptionQuota:
         return reservation
 
     def release(self, reservation: Reservation) -> None:
-        """Stop counting a request."""
         for name in reservation:
             self._pending[name] -= 1
             if not self._pending[name]:

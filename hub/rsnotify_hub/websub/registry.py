@@ -19,8 +19,6 @@ from rsnotify_hub.websub.delivery.delivery import Delivery
 
 
 class SubscriptionRegistry:
-    """Finds subscriptions by topic and callback, and by id."""
-
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, Delivery]] = {}
         self._ids: dict[str, Delivery] = {}
@@ -28,7 +26,6 @@ class SubscriptionRegistry:
         self._clients: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """Return the number of subscriptions."""
         return len(self._ids)
 
     def all(self) -> list[Delivery]:
@@ -38,15 +35,12 @@ class SubscriptionRegistry:
         return self._topics.get(topic, {}).values()
 
     def get(self, id: str) -> Delivery | None:
-        """Return the subscription of an id, if there is one."""
         return self._ids.get(id)
 
     def find(self, topic: str, callback: str) -> Delivery | None:
-        """Return the subscription of a topic and callback, if there is one."""
         return self._topics.get(topic, {}).get(callback)
 
     def add(self, delivery: Delivery) -> None:
-        """Add a subscription that is not in the registry."""
         subscription = delivery.subscription
         self._topics.setdefault(subscription.topic, {})[subscription.callback] = delivery
         self._ids[delivery.id] = delivery
@@ -54,7 +48,6 @@ class SubscriptionRegistry:
         self._clients[subscription.client] += 1
 
     def remove(self, delivery: Delivery) -> None:
-        """Remove a subscription, if it is in the registry."""
         subscription = delivery.subscription
         if self._ids.pop(delivery.id, None) is None:
             return
@@ -62,29 +55,23 @@ class SubscriptionRegistry:
         del group[subscription.callback]
         if not group:
             del self._topics[subscription.topic]
-        for counts, name in (
-            (self._hosts, delivery.host),
-            (self._clients, subscription.client),
-        ):
+        for counts, name in ((self._hosts, delivery.host), (self._clients, subscription.client)):
             counts[name] -= 1
             if not counts[name]:
                 del counts[name]
 
     def count_host(self, host: str) -> int:
-        """Return the number of subscriptions of a callback host."""
         return self._hosts[host]
 
     def count_client(self, client: str) -> int:
-        """Return the number of subscriptions that a client requested."""
         return self._clients[client]
 
 
 class SubscriptionUpdates:
-    """Changes subscriptions.
+    """Changes subscriptions. Whatever the store refuses with a `StorageError` has not happened.
 
     Theory of operation. Changes of one subscription wait for each other, and a change that has
-    waited checks the subscription again: it may have ended or been renewed meanwhile. A change that
-    the store refuses has not happened.
+    waited checks the subscription again: it may have ended or been renewed meanwhile.
     """
 
     def __init__(self, store: Store, registry: SubscriptionRegistry) -> None:
@@ -92,11 +79,6 @@ class SubscriptionUpdates:
         self._registry = registry
 
     async def put(self, subscription: Subscription) -> Delivery:
-        """Add a subscription, or renew the secret and the lease of an existing one.
-
-        Raises:
-            StorageError: It could not be stored, and nothing has changed.
-        """
         known = self._registry.find(subscription.topic, subscription.callback)
         renewed = {"secret": subscription.secret, "expires": subscription.expires}
         if known is not None and await self.change(known, **renewed):
@@ -107,14 +89,7 @@ class SubscriptionUpdates:
         return new
 
     async def change(self, delivery: Delivery, **fields: Any) -> bool:
-        """Change fields of a subscription.
-
-        Returns:
-            False if it ended meanwhile, and nothing has changed.
-
-        Raises:
-            StorageError: The change could not be stored, and nothing has changed.
-        """
+        """Change fields of a subscription; return False if it has ended meanwhile."""
         async with delivery.lock:
             if not self._has(delivery):
                 return False
@@ -124,18 +99,7 @@ class SubscriptionUpdates:
             return True
 
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription.
-
-        Args:
-            delivery: The subscription.
-            lease: The end of the lease that it is ended for; a renewed one continues.
-
-        Returns:
-            Whether it has ended, now or before.
-
-        Raises:
-            StorageError: It could not be deleted, and continues.
-        """
+        """End a subscription; return False if the lease that it is ended for was renewed."""
         async with delivery.lock:
             if not self._has(delivery):
                 return True
@@ -150,7 +114,7 @@ class SubscriptionUpdates:
         return self._registry.get(delivery.id) is delivery
 
     def store_trouble(self, delivery: Delivery) -> None:
-        """Store how deliveries fail, if that has changed; durable soon."""
+        """Store how deliveries fail, if that has changed."""
         trouble = delivery.trouble
         if trouble != delivery.stored_trouble:
             delivery.stored_trouble = trouble
@@ -159,7 +123,6 @@ class SubscriptionUpdates:
             self._store.note_trouble(subscription.topic, subscription.callback, state)
 
     def move_cursor(self, delivery: Delivery, position: int) -> None:
-        """Move a subscription to a position in the log; durable soon (`Store.move_cursor`)."""
         # A renewal may have replaced the value meanwhile; the position is the sender's alone.
         delivery.subscription = replace(delivery.subscription, position=position)
         subscription = delivery.subscription

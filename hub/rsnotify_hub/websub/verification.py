@@ -13,6 +13,7 @@ import hmac
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -46,43 +47,22 @@ class _Pending:
         self.next: _Accepted | None = None
 
 
+@dataclass(eq=False, repr=False)
 class IntentVerification:
-    """Verifies requests, and then subscribes or unsubscribes.
+    channel: WebSubChannel
+    topics: TopicLogs
+    intent_requests: IntentRequests
+    configuration: WebSubConfig
+    clock: Callable[[], Instant]
 
-    Attributes:
-        quota: Decides whether another request is accepted.
-    """
-
-    def __init__(
-        self,
-        channel: WebSubChannel,
-        topics: TopicLogs,
-        intent_requests: IntentRequests,
-        configuration: WebSubConfig,
-        clock: Callable[[], Instant],
-    ) -> None:
-        self._channel = channel
-        self._topics = topics
-        self._intent_requests = intent_requests
-        self._configuration = configuration
-        self._clock = clock
-        self.quota = SubscriptionQuota(channel.registry, configuration)
+    def __post_init__(self) -> None:
+        self.quota = SubscriptionQuota(self.channel.registry, self.configuration)
         self._pending: dict[tuple[str, str], _Pending] = {}
 
-    def verify(self, request: SubscriptionRequest, client: str) -> None:
-        """Verify a request in the background.
-
-        Args:
-            request: The request.
-            client: Its client (`quota.client_of`).
-        """
-        self._accept(request, client, None)
-
-    def deny(self, request: SubscriptionRequest, client: str, reason: str) -> None:
-        """Inform a callback in the background that its subscription is denied (WebSub §5.2)."""
-        self._accept(request, client, reason)
-
-    def _accept(self, request: SubscriptionRequest, client: str, denial: str | None) -> None:
+    def verify(
+        self, request: SubscriptionRequest, client: str, *, denial: str | None = None
+    ) -> None:
+        """Verify a request in the background, or inform its callback of a denial (WebSub §5.2)."""
         accepted = _Accepted(request, client, denial, self.quota.reserve(request, client))
         key = (request.topic, request.callback)
         pending = self._pending.get(key)
@@ -114,31 +94,31 @@ class IntentVerification:
         request = accepted.request
         if accepted.denial is not None:
             url = denial_url(request.topic, request.callback, reason=accepted.denial)
-            await self._intent_requests.get(url, limit=0)
+            await self.intent_requests.get(url, limit=0)
         elif request.mode == "subscribe":
             await self._subscribe(request, accepted.client)
         elif await self._is_confirmed(request, lease=0):
-            await self._channel.remove(request.topic, request.callback)
+            await self.channel.remove(request.topic, request.callback)
 
     async def _subscribe(self, request: SubscriptionRequest, client: str) -> None:
         lease = granted_lease(
             request.lease,
-            default=self._configuration.lease_seconds,
-            minimum=self._configuration.min_lease_seconds,
-            maximum=self._configuration.max_lease_seconds,
+            default=self.configuration.lease_seconds,
+            minimum=self.configuration.min_lease_seconds,
+            maximum=self.configuration.max_lease_seconds,
         )
-        requested_at = self._clock()
+        requested_at = self.clock()
         if not await self._is_confirmed(request, lease=lease):
             return
-        await self._channel.put(
+        await self.channel.put(
             subscribed(
-                self._channel.find(request.topic, request.callback),
+                self.channel.find(request.topic, request.callback),
                 topic=request.topic,
                 callback=request.callback,
                 secret=request.secret,
                 lease=lease,
                 now=requested_at,
-                position=self._topics.position(request.topic),
+                position=self.topics.position(request.topic),
                 client=client,
             )
         )
@@ -146,7 +126,7 @@ class IntentVerification:
     async def _is_confirmed(self, request: SubscriptionRequest, *, lease: int) -> bool:
         challenge = secrets.token_urlsafe(32)
         url = verification_url(request, challenge=challenge, lease=lease)
-        answer = await self._intent_requests.get(url, limit=len(challenge))
+        answer = await self.intent_requests.get(url, limit=len(challenge))
         if answer.succeeded and hmac.compare_digest(answer.excerpt, challenge.encode()):
             return True
         log.warning(

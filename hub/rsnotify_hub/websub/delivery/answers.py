@@ -18,8 +18,6 @@ _REDACTED = b"[...]"
 
 
 class AnswerVerdict(Enum):
-    """The meaning of an answer for its subscription."""
-
     DELIVERED = auto()
     GONE = auto()
     RETRY = auto()
@@ -54,17 +52,11 @@ class Answer(Struct, frozen=True):
 
     @property
     def succeeded(self) -> bool:
-        """Whether the status is a 2xx."""
         return self.status is not None and 200 <= self.status < 300
 
 
 def redacted(excerpt: bytes, subscription: Subscription) -> bytes:
-    """Return the part of an answer that may be shown: an error page may repeat the request.
-
-    Args:
-        excerpt: The first bytes of the body, more than are shown.
-        subscription: The subscription whose callback and secret are removed.
-    """
+    """Return the part of an answer that may be shown: an error page may repeat the request."""
     for secret in _secrets(subscription):
         excerpt = excerpt.replace(secret.encode(), _REDACTED)
     return excerpt[:EXCERPT_BYTES]

@@ -28,14 +28,7 @@ from rsnotify_hub.websub.delivery.scheduler import DeliverySlot
 
 
 class DeliveryFailure(Struct, frozen=True):
-    """A failed attempt.
-
-    Args:
-        at: When it failed.
-        status: The HTTP status of the answer; None without one.
-        reason: The cause, worded to follow "the callback".
-        excerpt: The first bytes of the answer's body.
-    """
+    """A failed attempt; the reason is worded to follow "the callback"."""
 
     at: Instant
     status: int | None
@@ -46,13 +39,7 @@ class DeliveryFailure(Struct, frozen=True):
 class Trouble(Struct, frozen=True):
     """How deliveries to a subscription fail, stored so that it survives a restart of the hub.
 
-    Args:
-        failures: The number of failed attempts in a row.
-        behind_since: When the subscription fell behind.
-        trying_since: When the first of these attempts failed, or when the topic was updated
-            since.
-        given_up_since: When it was given up.
-        last_failure: The last failed attempt.
+    The attempts have failed since `trying_since`, or the topic was updated then.
     """
 
     failures: int
@@ -65,21 +52,11 @@ class Trouble(Struct, frozen=True):
 class Delivery:
     """The delivery state of one subscription.
 
-    Args:
-        subscription: Its stored value.
-
     Attributes:
-        id: Its name where its callback must not show.
-        host: The host of its callback.
-        authority: The host and port of its callback.
-        subscription: Its value, with the position up to which it was delivered.
-        failures: The number of failed attempts in a row.
         behind_since: When it fell behind; None while it is up to date.
-        retry_at: When the next attempt is, if it waits for one.
         backoff_until: When the next attempt is due by the backoff, even if one was made earlier.
         is_extra: Whether the next attempt is one besides those of the backoff.
         stored_trouble: The trouble that the store has.
-        last_failure: The last failed attempt, however long ago.
         given_up_since: When it was given up; None unless it is.
         slot: The attempt that runs or waits for capacity.
         timer: Ends the wait for the next attempt.
@@ -126,7 +103,6 @@ class Delivery:
         )
 
     def restore(self, trouble: Trouble) -> None:
-        """Continue with the state from before a restart."""
         self.stored_trouble = trouble
         self.failures = trouble.failures
         self.behind_since = trouble.behind_since

@@ -23,14 +23,9 @@ RECENT_FAILURES = 200
 class FailureHandling:
     """Handles the failed attempts of all deliveries.
 
-    Args:
-        retry: The waits between attempts.
-        give_up_seconds: How long attempts may fail.
-        statistics: Counts failures.
-
     Attributes:
-        recent: The newest failures: the delivery's id, its topic, the host of its callback, and
-            the failure.
+        recent: The newest failures: the delivery's id, its topic, the host of its callback, and the
+            failure.
     """
 
     def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
@@ -43,7 +38,7 @@ class FailureHandling:
     def record(self, delivery: Delivery, answer: Answer, now: Instant) -> float | None:
         """Return the seconds until the next attempt, or None if the delivery is given up."""
         failure = delivery.record_failure(answer, now)
-        self._count(DeliveryOutcome.FAILED)
+        self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
         topic = delivery.subscription.topic
         self.recent.append((delivery.id, topic, delivery.host, failure))
         facts = _facts(delivery, answer)
@@ -53,7 +48,7 @@ class FailureHandling:
         if delivery.has_failed_for(self._give_up_seconds, now):
             delivery.give_up(now)
             delivery.is_extra = False
-            self._count(DeliveryOutcome.GIVEN_UP)
+            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP)
             log.warning(
                 "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
             )
@@ -74,20 +69,17 @@ class FailureHandling:
         self.recent.extend(sorted(found, key=lambda failure: failure[3].at))
 
     def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
-        """Return how long a delivery that was given up must still wait, so that a dead callback
-        of a busy topic is not requested at each update.
+        """Return how long a delivery that was given up must still wait.
+
+        So a dead callback of a busy topic is not requested at each update.
         """
         if not delivery.failures or delivery.last_failure is None:
             return 0.0
         wait = self._retry.delay(delivery.failures, self._random)
         return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
 
-    def _count(self, outcome: DeliveryOutcome) -> None:
-        self._statistics.deliveries[DeliveryTransport.WEBSUB, outcome] += 1
-
 
 def _facts(delivery: Delivery, answer: Answer) -> dict[str, object]:
-    """Return the fields of a log line about a failure."""
     return {
         "id": delivery.id,
         "topic": delivery.subscription.topic,

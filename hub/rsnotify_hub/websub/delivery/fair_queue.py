@@ -15,26 +15,19 @@ from msgspec import Struct
 
 
 class QueueItem(Protocol):
-    """What waits in a queue, and then runs."""
-
     @property
-    def host(self) -> str:
-        """Return the host whose share of the capacity it uses."""
+    def host(self) -> str: ...
 
 
 T = TypeVar("T", bound=QueueItem)
 
 
 class Capacity(Struct, frozen=True):
-    """How many items may run at once, in all and of one host."""
-
     count: int
     per_host: int
 
 
 class FairQueue(Generic[T]):
-    """Items that wait, and items that run."""
-
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
@@ -42,7 +35,6 @@ class FairQueue(Generic[T]):
         self._running_hosts: dict[str, int] = {}
 
     def add(self, item: T) -> None:
-        """Queue an item behind the others of its host."""
         self._waiting.setdefault(item.host, deque()).append(item)
 
     def pop(self) -> T | None:
@@ -62,7 +54,6 @@ class FairQueue(Generic[T]):
         return self._running_hosts.get(host, 0) < self._capacity.per_host
 
     def has_capacity(self, host: str) -> bool:
-        """Return whether one more item of this host may run."""
         return len(self._running) < self._capacity.count and self._has_share(host)
 
     def start(self, item: T, now: float) -> None:
@@ -71,7 +62,6 @@ class FairQueue(Generic[T]):
         self._running_hosts[item.host] = self._running_hosts.get(item.host, 0) + 1
 
     def remove(self, item: T) -> None:
-        """Remove an item that runs or waits, if it is there."""
         if self._running.pop(item, None) is not None:
             self._running_hosts[item.host] -= 1
             if not self._running_hosts[item.host]:
@@ -82,9 +72,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[item.host]
 
     def blocking(self, before: float) -> Iterator[T]:
-        """Yield the items that run since `before` or earlier while another waits for their
-        capacity.
-        """
+        """Yield what runs since `before` or earlier while another waits for its capacity."""
         full = len(self._running) >= self._capacity.count
         for item, started in list(self._running.items()):
             if started > before:
@@ -96,12 +84,10 @@ class FairQueue(Generic[T]):
         return bool(self._waiting)
 
     def waiting(self) -> int:
-        """Return the number of items that wait."""
         return sum(map(len, self._waiting.values()))
 
     def running(self) -> list[T]:
         return list(self._running)
 
     def clear(self) -> None:
-        """Drop all items that wait."""
         self._waiting.clear()

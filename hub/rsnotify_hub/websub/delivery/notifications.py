@@ -17,13 +17,7 @@ MERGED_BYTES = 256 * 1024
 
 
 class Notification(Struct, frozen=True):
-    """A content distribution request (WebSub §7).
-
-    Args:
-        body: The content; None if there is nothing left to send.
-        content_type: Its media type.
-        position: The position in the log that it reaches.
-    """
+    """The next content of a subscription, or None, and the position in the log that it reaches."""
 
     body: bytes | None
     content_type: str
@@ -49,15 +43,7 @@ class Notifications:
         return self._remember(state, after, _alone(entries[0]))
 
     async def next(self, subscription: Subscription) -> Notification:
-        """Read on in the log. Fragments that chain are merged; of whole contents only the newest
-        matters.
-
-        Args:
-            subscription: A subscription that is behind.
-
-        Raises:
-            StorageError: The log cannot be read.
-        """
+        """Read on. Fragments that chain are merged; of whole contents only the newest matters."""
         if (found := self.cached(subscription)) is not None:
             return found
         topic, after = subscription.topic, subscription.position

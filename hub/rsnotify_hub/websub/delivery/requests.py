@@ -43,17 +43,9 @@ class CallbackRequests:
     """Makes the requests to callbacks.
 
     Args:
-        client: The guarded HTTP client, for GET requests.
         hub_url: This hub's `/websub`, for Link headers.
         method: The signature method of deliveries: `sha1`, `sha256`, `sha384` or `sha512` (WebSub
             §7.1.1).
-        clock: Returns the current instant.
-        allow_private_addresses: Whether to dial any address.
-        tls: The TLS settings of deliveries; by default those of the system.
-        pool: Keeps the connections of deliveries; by default within the usual limits.
-
-    Attributes:
-        pool: Keeps the connections of deliveries.
     """
 
     def __init__(
@@ -88,12 +80,8 @@ class CallbackRequests:
     ) -> CallbackConnection | None:
         """POST a notification without a task, if a connection is kept for it.
 
-        Args:
-            subscription: Whose callback, and the secret to sign with.
-            body: The content.
-            content_type: Its media type.
-            done: Called once, later, with the answer; with None if the connection had already
-                ended, so that `deliver` must make the request.
+        `done` is called once, later, with the answer; or with None if the connection had already
+        ended, so that `deliver` must make the request.
 
         Returns:
             The connection, with which the request can be cancelled; None if nothing was sent, and
@@ -116,16 +104,7 @@ class CallbackRequests:
         return connection
 
     async def deliver(self, subscription: Subscription, body: bytes, content_type: str) -> Answer:
-        """POST a notification (WebSub §7), over a new connection if none is kept.
-
-        Args:
-            subscription: Whose callback, and the secret to sign with.
-            body: The content.
-            content_type: Its media type.
-
-        Returns:
-            The answer, with an excerpt of its body if it is a failure.
-        """
+        """POST a notification (WebSub §7), over a new connection if none is kept."""
         try:
             origin, head = self._request(subscription, body, content_type)
             reply = await self._post(origin, head, body)
@@ -147,11 +126,6 @@ class CallbackRequests:
     def _request(
         self, subscription: Subscription, body: bytes, content_type: str
     ) -> tuple[CallbackOrigin, bytes]:
-        """Return where the request goes, and its head.
-
-        Raises:
-            ValueError: The callback cannot be requested, or a header would be unsafe.
-        """
         origin, opening = endpoint_of(subscription.callback)
         common = notification_head(subscription.topic, self._hub_url, content_type, len(body))
         if subscription.secret is None:
@@ -169,15 +143,7 @@ class CallbackRequests:
         return found
 
     async def get(self, url: str, *, limit: int) -> Answer:
-        """GET a callback with a query (WebSub §5.2, §5.3).
-
-        Args:
-            url: The callback and the query.
-            limit: How many bytes of the answer matter.
-
-        Returns:
-            The answer, with its body as the excerpt, cut one byte beyond the limit.
-        """
+        """GET a callback with a query (WebSub §5.2, §5.3); keep one byte more than the limit."""
         try:
             async with self._client.get(exact_url(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""
@@ -192,17 +158,12 @@ class CallbackRequests:
         return Answer(status, f"answers {status}", excerpt, wait)
 
     def close(self) -> None:
-        """Close all connections of deliveries that no request uses."""
         self.pool.close()
 
 
 @lru_cache(maxsize=256)
 def notification_head(topic: str, hub_url: str, content_type: str, size: int) -> bytes:
-    """Return the headers that the requests to all subscribers of a topic share (WebSub §7).
-
-    Raises:
-        ValueError: A value contains a character that a header cannot have.
-    """
+    """Return the headers that the requests to all subscribers of a topic share (WebSub §7)."""
     links = format_links([(Rel.SELF, topic), (Rel.HUB, hub_url)])
     return common_head(("Content-Type", content_type), ("Link", links), size=size)
 

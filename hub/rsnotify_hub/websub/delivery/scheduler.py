@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from rsnotify_hub.websub.delivery.answers import Answer
 from rsnotify_hub.websub.delivery.fair_queue import Capacity, FairQueue
@@ -35,14 +36,7 @@ _TIMED_OUT = Answer(None, "takes too long")
 
 
 class DeliveryScheduler:
-    """Starts the requests of one kind, and ends those that take too long.
-
-    Args:
-        seconds: The time limit of one request.
-        quick: The capacity for first attempts.
-        slow: The capacity for retries.
-        quick_seconds: How long a request may run in the quick queue while others wait for it.
-    """
+    """Starts the requests of one kind, and ends those that take longer than `seconds`."""
 
     def __init__(
         self,
@@ -63,11 +57,8 @@ class DeliveryScheduler:
     def submit(self, host: str, start: Starter, *, slow: bool = False) -> DeliverySlot:
         """Start a request as soon as there is capacity, at once if there is now.
 
-        Args:
-            host: The host and port that it goes to.
-            start: Called with the slot. It either calls `DeliverySlot.watch`, and `release` or
-                `run` later, or calls `run`. It must not raise.
-            slow: Whether it is a retry.
+        `start` is called with the slot. It either calls `DeliverySlot.watch`, and `release` or
+        `run` later, or calls `run`. It must not raise.
         """
         queue = self._slow if slow else self._quick
         slot = DeliverySlot(host, start, queue, self._deadlines)
@@ -105,13 +96,11 @@ class DeliveryScheduler:
             self._start_waiting()
 
     def cancel(self, slot: DeliverySlot) -> None:
-        """Cancel a request that waits or runs."""
         slot.cancel()
         if slot.task is None:  # else the end of the task releases it
             self.release(slot)
 
     def waiting(self) -> int:
-        """Return the number of requests that wait for capacity."""
         return self._quick.waiting() + self._slow.waiting()
 
     def _start_waiting(self) -> None:
@@ -164,56 +153,29 @@ class DeliveryScheduler:
         self._deadlines.close()
 
 
-class RunningRequest(Protocol):
-    """A request that runs without a task."""
-
-    def cancel(self) -> None:
-        """Abort it; it reports nothing afterwards."""
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class DeliverySlot:
-    """A request that waits for capacity, or runs.
-
-    Args:
-        host: The host and port that it goes to.
-        start: Called when it may start.
-        queue: Where it waits or runs.
-        deadlines: Ends it when its time is up.
+    """A request to a host and port that waits for capacity, or runs.
 
     Attributes:
         task: Does its work, if it needs a task.
         ended: Resolved when it has ended, if `DeliveryScheduler.close` waits for that.
     """
 
-    __slots__ = (
-        "_deadlines",
-        "_done",
-        "_expired",
-        "_is_requesting",
-        "_request",
-        "ended",
-        "host",
-        "queue",
-        "start",
-        "task",
-    )
-
-    def __init__(
-        self, host: str, start: Starter, queue: FairQueue[DeliverySlot], deadlines: Deadlines
-    ) -> None:
-        self.host = host
-        self.start = start
-        self.queue = queue
-        self.task: asyncio.Task[None] | None = None
-        self.ended: asyncio.Future[None] | None = None
-        self._deadlines = deadlines
-        self._request: RunningRequest | None = None
-        self._done: Callable[[Answer | None], None] | None = None
-        self._is_requesting = self._expired = False
+    host: str
+    start: Starter
+    queue: FairQueue[DeliverySlot]
+    deadlines: Deadlines
+    task: asyncio.Task[None] | None = None
+    ended: asyncio.Future[None] | None = None
+    _cancel_request: Callable[[], None] | None = None
+    _done: Callable[[Answer | None], None] | None = None
+    _is_requesting: bool = False
+    _expired: bool = False
 
     async def limit(self, request: Coroutine[Any, Any, Answer]) -> Answer:
         """Await a request within the time limit; only from the slot's own task."""
-        self._deadlines.add(self)
+        self.deadlines.add(self)
         self._is_requesting = True
         try:
             return await request
@@ -224,18 +186,15 @@ class DeliverySlot:
             return _TIMED_OUT
         finally:
             self._is_requesting = False
-            self._deadlines.remove(self)
+            self.deadlines.remove(self)
 
-    def watch(self, request: RunningRequest, done: Callable[[Answer | None], None]) -> None:
-        """Wait for a request without a task, within the time limit.
+    def watch(self, cancel: Callable[[], None], done: Callable[[Answer | None], None]) -> None:
+        """Wait within the time limit for a request without a task, which will call `complete`.
 
-        Args:
-            request: The request, which will call `complete`.
-            done: Called with what `complete` is called with, or with an answer that says that the
-                time was up.
+        `done` receives what `complete` receives, or an answer that says that the time was up.
         """
-        self._request, self._done = request, done
-        self._deadlines.add(self)
+        self._cancel_request, self._done = cancel, done
+        self.deadlines.add(self)
 
     def complete(self, answer: Answer | None) -> None:
         """Report the answer to a watched request, or None if the request must be made again."""
@@ -245,21 +204,20 @@ class DeliverySlot:
             done(answer)
 
     def _forget_request(self) -> None:
-        self._request = self._done = None
-        self._deadlines.remove(self)
+        self._cancel_request = self._done = None
+        self.deadlines.remove(self)
 
     def cancel(self) -> None:
-        """Cancel the task or the request."""
         if self.task is not None:
             self.task.cancel()
-        elif self._request is not None:
-            self._request.cancel()
+        elif self._cancel_request is not None:
+            self._cancel_request()
             self._forget_request()
 
     def expire(self) -> None:
         """End the request that runs, if one does, with the answer that its time was up."""
-        if self._request is not None:
-            self._request.cancel()
+        if self._cancel_request is not None:
+            self._cancel_request()
             self.complete(_TIMED_OUT)
         elif self._is_requesting and not self._expired:
             self._expired = True
@@ -285,13 +243,11 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, slot: DeliverySlot) -> None:
-        """Start the time of a slot."""
         self._due[slot] = due = self._loop.time() + self._seconds
         if self._timer is None:
             self._timer = self._loop.call_at(due, self._expire)
 
     def remove(self, slot: DeliverySlot) -> None:
-        """Stop the time of a slot."""
         self._due.pop(slot, None)
 
     def _expire(self) -> None:
@@ -305,7 +261,6 @@ class Deadlines:
             first.expire()
 
     def close(self) -> None:
-        """Expire nothing more."""
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -43,15 +43,10 @@ CLOSE_SECONDS = 3.0
 
 
 class DeliverySender:
-    """Delivers to each subscription, one notification after another.
-
-    Attributes:
-        failures: Handles failed attempts.
-    """
-
     def __init__(
         self,
         requests: CallbackRequests,
+        topics: TopicLogs,
         scheduler: DeliveryScheduler,
         updates: SubscriptionUpdates,
         configuration: WebSubConfig,
@@ -65,14 +60,9 @@ class DeliverySender:
         self._updates = updates
         self._clock = clock
         self._statistics = statistics
-        self._topics: TopicLogs | None = None
-        self._notifications: Notifications | None = None
-        self._closed = False
-
-    def start(self, topics: TopicLogs) -> None:
-        """Set the logs to read from."""
         self._topics = topics
         self._notifications = Notifications(topics)
+        self._closed = False
 
     # What may trigger an attempt.
 
@@ -92,12 +82,7 @@ class DeliverySender:
         self._updates.store_trouble(delivery)
 
     def wake(self, delivery: Delivery, *, at_once: bool = False) -> None:
-        """Deliver what is missing, unless an attempt runs or waits.
-
-        Args:
-            delivery: The delivery.
-            at_once: Whether to retry now if the last attempt failed.
-        """
+        """Deliver what is missing, unless an attempt runs or waits; `at_once` skips a wait."""
         if delivery.slot is not None or delivery.timer is not None or self._closed:
             return
         if not self.is_behind(delivery):
@@ -114,8 +99,6 @@ class DeliverySender:
             self._submit(delivery)
 
     def is_behind(self, delivery: Delivery) -> bool:
-        """Return whether the log has an entry that was not delivered."""
-        assert self._topics is not None
         subscription = delivery.subscription
         return subscription.position < self._topics.position(subscription.topic)
 
@@ -133,25 +116,13 @@ class DeliverySender:
             delivery.timer = delivery.retry_at = None
 
     def interrupt(self, delivery: Delivery) -> None:
-        """Cancel the attempt that runs or waits."""
         slot, delivery.slot = delivery.slot, None
         if slot is not None and (slot.task is None or slot.task is not asyncio.current_task()):
             self._scheduler.cancel(slot)
         self._cancel_wait(delivery)
 
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription, and cancel its delivery.
-
-        Args:
-            delivery: The delivery.
-            lease: The end of the lease that it is ended for, if it may have been renewed since.
-
-        Returns:
-            Whether it has ended; False if it was renewed.
-
-        Raises:
-            StorageError: It could not be deleted, and continues.
-        """
+        """End a subscription unless its lease was renewed, and cancel its delivery."""
         ended = await self._updates.end(delivery, lease=lease)
         if ended:
             self.interrupt(delivery)
@@ -180,7 +151,6 @@ class DeliverySender:
 
         Nearly all deliveries take this path; `_attempt` can do everything.
         """
-        assert self._notifications is not None
         subscription = delivery.subscription
         notification = self._notifications.cached(subscription)
         if notification is None or notification.body is None:
@@ -192,7 +162,7 @@ class DeliverySender:
         )
         if request is None:
             return False
-        slot.watch(request, partial(self._answered, delivery, slot, notification))
+        slot.watch(request.cancel, partial(self._answered, delivery, slot, notification))
         return True
 
     def _answered(
@@ -202,7 +172,6 @@ class DeliverySender:
         notification: Notification,
         answer: Answer | None,
     ) -> None:
-        """Handle the answer to what `_send_now` sent."""
         if answer is None:
             self._scheduler.run(slot, self._attempt(delivery, slot))
         elif answer.verdict is not AnswerVerdict.DELIVERED:
@@ -225,7 +194,6 @@ class DeliverySender:
     async def _finish(
         self, delivery: Delivery, slot: DeliverySlot, work: Callable[[], Awaitable[float | None]]
     ) -> None:
-        """Do the work of an attempt, and arrange the next one."""
         wait: float | None = None
         try:
             wait = await work()
@@ -238,9 +206,7 @@ class DeliverySender:
             self._continue(delivery, wait)
 
     def _log_fault(self, delivery: Delivery) -> float:
-        """Log a fault of the hub, which must not end a subscription; return the seconds until the
-        next attempt.
-        """
+        """Log a fault, which must not end a subscription; return the next attempt's wait."""
         log.exception("a delivery of %s failed with an internal error", delivery.subscription.topic)
         return self._retry.most
 
@@ -255,7 +221,6 @@ class DeliverySender:
 
     async def _deliver_next(self, delivery: Delivery, slot: DeliverySlot) -> float | None:
         """Deliver one notification, and return the seconds until the next attempt (`_continue`)."""
-        assert self._notifications is not None
         if is_expired(delivery.subscription, self._clock()):
             ended = await self._end(delivery, "its lease has ended")
             return None if ended else self._retry.first
@@ -279,9 +244,8 @@ class DeliverySender:
 
     def _record_success(self, delivery: Delivery, notification: Notification) -> None:
         if notification.body is not None:
-            self._count(DeliveryOutcome.DELIVERED)
             size = len(notification.body)
-            self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
+            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED, size=size)
             delivery.record_success()
             if delivery.stored_trouble is not None:
                 self._updates.store_trouble(delivery)
@@ -290,7 +254,7 @@ class DeliverySender:
     async def _record_failure(self, delivery: Delivery, answer: Answer) -> float | None:
         gone = answer.verdict is AnswerVerdict.GONE
         if gone and await self._end(delivery, "its callback is gone (410)"):
-            self._count(DeliveryOutcome.GONE)
+            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GONE)
             return None
         wait = self.failures.record(delivery, answer, self._clock())
         self._updates.store_trouble(delivery)
@@ -306,9 +270,6 @@ class DeliverySender:
             # The next attempt ends it: its lease stays over, or the callback answers 410 again.
             log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
             return False
-
-    def _count(self, outcome: DeliveryOutcome) -> None:
-        self._statistics.deliveries[DeliveryTransport.WEBSUB, outcome] += 1
 
     async def close(self) -> None:
         """Stop. Running deliveries have a few seconds to end."""

@@ -28,13 +28,6 @@ ChangeKey = tuple[str, str | None]
 
 
 class NewsReader:
-    """Reads the answers of topics.
-
-    Args:
-        limits: The limits of a Change List.
-        max_bytes: The largest content that is passed on.
-    """
-
     def __init__(self, limits: DocumentLimits, max_bytes: int) -> None:
         self._limits = limits
         self._max_bytes = max_bytes
@@ -47,19 +40,9 @@ class NewsReader:
         last: Sequence[LogEntry],
         received: Instant,
     ) -> Fragment | None:
-        """Return what is to be appended to the log.
+        """Return what is to be appended to the log, or None if a Change List has nothing new.
 
-        Args:
-            fetched: The answer of the topic.
-            through: The instant up to which the log has changes; None without such a log.
-            last: The entries of the log that reach this instant.
-            received: When the topic answered.
-
-        Returns:
-            A fragment, or a whole content; None if a Change List has nothing new.
-
-        Raises:
-            DocumentError: It cannot be passed on.
+        `last` are the entries that reach `through`, the instant up to which the log has changes.
         """
         content_type = fetched.content_type or _guessed(fetched.body)
         if is_xml(content_type) and is_sitemap(fetched.body):
@@ -97,7 +80,6 @@ def _guessed(body: bytes) -> str:
 
 
 def keys_at(resources: Iterable[Resource], instant: Instant) -> set[ChangeKey]:
-    """Return the keys of the changes of exactly one instant."""
     return {(entry.uri, entry.change) for entry in resources if entry.changed_at == instant}
 
 
@@ -106,11 +88,8 @@ def part_after(
 ) -> Document | None:
     """Return the part of a Change List that the log does not have.
 
-    Args:
-        document: The Change List of the topic.
-        through: Where the log ends; None without a log.
-        known: The changes of the instant `through` that the log has. A Source of second
-            granularity may add another change within that same second.
+    `through` is the end of the log, and `known` the changes of that instant that it has: a Source
+    of second granularity may add another change within that same second.
 
     Returns:
         A Change Notification from the last change before the new ones; the document itself if the
@@ -147,9 +126,6 @@ def announce(document: Document) -> Document:
     """Return a heartbeat that replaces changes that are too many to push.
 
     Its `from` is the last change, so that every Destination sees a gap and pulls the Change List.
-
-    Raises:
-        InvalidDocument: The last change has no datetime.
     """
     last = document.resources[-1].changed_at
     if last is None:

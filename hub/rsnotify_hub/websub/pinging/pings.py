@@ -36,8 +36,6 @@ _UNKNOWN = Validators()
 
 
 class PingHandler:
-    """Fetches topics, and appends what is new."""
-
     def __init__(
         self,
         topics: TopicLogs,
@@ -71,8 +69,7 @@ class PingHandler:
 
         Raises:
             Refusal: Too many topics are being fetched, or there are too many open topics.
-            FetchError: The topic did not answer with content that can be passed on.
-            StorageError: The new content could not be stored.
+            Unavailable: The topic did not answer with content that can be passed on.
         """
         if topic not in self._working:
             self._check_capacity(topic)
@@ -90,7 +87,6 @@ class PingHandler:
             raise Refusal(Code.UNAVAILABLE, "this hub has too many open topics")
 
     def is_open(self, topic: str) -> bool:
-        """Return whether anybody may ping a topic."""
         return any(is_granted(prefix, topic) for prefix in self._open_topics)
 
     async def _work(self, topic: str) -> None:

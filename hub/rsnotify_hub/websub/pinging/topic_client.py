@@ -23,30 +23,18 @@ _SUCCESS, _NOT_MODIFIED = 200, 304
 
 
 class Validators(Struct, frozen=True):
-    """The validators of one version of a content (RFC 9110 §8.8).
-
-    Args:
-        etag: Its `ETag`, if any.
-        modified: Its `Last-Modified`, if any.
-    """
+    """The `ETag` and `Last-Modified` of one version of a content (RFC 9110 §8.8)."""
 
     etag: str | None = None
     modified: str | None = None
 
     def conditions(self) -> dict[str, str]:
-        """Return the headers of a request for any other version."""
         headers = {"If-None-Match": self.etag, "If-Modified-Since": self.modified}
         return {name: value for name, value in headers.items() if value is not None}
 
 
 class Fetched(Struct, frozen=True):
-    """The answer of a topic.
-
-    Args:
-        body: Its content.
-        content_type: Its media type, or the empty string.
-        validators: The validators of this version.
-    """
+    """The answer of a topic; the content type may be empty."""
 
     body: bytes
     content_type: str
@@ -54,13 +42,7 @@ class Fetched(Struct, frozen=True):
 
 
 class TopicClient:
-    """Fetches topics.
-
-    Args:
-        client: The guarded HTTP client, which checks every address that it dials.
-        max_bytes: The largest content.
-        seconds: The time limit of a fetch, with its redirects.
-    """
+    """Fetches topics, each with its redirects within `seconds`, through the guarded HTTP client."""
 
     def __init__(self, client: aiohttp.ClientSession, *, max_bytes: int, seconds: float) -> None:
         self._client = client
@@ -68,14 +50,7 @@ class TopicClient:
         self._seconds = seconds
 
     async def fetch(self, topic: str, known: Validators) -> Fetched | None:
-        """GET a topic.
-
-        Args:
-            topic: Its URL.
-            known: The validators of the version that the log has.
-
-        Returns:
-            Its answer; None if the version is still the same.
+        """GET a topic; return None if its version is still the known one.
 
         Raises:
             Unavailable: It did not answer with usable content.
@@ -120,7 +95,6 @@ class TopicClient:
 
 
 def _short(validator: str | None) -> str | None:
-    """Drop a validator of unreasonable length."""
     return validator if validator is not None and len(validator) <= _MAX_VALIDATOR else None
 
 

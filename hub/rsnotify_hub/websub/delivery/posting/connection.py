@@ -29,10 +29,7 @@ Done = Callable[[HttpReply | Exception], None]
 
 
 class ConnectionOwner(Protocol):
-    """Keeps connections while no request uses them."""
-
-    def keep(self, connection: CallbackConnection) -> None:
-        """Keep a connection that can carry another request."""
+    def keep(self, connection: CallbackConnection) -> None: ...
 
     def drain(self, connection: CallbackConnection) -> None:
         """Bound the time of a response whose outcome is known; `keep` or `lost` follows."""
@@ -42,13 +39,6 @@ class ConnectionOwner(Protocol):
 
 
 class CallbackConnection(asyncio.BufferedProtocol):
-    """One connection.
-
-    Args:
-        origin: What it is open to.
-        owner: Keeps it between requests.
-    """
-
     def __init__(self, origin: CallbackOrigin, owner: ConnectionOwner) -> None:
         self.origin = origin
         self._owner = owner
@@ -61,16 +51,10 @@ class CallbackConnection(asyncio.BufferedProtocol):
         self._excerpt_timer: asyncio.TimerHandle | None = None
 
     def send(self, head: bytes, body: bytes, done: Done) -> bool:
-        """Send a request.
+        """Send a request, unless the connection has ended; return whether it was sent.
 
-        Args:
-            head: The complete head.
-            body: The body.
-            done: Called once, later, with the reply, or with `StaleConnection`, `NoReply` or
-                OSError.
-
-        Returns:
-            Whether it was sent; False if the connection has ended.
+        `done` is called once, later, with the reply, or with `StaleConnection`, `NoReply` or
+        OSError.
         """
         if self._transport is None or self._transport.is_closing():
             return False
@@ -81,13 +65,7 @@ class CallbackConnection(asyncio.BufferedProtocol):
         return True
 
     async def post(self, head: bytes, body: bytes) -> HttpReply:
-        """Send a request, and wait for the reply.
-
-        Raises:
-            StaleConnection: The connection was used before, and ended without a reply.
-            NoReply: There is no valid reply.
-            OSError: The connection failed.
-        """
+        """Send a request, and return the reply, or raise what `send` reports."""
         waiting: asyncio.Future[HttpReply] = self._loop.create_future()
         done = partial(_resolve, waiting)
         if not self.send(head, body, done):
@@ -100,12 +78,10 @@ class CallbackConnection(asyncio.BufferedProtocol):
             raise
 
     def cancel(self) -> None:
-        """Abort the request that runs, and the connection."""
         self._done = None
         self.abort()
 
     def abort(self) -> None:
-        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 

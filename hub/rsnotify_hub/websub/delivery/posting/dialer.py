@@ -21,14 +21,6 @@ _HEAD_START = 0.25
 
 
 class CallbackDialer:
-    """Opens connections.
-
-    Args:
-        owner: Keeps them between requests.
-        allow_private_addresses: Whether to dial any address.
-        tls: The TLS settings; by default those of the system.
-    """
-
     def __init__(
         self,
         owner: ConnectionOwner,
@@ -42,11 +34,7 @@ class CallbackDialer:
         self._tls = tls or ssl.create_default_context()
 
     async def dial(self, origin: CallbackOrigin) -> CallbackConnection:
-        """Open a connection.
-
-        Raises:
-            Unreachable: None can be opened, or the address is refused.
-        """
+        """Open a connection; `Unreachable` says why there is none."""
         try:
             return await self._dial(origin)
         except (OSError, RuntimeError, ValueError) as error:  # from aiohappyeyeballs and uvloop

@@ -21,13 +21,7 @@ _SWEEP_SECONDS = 1.0
 
 
 class ConnectionPool:
-    """The connections that no request uses (a `ConnectionOwner`).
-
-    Args:
-        most: How many are kept in all.
-        per_origin: How many are kept of one origin.
-        seconds: How long each is kept.
-    """
+    """The connections that no request uses (a `ConnectionOwner`)."""
 
     def __init__(
         self,
@@ -48,7 +42,6 @@ class ConnectionPool:
         self._closed = False
 
     def __len__(self) -> int:
-        """Return the number of idle connections."""
         return len(self._idle)
 
     def acquire(self, origin: CallbackOrigin) -> CallbackConnection | None:
@@ -63,7 +56,6 @@ class ConnectionPool:
         return connection
 
     def keep(self, connection: CallbackConnection) -> None:
-        """Keep a connection for the next request (`ConnectionOwner.keep`)."""
         self._draining.pop(connection, None)
         others = self._origins.setdefault(connection.origin, [])
         others.append(connection)
@@ -75,12 +67,10 @@ class ConnectionPool:
             self._abort(next(iter(self._idle)))
 
     def drain(self, connection: CallbackConnection) -> None:
-        """Bound the time of the rest of a response (`ConnectionOwner.drain`)."""
         self._draining[connection] = self._loop.time() + DRAIN_SECONDS
         self._schedule_sweep()
 
     def lost(self, connection: CallbackConnection) -> None:
-        """Forget a connection that has ended (`ConnectionOwner.lost`)."""
         self._draining.pop(connection, None)
         if self._idle.pop(connection, None) is not None:
             others = self._origins[connection.origin]
@@ -106,7 +96,6 @@ class ConnectionPool:
             self._schedule_sweep()
 
     def close(self) -> None:
-        """Close all connections, and keep none from now on."""
         self._closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()

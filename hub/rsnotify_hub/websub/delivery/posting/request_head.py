@@ -17,13 +17,7 @@ _UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class CallbackOrigin(NamedTuple):
-    """What a connection is opened to.
-
-    Args:
-        secure: Whether it uses TLS.
-        host: A name or an address, without brackets.
-        port: The port.
-    """
+    """What a connection is opened to; the host has no brackets."""
 
     secure: bool
     host: str
@@ -31,12 +25,7 @@ class CallbackOrigin(NamedTuple):
 
 
 class CallbackEndpoint(NamedTuple):
-    """Where a request goes.
-
-    Args:
-        origin: What its connection is opened to.
-        opening: The request line and the Host header.
-    """
+    """Where a request goes, with its request line and Host header."""
 
     origin: CallbackOrigin
     opening: bytes
@@ -44,11 +33,7 @@ class CallbackEndpoint(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def endpoint_of(url: str) -> CallbackEndpoint:
-    """Return where a POST to a URL goes, with the target exactly as it is written.
-
-    Raises:
-        ValueError: It cannot be requested.
-    """
+    """Return where a POST to a URL goes, with the target exactly as it is written."""
     parts = urlsplit(url)
     if _UNSAFE_IN_URL.search(url) or parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError("this is not an absolute http or https URL")
@@ -61,22 +46,12 @@ def endpoint_of(url: str) -> CallbackEndpoint:
 
 
 def _split(rest: str) -> tuple[str, str]:
-    """Split what follows the scheme into the authority and the target."""
     end = next((index for index, letter in enumerate(rest) if letter in "/?"), len(rest))
     authority, target = rest[:end], rest[end:]
     return authority, target if target.startswith("/") else "/" + target
 
 
 def common_head(*headers: tuple[str, str], size: int) -> bytes:
-    """Return the headers that do not depend on where a request goes.
-
-    Args:
-        headers: Names and values.
-        size: The length of the body in bytes.
-
-    Raises:
-        ValueError: A value contains a character that a header cannot have.
-    """
     own = (
         ("Accept", "*/*"),
         ("Accept-Encoding", "identity"),

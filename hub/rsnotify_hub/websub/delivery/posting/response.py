@@ -27,13 +27,7 @@ INTERIM = 20
 
 
 class HttpReply(Struct, frozen=True):
-    """A response.
-
-    Args:
-        status: Its final status, never a 1xx.
-        retry_after: The value of its `Retry-After` header, or the empty string.
-        excerpt: The first bytes of its body, if it is a failure.
-    """
+    """A final response; the excerpt is empty unless it is a failure."""
 
     status: int
     retry_after: str = ""
@@ -76,8 +70,8 @@ class ResponseReader:
         """Parse bytes that have arrived.
 
         Raises:
-            NoReply: They are no HTTP response, or one that exceeds a limit. `rest` returns what
-                is known of it.
+            NoReply: They are no HTTP response, or exceed a limit. `rest` returns the part that
+                is known.
         """
         if self._size > (ANSWER_BYTES if self.status else HEAD_BYTES):
             raise NoReply("answers with too many bytes")
