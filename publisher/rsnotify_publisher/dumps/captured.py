@@ -18,7 +18,7 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.plural import counted
-from rsnotify_publisher.dumps.bitstreams import Bitstream, chunks, opened
+from rsnotify_publisher.dumps.bitstreams import Bitstream, opened
 from rsnotify_publisher.hashes import Digests
 
 _log = logging.getLogger("rsnotify.publisher")
@@ -40,11 +40,7 @@ class Captured:
         self._content = content
 
     def put(self, change: Resource, content: bytes) -> None:
-        """Keep the content that came with a change.
-
-        Raises:
-            OSError: The folder cannot be written.
-        """
+        """Keep the content that came with a change; OSError if the folder cannot be written."""
         with opened(content) as bitstream:
             assert bitstream is not None
             _copy(bitstream, change.hash or "", self._path(change))
@@ -108,7 +104,7 @@ def _copy(bitstream: Bitstream, hashes: str, path: Path) -> None:
     digests = Digests(hashes)
     try:
         with open(temporary, "wb") as file:
-            for chunk in chunks(bitstream):
+            for chunk in bitstream.chunks():
                 digests.update(chunk)
                 file.write(chunk)
         if digests.agree:

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
-from rsnotify_publisher.dumps.bitstreams import Bitstream, BitstreamSupplier, agrees
+from rsnotify_publisher.dumps.bitstreams import Bitstream, BitstreamSupplier
 from rsnotify_publisher.dumps.package import PackageFile
+from rsnotify_publisher.hashes import matches
 
 
-class DumpEntries(Protocol):
+class DumpEntries(ABC):
     """The entries of one kind of dump.
 
     Args:
-        folder: The folder of a package for bitstreams.
         stamp: The modification time of all members.
+        links: Those of every manifest.
+
+    Attributes:
+        folder: The folder of a package for bitstreams.
+        missing: How many entries that are no deletions have no bitstream.
     """
 
     folder: str
-    stamp: Instant
 
-    #: How many entries that are no deletions have no bitstream.
-    missing: int
+    def __init__(self, stamp: Instant, links: tuple[Link, ...]) -> None:
+        self.stamp = stamp
+        self.missing = 0
+        self._links = links
 
+    @abstractmethod
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
         """Copy a bitstream, and add the entry to the manifest."""
 
+    @abstractmethod
     def manifest(self, *, is_last: bool) -> Document:
         """Return the manifest, without entries, of the package that is complete now."""
 
 
-class ResourceEntries:
+class ResourceEntries(DumpEntries):
     """The entries of a Resource Dump Manifest (core §11.2).
 
     Args:
@@ -47,10 +55,8 @@ class ResourceEntries:
     folder = "resources"
 
     def __init__(self, at: Instant, now: Callable[[], Instant], links: tuple[Link, ...]) -> None:
-        self.stamp = at
-        self.missing = 0
+        super().__init__(at, links)
         self._now = now
-        self._links = links
 
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
         """Copy a bitstream, and add the entry to the manifest.
@@ -65,11 +71,9 @@ class ResourceEntries:
         # If the content changed since it was recorded, its modification time is unknown.
         lastmod = None if stored.as_recorded is False else entry.lastmod
         # A patch applies to a version that the reader of a dump does not have (core §14.4).
-        links = tuple(link for link in entry.links if link.rel != Rel.PATCH)
-        package.note(replace(stored.describe(entry), lastmod=lastmod, links=links))
+        package.note(replace(stored.describe(entry), lastmod=lastmod, links=_unpatched(entry)))
 
     def manifest(self, *, is_last: bool) -> Document:
-        """Return the manifest, without entries, of the package that is complete now."""
         return Document(
             Capability.RESOURCE_DUMP_MANIFEST,
             at=self.stamp,
@@ -78,7 +82,7 @@ class ResourceEntries:
         )
 
 
-class ChangeEntries:
+class ChangeEntries(DumpEntries):
     """The entries of a Change Dump Manifest (core §13.2).
 
     Every change of the interval has an entry. An entry has a `path` only if the hash proves that
@@ -98,19 +102,15 @@ class ChangeEntries:
     def __init__(
         self, from_: Instant, until: Instant, supply: BitstreamSupplier, links: tuple[Link, ...]
     ) -> None:
-        self.stamp = until
+        super().__init__(until, links)
         self._from = self._last = from_
-        self._until = until
         self._supply = supply
-        self._links = links
-        self.missing = 0
 
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
-        """Copy a bitstream, and add the entry to the manifest."""
         assert entry.datetime is not None, "a change has a datetime"
         self._last = entry.datetime
         stored = None
-        if bitstream is not None and entry.hash is not None and agrees(bitstream, entry.hash):
+        if bitstream is not None and matches(entry.hash, bitstream.chunks()):
             stored = package.store(entry, bitstream)
         # A file may change while it is copied.
         if stored is not None and stored.as_recorded:
@@ -118,12 +118,10 @@ class ChangeEntries:
             package.note(replace(stored.describe(entry), links=links))
             return
         self.missing += entry.change is not ChangeType.DELETED
-        links = tuple(link for link in entry.links if link.rel != Rel.PATCH)
-        package.note(replace(entry, path=None, links=links))
+        package.note(replace(entry, path=None, links=_unpatched(entry)))
 
     def manifest(self, *, is_last: bool) -> Document:
-        """Return the manifest, without entries, of the package that is complete now."""
-        from_, until = self._from, self._until if is_last else self._last
+        from_, until = self._from, self.stamp if is_last else self._last
         self._from = until
         return Document(
             Capability.CHANGE_DUMP_MANIFEST, from_=from_, until=until, links=self._links
@@ -141,7 +139,13 @@ class ChangeEntries:
             return []
         patch = Resource(link.href, hash=link.hash, length=link.length, type=link.type)
         with self._supply.opened(patch) as bitstream:
-            if bitstream is None or not (link.hash is None or agrees(bitstream, link.hash)):
+            if bitstream is None or not (
+                link.hash is None or matches(link.hash, bitstream.chunks())
+            ):
                 return []
             stored = package.store(patch, bitstream)
         return [replace(link, path=stored.path, hash=stored.hash, length=stored.length)]
+
+
+def _unpatched(entry: Resource) -> tuple[Link, ...]:
+    return tuple(link for link in entry.links if link.rel != Rel.PATCH)

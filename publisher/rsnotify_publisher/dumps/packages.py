@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from zipfile import ZipFile
@@ -17,7 +17,7 @@ from rsnotify.format.writer import Profile
 from rsnotify_publisher.dumps.bitstreams import BitstreamSupplier, EntryBitstream
 from rsnotify_publisher.dumps.entries import DumpEntries
 from rsnotify_publisher.dumps.package import PackageFile
-from rsnotify_publisher.files import atomic, write_atomically
+from rsnotify_publisher.files import all_or_none, atomic, write_atomically
 
 # Leaves space for one more entry, whose length is known only after its content was copied.
 _MANIFEST_BYTES = MAX_BYTES * 9 // 10
@@ -38,31 +38,14 @@ class WrittenPackage(Struct, frozen=True):
     count: int
 
 
-class PackageSeries:
-    """Writes packages into a folder.
+class PackageSeries(Struct, frozen=True):
+    """Writes packages into the folder with the URI `base_url`; see `DumpWriter` for the bounds."""
 
-    Args:
-        folder: The folder of the files.
-        base_url: Its URI, which ends in a slash.
-        max_resources: Entries in one package.
-        max_content: Bytes of content in one package, unless a single bitstream is larger.
-        profile: How manifests are written.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        base_url: str,
-        *,
-        max_resources: int,
-        max_content: int,
-        profile: Profile,
-    ) -> None:
-        self._folder = folder
-        self._base_url = base_url
-        self._max_resources = max_resources
-        self._max_content = max_content
-        self._profile = profile
+    folder: Path
+    base_url: str
+    max_resources: int
+    max_content: int
+    profile: Profile
 
     def write(
         self,
@@ -80,7 +63,7 @@ class PackageSeries:
             supply: Opens the bitstreams.
         """
         written: list[WrittenPackage] = []
-        with closing(supply.of(resources)) as offers, self._all_or_none() as names:
+        with closing(supply.of(resources)) as offers, all_or_none(self.folder) as names:
             pending = next(offers, None)
             while pending is not None or not written:
                 number = len(written) + 1
@@ -99,15 +82,13 @@ class PackageSeries:
         check: Callable[[], None],
     ) -> tuple[WrittenPackage, EntryBitstream | None]:
         """Write one package and the copy of its manifest; return the entry that did not fit."""
-        path, copy = (self._folder / name for name in files)
+        path, copy = (self.folder / name for name in files)
         with (
             atomic(path) as file,
-            SpooledTemporaryFile(max_size=_IN_MEMORY) as manifest,
+            SpooledTemporaryFile(max_size=_IN_MEMORY) as buffer,
             ZipFile(file, "w") as zip,
         ):
-            package = PackageFile(
-                zip, manifest, entries.folder, entries.stamp, check, self._profile
-            )
+            package = PackageFile(zip, buffer, entries.folder, entries.stamp, check, self.profile)
             while pending is not None and self._fits(package, pending):
                 entries.put(package, *pending)
                 pending = next(offers, None)
@@ -116,32 +97,21 @@ class PackageSeries:
             write_atomically(copy, package.manifest(head))
         return WrittenPackage(self._entry(files, head), files, package.count), pending
 
-    @contextmanager
-    def _all_or_none(self) -> Iterator[list[str]]:
-        """Delete the files that were begun, if an exception is raised."""
-        names: list[str] = []
-        try:
-            yield names
-        except BaseException:
-            for name in names:
-                (self._folder / name).unlink(missing_ok=True)
-            raise
-
     def _fits(self, package: PackageFile, offer: EntryBitstream) -> bool:
         size = offer[1].size if offer[1] else 0
         return package.count == 0 or (
-            package.count < self._max_resources
-            and package.content_size + size <= self._max_content
+            package.count < self.max_resources
+            and package.content_size + size <= self.max_content
             and package.manifest_size <= _MANIFEST_BYTES
         )
 
     def _entry(self, files: tuple[str, str], head: Document) -> Resource:
         """Return the entry of a package in the dump document."""
-        path, copy = self._folder / files[0], self._base_url + files[1]
+        path, copy = self.folder / files[0], self.base_url + files[1]
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return Resource(
-            self._base_url + files[0],
+            self.base_url + files[0],
             at=head.at,
             completed=head.completed,
             from_=head.from_,

@@ -44,14 +44,8 @@ class DumpWriter:
         profile: Profile = Profile.V1_1,
     ) -> None:
         self._links = (Link(Rel.UP, capability_list),)
-        self._packages = PackageSeries(
-            folder,
-            base_url,
-            max_resources=max_resources,
-            max_content=max_content,
-            profile=profile,
-        )
-        self._document = DumpDocument(folder, base_url, max_entries=max_entries)
+        self._packages = PackageSeries(folder, base_url, max_resources, max_content, profile)
+        self._document = DumpDocument(folder, base_url, max_entries)
 
     def resource_packages(
         self,
@@ -100,19 +94,7 @@ class DumpWriter:
         """Write the packages of a closed interval of changes; at least one, even if it is empty.
 
         The manifests have an entry for every change, with a bitstream wherever `content` returns
-        one with the hash of the change; see `ChangeEntries`.
-
-        Args:
-            stem: Beginning of the names of all files.
-            from_: Where the interval begins, exclusive.
-            until: Where it ends, inclusive.
-            changes: Its changes in order, each with its datetime.
-            content: Returns the content of a resource after a change.
-            check: Called often; raises an exception to stop.
-
-        Raises:
-            OSError: A file cannot be read or written. After any error, also one that an argument
-                raises, no file is left behind.
+        one with the hash of the change; see `ChangeEntries`. Otherwise as `resource_packages`.
         """
         supply = BitstreamSupplier(content, check)
         entries = ChangeEntries(from_, until, supply, self._links)
@@ -133,21 +115,7 @@ class DumpWriter:
         *,
         links: tuple[Link, ...] = (),
     ) -> list[str]:
-        """Write a Resource Dump (core §11.1), or an index and its parts.
-
-        Args:
-            name: Of the document, relative to the base URL.
-            at: As for `resource_packages`.
-            completed: When the last package was completed.
-            packages: The entries of the packages.
-            links: Further links, such as to the archive.
-
-        Returns:
-            The names of the parts, if there is an index.
-
-        Raises:
-            OSError: The folder cannot be written.
-        """
+        """Write a Resource Dump (core §11.1), or an index and its parts; return their names."""
         all_links = (*self._links, *links)
         head = Document(Capability.RESOURCE_DUMP, at=at, completed=completed, links=all_links)
         return self._document.write(name, head, packages)
@@ -161,20 +129,9 @@ class DumpWriter:
         *,
         links: tuple[Link, ...] = (),
     ) -> list[str]:
-        """Write a Change Dump (core §13.1), or an index and its parts.
+        """Write a Change Dump (core §13.1), as `write_resource_dump` does.
 
-        Args:
-            name: Of the document, relative to the base URL.
-            from_: Where the first package begins.
-            until: Where the last ends; None if packages may still be added.
-            packages: The entries of the packages, oldest first.
-            links: As for `write_resource_dump`.
-
-        Returns:
-            The names of the parts, if there is an index.
-
-        Raises:
-            OSError: The folder cannot be written.
+        It is open without `until`: packages may still be added.
         """
         all_links = (*self._links, *links)
         head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=all_links)
