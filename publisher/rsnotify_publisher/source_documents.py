@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
@@ -50,12 +51,17 @@ RESERVED = frozenset(
     }
 )
 
-_INSTANT = re.compile(r"\d{8}T\d{12}Z")
+_INSTANT = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
 
 
 def compact(at: int) -> str:
     """Return an instant (µs) in a form for names of files and for URIs."""
     return from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ")
+
+
+def digest_of(body: bytes) -> str:
+    """Return a text that differs whenever a document does."""
+    return blake2b(body, digest_size=12).hexdigest()
 
 
 def is_final(name: str) -> bool:

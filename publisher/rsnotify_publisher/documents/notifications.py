@@ -21,12 +21,7 @@ class NotificationBuilder:
         self._documents = documents
 
     def live(self, document: FinishedDocument, *, first: bool) -> Notifications:
-        """Notify of a new Resource List or Resource Dump.
-
-        Args:
-            document: The document.
-            first: Whether it is the first of its kind.
-        """
+        """Notify of a new Resource List or Resource Dump."""
         change = ChangeType.CREATED if first else ChangeType.UPDATED
         begin, end = from_microseconds(document.begin), from_microseconds(document.end)
         uri = self._documents.uri(f"{document.kind}.xml")

@@ -19,14 +19,11 @@ from rsnotify_publisher.source_documents import RESOURCE_LIST, stem
 
 
 class ResourceListWriter:
-    """Writes the Resource List of one Source."""
-
     def __init__(self, source: SourceContext) -> None:
         self._documents = source.documents
         self._folder = source.documents_folder
         self._keeps = source.documents.keeps(Capability.RESOURCE_LIST)
-        self._pager = Pager(source.documents, source.documents_folder, source.options)
-        self._count = 0
+        self._pager = Pager(source)
 
     def write(
         self, at: int, resources: Iterable[Resource], completed: Callable[[], int]
@@ -37,18 +34,15 @@ class ResourceListWriter:
             at: All changes with a datetime (µs) up to this are in `resources`.
             resources: The set, streamed.
             completed: Called at the end; returns a datetime that no change in `resources` exceeds.
-
-        Raises:
-            OSError: The folder cannot be written.
         """
         own = stem(Capability.RESOURCE_LIST, at)
         name = f"{own}.xml" if self._keeps else RESOURCE_LIST
-        end = at
+        count, end = 0, at
 
         def entries() -> Iterator[bytes]:
-            nonlocal end
-            self._count = 0
-            for self._count, resource in enumerate(resources, 1):
+            nonlocal count, end
+            for resource in resources:
+                count += 1
                 yield self._documents.entry(resource)
             end = completed()
 
@@ -63,4 +57,4 @@ class ResourceListWriter:
             parts = [name, *parts]
             also_as(self._folder / name, self._folder / RESOURCE_LIST)
         size = sum((self._folder / part).stat().st_size for part in parts)
-        return FinishedDocument(Capability.RESOURCE_LIST, at, end, self._count, size, tuple(parts))
+        return FinishedDocument(Capability.RESOURCE_LIST, at, end, count, size, tuple(parts))

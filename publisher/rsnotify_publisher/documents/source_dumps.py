@@ -7,11 +7,8 @@ a closed Change Dump, too; the live Change Dump lists the packages of the newest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain
 from shutil import rmtree
-
-from msgspec.structs import replace
 
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
@@ -22,7 +19,7 @@ from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.closed_list_reader import changes_in, still_listed
 from rsnotify_publisher.documents.notifications import notify_version
 from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
-from rsnotify_publisher.files import also_as
+from rsnotify_publisher.files import all_or_none, also_as
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import (
@@ -43,11 +40,7 @@ _NEVER = 2**63
 class SourceDumps:
     """Keeps the dumps of one Source.
 
-    Args:
-        source: The Source.
-        recorder: Makes durable which dumps there are.
-        archives: Where dumps go that are no longer live.
-        check: Called often; raises an exception to stop.
+    While it writes, it calls `check` often, which raises an exception to stop.
     """
 
     def __init__(
@@ -103,21 +96,26 @@ class SourceDumps:
         Raises:
             StorageError: A resource is in the set, but its content is not available.
         """
-        at = self._promise()
+        assert self._source.contents is not None
+        at = self._recorder.promise()
         own = stem(Capability.RESOURCE_DUMP, at)
-        contents = self._contents(journal, at)
+        contents = CheckedContents(
+            self._source.contents,
+            lambda uris: still_listed(uris, at, journal, self._folder),
+        )
         self._archives.reclaim(own)
         packages = self._writer.resource_packages(
             own,
             from_microseconds(at),
             resources,
             lambda resource: contents.get(resource.uri),
-            now=lambda: from_microseconds(self._promise()),
+            now=lambda: from_microseconds(self._recorder.promise()),
             check=self._check,
         )
-        with self._all_or_none(packages):
+        with all_or_none(self._folder) as files:
+            files += _names(packages)
             contents.check()
-            end = self._promise()
+            end = self._recorder.promise()
             parts = self._writer.write_resource_dump(
                 f"{own}.xml",
                 from_microseconds(at),
@@ -126,38 +124,16 @@ class SourceDumps:
                 links=self._documents.archives_link(Capability.RESOURCE_DUMP),
             )
         also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
-        dump = FinishedDocument(Capability.RESOURCE_DUMP, at, end, 0, 0, (f"{own}.xml",))
-        document = self._with_files(dump, parts, packages)
-        self._archives.replace(journal, document)
+        files = [f"{own}.xml", *parts, *files]
+        dump = self._finished(Capability.RESOURCE_DUMP, at, end, files, packages)
+        self._archives.replace(journal, dump)
 
-    def _contents(self, journal: Journal, since: int) -> CheckedContents:
-        """Return the contents of resources that were in the set after an instant (µs)."""
-        assert self._source.contents is not None
-        return CheckedContents(
-            self._source.contents,
-            lambda uris: still_listed(uris, since, journal, self._folder),
-        )
-
-    @contextmanager
-    def _all_or_none(self, packages: list[WrittenPackage]) -> Iterator[None]:
-        """Delete packages if there will be no document that lists them."""
-        try:
-            yield
-        except BaseException:
-            for name in chain.from_iterable(package.files for package in packages):
-                (self._folder / name).unlink(missing_ok=True)
-            raise
-
-    def _with_files(
-        self, document: FinishedDocument, parts: list[str], packages: list[WrittenPackage]
+    def _finished(
+        self, kind: str, begin: int, end: int, files: list[str], packages: list[WrittenPackage]
     ) -> FinishedDocument:
-        """Return a dump document with its parts and packages."""
-        files = (*document.files, *parts, *(name for package in packages for name in package.files))
+        count = sum(package.count for package in packages)
         size = sum((self._folder / name).stat().st_size for name in files)
-        return replace(document, entries=sum(p.count for p in packages), size=size, files=files)
-
-    def _promise(self) -> int:
-        return self._recorder.submit(Journal.promise).result().reached
+        return FinishedDocument(kind, begin, end, count, size, tuple(files))
 
     # Change Dumps
 
@@ -267,7 +243,8 @@ class SourceDumps:
             lambda change: captured.content(change) or contents.get(change.uri),
             check=self._check,
         )
-        with self._all_or_none(packages):
+        with all_or_none(self._folder) as files:
+            files += _names(packages)
             parts = self._writer.write_change_dump(
                 f"{own}.xml",
                 from_,
@@ -275,8 +252,11 @@ class SourceDumps:
                 [package.entry for package in packages],
                 links=self._documents.archives_link(Capability.CHANGE_DUMP),
             )
-        dump = FinishedDocument(
-            Capability.CHANGE_DUMP, closed.begin, closed.end, 0, 0, (f"{own}.xml",)
-        )
-        document = self._with_files(dump, parts, packages)
-        self._recorder.submit(lambda journal: journal.put(document)).result()
+        files = [f"{own}.xml", *parts, *files]
+        dump = self._finished(Capability.CHANGE_DUMP, closed.begin, closed.end, files, packages)
+        self._recorder.submit(lambda journal: journal.put(dump)).result()
+
+
+def _names(packages: list[WrittenPackage]) -> Iterator[str]:
+    """Yield the files of packages, which are deleted if no document comes to list them."""
+    return chain.from_iterable(package.files for package in packages)

@@ -110,7 +110,7 @@ class ChangeEntries(DumpEntries):
         assert entry.datetime is not None, "a change has a datetime"
         self._last = entry.datetime
         stored = None
-        if bitstream is not None and matches(entry.hash, bitstream.chunks()):
+        if bitstream is not None and entry.hash and matches(entry.hash, bitstream.chunks()):
             stored = package.store(entry, bitstream)
         # A file may change while it is copied.
         if stored is not None and stored.as_recorded:
