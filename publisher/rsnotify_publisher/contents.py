@@ -18,8 +18,6 @@ _MOST_MISSING = 1_000
 
 
 class SourceContents:
-    """Gets contents from the Source."""
-
     def __init__(self, content: ContentCallback) -> None:
         self._content = content
 
@@ -74,11 +72,7 @@ class CheckedContents:
         self._missing: list[str] = []
 
     def get(self, uri: str) -> bytes | Path | None:
-        """Return the current content of a resource, and remember if it is gone.
-
-        Raises:
-            StorageError: The callback failed, or a resource is missing that was not deleted.
-        """
+        """Return the current content of a resource, and remember if it is gone."""
         found = self._contents.get(uri)
         if found is None:
             self._missing.append(uri)
@@ -87,11 +81,7 @@ class CheckedContents:
         return found
 
     def check(self) -> None:
-        """Check what was missing: a change must have deleted it by now.
-
-        Raises:
-            StorageError: It was not deleted, and there is still no content.
-        """
+        """Raise StorageError if a resource is missing that no change has deleted by now."""
         for uri in self._listed(self._missing):
             if self._contents.get(uri) is None:
                 raise StorageError(

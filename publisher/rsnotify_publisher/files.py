@@ -108,11 +108,7 @@ def sweep(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Create a folder if it is missing, and check that it can be written.
-
-    Raises:
-        ConfigurationError: It cannot be written.
-    """
+    """Create a folder if it is missing; ConfigurationError if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

@@ -70,11 +70,9 @@ def is_final(name: str) -> bool:
 
 
 def stem(kind: str, begin: int) -> str:
-    """Return the beginning of the names of a document that is never rewritten, and of its parts.
+    """Return the beginning of the names of a final document and its parts.
 
-    Args:
-        kind: Its capability.
-        begin: Its `from` or `at`, which no other document of the kind has.
+    No other document of the kind has the same `begin`: its `from` or `at`.
     """
     return f"{PARTS}{kind}-{compact(begin)}"
 
@@ -87,9 +85,6 @@ class SourceDocuments:
         hubs: Every URL of a hub; a broker's is completed with the name of the channel.
         options: Which documents are offered, and in which profile they are written.
         described_by: The URL of a document about this set of resources (core §9).
-
-    Raises:
-        ConfigurationError: The profile is unknown.
     """
 
     def __init__(
@@ -176,18 +171,15 @@ class SourceDocuments:
         return self.keeps(volume.kind) and volume.files[:1] == (own,)
 
     def write(self, document: Document) -> bytes:
-        """Write a whole document in the Source's profile."""
         return write_document(document, profile=self.profile)
 
     def entry(self, resource: Resource) -> bytes:
-        """Write one entry in the Source's profile."""
         return write_entry(resource, profile=self.profile)
 
     def capability_list(self, missing: frozenset[str] = frozenset()) -> Document:
         """Return the Capability List (core §9), with the channel if there are hubs.
 
-        Args:
-            missing: Names of documents that do not exist yet.
+        It leaves out documents that are `missing`, since they do not exist yet.
         """
         offered = [
             Resource(self.uri(name), capability=capability)
@@ -204,12 +196,7 @@ class SourceDocuments:
         return Document(Capability.CAPABILITY_LIST, tuple(offered), links=tuple(links))
 
     def archive(self, kind: str, parts: list[str] | None = None) -> Document:
-        """Return the archive of a kind without its entries, or its index (archives §3 to §6).
-
-        Args:
-            kind: The capability of the documents in it.
-            parts: The names of its parts, if it has any.
-        """
+        """Return the archive of a kind without its entries, or its index (archives §3 to §6)."""
         entries = tuple(Resource(self.uri(name)) for name in parts or ())
         return Document(f"{kind}-archive", entries, index=bool(parts), links=(self._up,))
 

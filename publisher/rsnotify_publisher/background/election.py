@@ -26,10 +26,6 @@ class LeaderElection:
 
     The operating system releases the lock of a leader that dies, however it dies.
 
-    Args:
-        source: The Source.
-        pool: Where the leader runs.
-
     Attributes:
         published: Done once every document is written.
     """
@@ -44,11 +40,7 @@ class LeaderElection:
         self.published: Future[None] = Future()
 
     def start(self, recorder: Recorder) -> None:
-        """Lead from now on, or wait until that is possible.
-
-        Args:
-            recorder: Makes durable what the leader decides.
-        """
+        """Lead from now on, or wait until that is possible."""
         self._running = self._pool.spawn(self._run(recorder))
 
     def wake(self) -> None:
@@ -62,7 +54,6 @@ class LeaderElection:
         self._pool.call(self._stop.set)
 
     def close(self) -> None:
-        """End in order."""
         self.stop()
         self._running.result()
 

@@ -63,11 +63,7 @@ class Leader:
         self._skipped_writes = 0
 
     async def lead(self, stop: asyncio.Event) -> None:
-        """Lead until `stop` is set, then end in order.
-
-        Raises:
-            StorageError: The journal cannot be read.
-        """
+        """Lead until `stop` is set, then end in order."""
         every = self._source.options.poll
         try:
             with self._pool.threads.poller.watch(self._journal, every, self.push.changes.notify):

@@ -147,7 +147,6 @@ class DocumentStore:
                 self._write_framework(journal)
 
     def _write_framework(self, journal: Journal) -> None:
-        """Write the current content of the channel for notices of documents."""
         documents = self._source.documents
         until = journal.last_notice()
         if documents.framework is None or until == self._told:
@@ -189,7 +188,6 @@ class DocumentStore:
                 self._write_capability_list()
 
     def write_change_dumps(self) -> None:
-        """Pack the content of Change Lists that were closed since the last call."""
         with self._working("dumps") as journal:
             self._dumping.write_change_dumps(journal)
 

@@ -63,13 +63,9 @@ class NotificationBuilder:
 def notify_version(
     documents: SourceDocuments, recorder: Recorder, document: Resource, version: str
 ) -> None:
-    """Notify of a document that is often rewritten without a difference.
+    """Notify of a document, without `change`, that is often rewritten without a difference.
 
-    Args:
-        documents: Of the Source.
-        recorder: Makes the notification durable.
-        document: The notification, without `change`.
-        version: A text that differs whenever the document does.
+    The version differs whenever the document does.
     """
     if documents.framework is not None:
         recorder.submit(lambda journal: journal.add_version_notice(document, version)).result()

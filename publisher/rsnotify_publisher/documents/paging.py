@@ -40,15 +40,14 @@ class Pager:
     ) -> list[str]:
         """Write a document, or its parts and then the index of them; return the names of the parts.
 
+        After any error, no part is left behind.
+
         Args:
             name: Of the document, below the base URL.
             stem: Beginning of the names of its parts.
             part: Each part without its entries.
             entries: All entries, in order.
             top: Returns the document without its entries; or the index, given the names of parts.
-
-        Raises:
-            OSError: The folder cannot be written. After any error, no part is left behind.
         """
         with all_or_none(self._folder) as parts:
             self._write_parts(stem, part, iter(entries), parts)

@@ -219,7 +219,6 @@ class SourceDumps:
         notify_version(self._documents, self._recorder, dump, f"{begin}-{through}")
 
     def _entries(self, name: str) -> Iterator[Resource]:
-        """Yield the entries of the packages of a closed Change Dump."""
         document = read_document((self._folder / name).read_bytes(), source=name)
         for entry in document.resources:
             if document.index:

@@ -42,11 +42,7 @@ EntryBitstream = tuple[Resource, Bitstream | None]
 
 @contextmanager
 def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
-    """Open what an `EntryContent` returned; None if there is no content.
-
-    Raises:
-        OSError: The file exists and cannot be read.
-    """
+    """Open what an `EntryContent` returned; None if there is no content."""
     if isinstance(found, bytes):
         yield Bitstream(io.BytesIO(found), len(found))
         return
@@ -66,12 +62,7 @@ def _open(path: Path) -> BinaryIO | None:
 
 
 class BitstreamSupplier(Struct, frozen=True):
-    """Opens the bitstreams of entries, one after the other.
-
-    Args:
-        content: Returns the content of an entry.
-        check: Called often; raises an exception to stop.
-    """
+    """Opens the bitstreams of entries, one after the other; `check` raises an exception to stop."""
 
     content: EntryContent
     check: Callable[[], None]

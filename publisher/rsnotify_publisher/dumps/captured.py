@@ -29,10 +29,6 @@ class Captured:
 
     Content is kept only for changes with a hash: nothing else shows that the content of a resource
     is still that of the change.
-
-    Args:
-        folder: The folder; made when it is needed.
-        content: Returns the current content of a resource, as the callback of `Publisher` does.
     """
 
     def __init__(self, folder: Path, content: Callable[[str], bytes | Path | None]) -> None:
@@ -40,7 +36,7 @@ class Captured:
         self._content = content
 
     def put(self, change: Resource, content: bytes) -> None:
-        """Keep the content that came with a change; OSError if the folder cannot be written."""
+        """Keep the content that came with a change."""
         with opened(content) as bitstream:
             assert bitstream is not None
             _copy(bitstream, change.hash or "", self._path(change))

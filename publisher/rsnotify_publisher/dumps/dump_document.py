@@ -18,11 +18,11 @@ _COMPACT = "%Y%m%dT%H%M%S%fZ"
 
 
 class DumpDocument(Struct, frozen=True):
-    """Writes Resource Dumps and Change Dumps into the folder of the documents.
+    """Writes Resource Dumps and Change Dumps into the folder with the URI `base_url`.
 
     Args:
-        folder: The folder.
-        base_url: Its URI, which ends in a slash.
+        folder: The folder of the documents.
+        base_url: Ends in a slash.
         max_entries: Packages in one document.
         max_bytes: Bytes in one document.
     """
@@ -35,13 +35,7 @@ class DumpDocument(Struct, frozen=True):
     def write(self, name: str, head: Document, packages: Iterable[Resource]) -> list[str]:
         """Write the document, or its parts and then the index; return the names of the parts.
 
-        Args:
-            name: Of the document, relative to the base URL.
-            head: The document without its entries.
-            packages: The entries, in their order.
-
-        Raises:
-            OSError: The folder cannot be written.
+        The name is relative to the base URL; `head` is the document without its entries.
         """
         groups = list(self._groups(packages))
         if len(groups) == 1:

@@ -19,7 +19,7 @@ class DumpEntries(ABC):
     """The entries of one kind of dump.
 
     Args:
-        stamp: The modification time of all members.
+        stamp: The modification time of all members of packages.
         links: Those of every manifest.
 
     Attributes:
@@ -44,13 +44,7 @@ class DumpEntries(ABC):
 
 
 class ResourceEntries(DumpEntries):
-    """The entries of a Resource Dump Manifest (core §11.2).
-
-    Args:
-        at: The instant of the snapshot.
-        now: Returns when a package was completed.
-        links: Those of every manifest.
-    """
+    """The entries of a Resource Dump Manifest (core §11.2)."""
 
     folder = "resources"
 
@@ -62,7 +56,7 @@ class ResourceEntries(DumpEntries):
         """Copy a bitstream, and add the entry to the manifest.
 
         Every entry must have a bitstream (core §11.2). A resource without one is left out: it was
-        deleted after `at`, and the Change List has that change.
+        deleted after the snapshot, and the Change List has that change.
         """
         if bitstream is None:
             self.missing += 1
@@ -89,12 +83,6 @@ class ChangeEntries(DumpEntries):
     the bitstream is the content that the change gave the resource. If that content is lost, the
     entry keeps its hash and length and has no `path`: Destinations GET the resource, or apply the
     later change that replaced the content.
-
-    Args:
-        from_: Where the interval of all packages begins.
-        until: Where it ends.
-        supply: Opens the patches.
-        links: Those of every manifest.
     """
 
     folder = "changes"

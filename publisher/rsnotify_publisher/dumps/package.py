@@ -66,9 +66,7 @@ class PackageFile:
         stamp: The modification time of all members, so that equal contents give equal bytes.
         check: Called before every chunk; raises an exception to stop.
         profile: How the manifest is written.
-        count: Entries in the manifest.
-        manifest_size: Bytes of these entries.
-        content_size: Bytes of content.
+        count: Entries in the manifest, with `manifest_size` bytes, on `content_size` bytes.
     """
 
     zip: ZipFile
@@ -86,9 +84,6 @@ class PackageFile:
         """Copy a bitstream into the ZIP.
 
         The content may change meanwhile, so the hash is of the bytes that were copied.
-
-        Raises:
-            OSError: The bitstream cannot be read, or the ZIP cannot be written.
         """
         self.members += 1
         path = f"{self.folder}/{_member_path(self.members, resource)}"

@@ -54,14 +54,7 @@ class PackageSeries(Struct, frozen=True):
         resources: Iterable[Resource],
         supply: BitstreamSupplier,
     ) -> list[WrittenPackage]:
-        """Write all packages, at least one; after any error, no file is left behind.
-
-        Args:
-            stem: Beginning of the names of all files.
-            entries: Adds resources to a package.
-            resources: The resources or changes, streamed.
-            supply: Opens the bitstreams.
-        """
+        """Write all packages, at least one; after any error, no file is left behind."""
         written: list[WrittenPackage] = []
         with closing(supply.of(resources)) as offers, all_or_none(self.folder) as names:
             pending = next(offers, None)
@@ -106,7 +99,6 @@ class PackageSeries(Struct, frozen=True):
         )
 
     def _entry(self, files: tuple[str, str], head: Document) -> Resource:
-        """Return the entry of a package in the dump document."""
         path, copy = self.folder / files[0], self.base_url + files[1]
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,13 +23,7 @@ _PATIENCE = 30.0
 
 
 class PublishedFolder(Struct, frozen=True):
-    """A folder as a set of resources.
-
-    Args:
-        names: The folder and its URIs.
-        publisher: Publishes the files.
-        ready: Set once every document is written.
-    """
+    """A folder as a set of resources; `ready` is set once every document is written."""
 
     names: FileNames
     publisher: Publisher
@@ -37,19 +31,13 @@ class PublishedFolder(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """The path of the base URL."""
         return path_of(self.publisher)
 
 
 def server(
     source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]
 ) -> web.Application:
-    """Return the application that serves folders and their documents.
-
-    Args:
-        source: Started by the caller, before or after.
-        folders: All of its sets.
-    """
+    """Return the application that serves all sets of a Source, which the caller starts."""
     app = web.Application()
     by_prefix = {folder.prefix: folder for folder in folders}
     for route in routes(source, path_of(source)):

@@ -68,11 +68,7 @@ class Recorder:
         self._closed = False
 
     def start(self) -> None:
-        """Open the journal.
-
-        Raises:
-            RsnotifyError: It cannot be opened.
-        """
+        """Open the journal; RsnotifyError if that fails."""
         self._executor.submit(self._open).result()
 
     def _open(self) -> None:
@@ -80,17 +76,9 @@ class Recorder:
         self._journal.expect_writes(self._memory)
 
     def submit(self, operation: Callable[[Journal], T]) -> Future[T]:
-        """Run an operation in the next transaction.
+        """Run an operation in the next transaction; return a future of its durable result.
 
-        Args:
-            operation: Reads and writes the journal. It may be run twice, when its
-                transaction failed because of another operation.
-
-        Returns:
-            A future that gets the operation's result once that is durable, or its error.
-
-        Raises:
-            StorageError: The recorder was closed.
+        The operation may be run twice, if its transaction failed because of another operation.
         """
         future: Future[T] = Future()
         with self._lock:

@@ -52,7 +52,6 @@ class ChannelPush:
         return failed is not None and now < failed + 2 * _RETRY.most
 
     async def run(self) -> None:
-        """Feed all hubs."""
         async with asyncio.TaskGroup() as tasks:
             for hub, feed in self.feeds:
                 tasks.create_task(self._keep_feeding(hub, feed))

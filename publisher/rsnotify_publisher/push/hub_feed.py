@@ -112,8 +112,7 @@ class HubFeed:
     ) -> AsyncGenerator[OutgoingFragment, None]:
         """Yield what the hub lacks, then new changes as they come, without end.
 
-        Args:
-            through: What the hub reports to have, at the start of this connection.
+        At the start of this connection, the hub reports to have everything `through` an instant.
         """
         reported = None if through is None else to_microseconds(through)
         state = self.stream.state()

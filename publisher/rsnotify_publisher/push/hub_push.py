@@ -92,7 +92,6 @@ class HubPush:
         return await asyncio.wrap_future(self._recorder.submit(promise))
 
     async def run(self) -> None:
-        """Feed all hubs, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._change_push.run())
             tasks.create_task(self._notice_push.run())
