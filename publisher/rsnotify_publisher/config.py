@@ -24,12 +24,8 @@ class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A set of resources that are the files of a folder.
 
-    Args:
-        name: Distinguishes it from the others.
-        folder: The folder.
-        base_url: Public URL of the folder; by default the name below the URL of the Source.
-        described_by: URL of a document about this set.
-        options: Tuning of this set; defaults are the `options` of the Source.
+    By default, its base URL is its name below that of the Source; its options are added to those
+    of the Source.
     """
 
     name: Annotated[

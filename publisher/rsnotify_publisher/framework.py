@@ -15,6 +15,7 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
+from rsnotify_publisher.hubs import url_for_topic
 from rsnotify_publisher.journal import Journal, JournalState
 
 
@@ -40,14 +41,7 @@ class FrameworkChannel(Struct, frozen=True):
         return tuple(Link(Rel.HUB, hub) for hub in self.hubs)
 
     def content(self, notices: Iterable[Resource], from_: int, until: int, up: str) -> Document:
-        """Return the document that a GET of the channel returns, with the last notices.
-
-        Args:
-            notices: The notices.
-            from_: The datetime (µs) of the notice before them.
-            until: The datetime of the last notice.
-            up: The URI of the Source Description.
-        """
+        """Return what a GET of the channel returns: the notices after `from_` (µs) through `until`."""
         return Document(
             Capability.FRAMEWORK_NOTIFICATION,
             tuple(notices),
@@ -59,8 +53,7 @@ class FrameworkChannel(Struct, frozen=True):
 
 def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | None:
     """Return the channel; None if none of the URLs of hubs allows a second channel."""
-    usable = filter(allows_second_channel, urls)
-    hubs = tuple(parse_broker(url).url_for(topic) if is_broker_url(url) else url for url in usable)
+    hubs = tuple(url_for_topic(url, topic) for url in urls if allows_second_channel(url))
     return FrameworkChannel(topic, hubs) if hubs else None
 
 

@@ -158,6 +158,11 @@ def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
     return Hub(websocket, (f"{parts.scheme}{base}websub", websocket), token)
 
 
+def url_for_topic(url: str, topic: str) -> str:
+    """Return the URL of a hub for a channel: a broker's names the topic of MQTT."""
+    return parse_broker(url).url_for(topic) if is_broker_url(url) else url
+
+
 def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:
     """Return all URLs for Destinations, WebSub's first, since plain WebSub uses the first."""
     urls = dict.fromkeys(url for hub in hubs for url in hub.advertised)

@@ -39,6 +39,7 @@ from rsnotify_publisher.journal import Recorder, system_clock
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 from rsnotify_publisher.startable import Stoppable, running
+from rsnotify_publisher.tasks import is_set_within
 
 
 class Publisher(Stoppable):
@@ -207,10 +208,7 @@ class Publisher(Stoppable):
                 loop.call_soon_threadsafe(published.set)
 
         self._election.published.add_done_callback(on_done)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await published.wait()
-        return published.is_set()
+        return await is_set_within(published, timeout)
 
     # The baseline
 

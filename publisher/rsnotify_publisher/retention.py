@@ -80,14 +80,10 @@ class RotationPolicy(Struct, frozen=True):
     def minimum_open(
         self, changes: int, size: int, oldest: int, now: int, scheduled: int | None = None
     ) -> MinimumOpen | None:
-        """Return what has to stay open of some changes and bytes; None if no limit is reached.
+        """Return what has to stay open; None if no limit is reached.
 
-        Args:
-            changes: Number of changes in the open period.
-            size: Number of bytes in it.
-            oldest: The datetime of its first change.
-            now: The time of day.
-            scheduled: A time of the schedule, through which all changes are closed.
+        The open period has so many changes and bytes, and `oldest` is its first datetime. All changes
+        through `scheduled`, a time of the schedule, are closed.
         """
         full = self.changes is not None and changes >= self.changes
         large = self.size is not None and size >= self.size

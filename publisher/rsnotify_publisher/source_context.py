@@ -45,18 +45,7 @@ class SourceCallbacks(TypedDict, total=False):
 
 
 class SourceContext:
-    """One Source, or one set of resources of a Source.
-
-    Args:
-        folder: Holds the journal, the lock of the leader, and `documents/`.
-        base_url: The URL below which documents are served; a missing slash at its end is added.
-        hubs: Where fragments are sent.
-        options: Tuning.
-        clock: Returns the time in microseconds since 1970.
-        content: Returns the current content of a resource.
-        resources: Returns the current set; None if the journal keeps it.
-        described_by: The URL of a document about the set of resources.
-    """
+    """One Source, or one set of resources of a Source; the arguments are those of `Publisher`."""
 
     def __init__(
         self,

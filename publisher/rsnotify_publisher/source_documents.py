@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 
+from msgspec.structs import replace
+
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
-from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
 from rsnotify_publisher.framework import framework_channel
+from rsnotify_publisher.hubs import url_for_topic
 from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.options import Options
 
@@ -78,13 +80,9 @@ def stem(kind: str, begin: int) -> str:
 
 
 class SourceDocuments:
-    """Builds the documents of one Source.
+    """Builds the documents of one Source, whose base URL ends in a slash.
 
-    Args:
-        base_url: Ends in a slash.
-        hubs: Every URL of a hub; a broker's is completed with the name of the channel.
-        options: Which documents are offered, and in which profile they are written.
-        described_by: The URL of a document about this set of resources (core §9).
+    The URLs of hubs are all there are; a broker's is completed with the name of the channel.
     """
 
     def __init__(
@@ -99,9 +97,7 @@ class SourceDocuments:
         self.profile = _profile(self.options.profile)
         self.base_url = base_url
         self.topic = self.uri(CHANNEL)
-        self.hubs = tuple(
-            parse_broker(hub).url_for(self.topic) if is_broker_url(hub) else hub for hub in hubs
-        )
+        self.hubs = tuple(url_for_topic(hub, self.topic) for hub in hubs)
         #: The channel for notices of documents; None if there is none.
         self.framework = (
             framework_channel(self.uri(FRAMEWORK), hubs) if self.options.framework else None
@@ -117,15 +113,13 @@ class SourceDocuments:
     def description(self) -> Document:
         """Return the Source Description of a Source that has this set alone (core §8)."""
         # A document about the only set is about the Source.
+        entry = replace(self.description_entry(), links=self._described_by)
         links = self._described_by + self._framework_links
-        entries = (self._described(self._described_by), *self.framework_entries)
-        return Document(Capability.DESCRIPTION, entries, links=links)
+        return Document(Capability.DESCRIPTION, (entry, *self.framework_entries), links=links)
 
     def description_entry(self) -> Resource:
         """Return the entry for this set in the Source Description of several sets (core §8)."""
-        return self._described(self._described_by + self._framework_links)
-
-    def _described(self, links: tuple[Link, ...]) -> Resource:
+        links = self._described_by + self._framework_links
         uri = self.uri(CAPABILITY_LIST)
         return Resource(uri, capability=Capability.CAPABILITY_LIST, links=links)
 
@@ -162,7 +156,6 @@ class SourceDocuments:
         return (DESCRIPTION, CAPABILITY_LIST, *offered)
 
     def keeps(self, kind: str) -> bool:
-        """Return whether there is an archive for a kind of document."""
         return f"{kind}-archive" in self.offered
 
     def is_own(self, volume: FinishedDocument) -> bool:

@@ -67,15 +67,14 @@ class JobScheduler:
             if error is not None and not failed.done():
                 failed.set_exception(error)
 
+        grace = None if schedule.cron is None else round(MISFIRE_GRACE.total_seconds())
         job = self._scheduler.add_job(
             run,
             schedule.trigger(),
             name=name,
             coalesce=True,
             max_instances=1,
-            misfire_grace_time=None
-            if schedule.cron is None
-            else round(MISFIRE_GRACE.total_seconds()),
+            misfire_grace_time=grace,
         )
         try:
             await failed

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -25,6 +26,7 @@ from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_push import HubPush
 from rsnotify_publisher.schedule import JobSchedule
 from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.tasks import is_set_within
 
 _log = logging.getLogger("rsnotify.publisher")
 _NOTE_CURSORS_EVERY = 1.0
@@ -39,23 +41,19 @@ _PATIENCE = 10.0
 _Job = Callable[[], Awaitable[object]]
 
 
+@dataclass(eq=False)
 class Leader:
     """Leads until it is stopped; the journal is read in the event loop's thread."""
 
-    def __init__(
-        self,
-        source: SourceContext,
-        journal: Journal,
-        recorder: Recorder,
-        pool: PublisherPool,
-        on_published: Callable[[], None],
-    ) -> None:
-        self._source = source
-        self._journal = journal
-        self._pool = pool
-        self._on_published = on_published
-        self.push = HubPush(source, journal, recorder)
-        self._store = DocumentStore(source, recorder)
+    source: SourceContext
+    journal: Journal
+    recorder: Recorder
+    pool: PublisherPool
+    on_published: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self.push = HubPush(self.source, self.journal, self.recorder)
+        self._store = DocumentStore(self.source, self.recorder)
         self._random = Random()
         self._busy = {kind: asyncio.Lock() for kind in WorkKind}
         self._published = asyncio.Event()
@@ -64,9 +62,9 @@ class Leader:
 
     async def lead(self, stop: asyncio.Event) -> None:
         """Lead until `stop` is set, then end in order."""
-        every = self._source.options.poll
+        every = self.source.options.poll
         try:
-            with self._pool.threads.poller.watch(self._journal, every, self.push.changes.notify):
+            with self.pool.threads.poller.watch(self.journal, every, self.push.changes.notify):
                 async with asyncio.TaskGroup() as tasks:
                     working = tasks.create_task(self._work())
                     try:
@@ -79,12 +77,12 @@ class Leader:
             await self._write_last()
         finally:
             # The next leader must not meet a thread of ours that still writes.
-            await self._pool.in_thread(WorkKind.CHANGES, self._store.close)
+            await self.pool.in_thread(WorkKind.CHANGES, self._store.close)
         await self.push.save_cursors()
 
     async def _work(self) -> None:
         async with AsyncExitStack() as permit, asyncio.TaskGroup() as tasks:
-            await permit.enter_async_context(self._pool.threads.permits)
+            await permit.enter_async_context(self.pool.threads.permits)
             tasks.create_task(self._release_when_published(permit))
             tasks.create_task(self.push.run())
             for seconds, job in self._frequent_jobs():
@@ -94,14 +92,12 @@ class Leader:
 
     async def _release_when_published(self, permit: AsyncExitStack) -> None:
         """Let the next set start once all documents are written, or take too long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                await self._published.wait()
+        await is_set_within(self._published, _PATIENCE)
         await permit.aclose()
 
     def _frequent_jobs(self) -> Iterator[tuple[float, _Job]]:
         """Yield the seconds between two runs, and the job."""
-        options, store = self._source.options, self._store
+        options, store = self.source.options, self._store
         delete_discarded = partial(self._in_thread, WorkKind.CHANGES, store.delete_discarded)
         yield options.refresh, self._write_change_lists
         yield _NOTE_CURSORS_EVERY, self.push.save_cursors
@@ -115,7 +111,7 @@ class Leader:
         So each decides whether it is due by what the journal knows of its last run. A cron time
         that passed while the Source was stopped is made up for in this way.
         """
-        source, store = self._source, self._store
+        source, store = self.source, self._store
         yield "Resource List", source.resource_list_schedule, self._write_resource_list
         if (dump := source.resource_dump_schedule) is not None:
             if dump.cron is None:
@@ -147,7 +143,7 @@ class Leader:
     async def _run_by_schedule(self, name: str, schedule: JobSchedule, job: _Job) -> None:
         run = partial(self._run_until_done, job)
         await run()
-        await self._pool.threads.scheduler.repeat(name, schedule, run)
+        await self.pool.threads.scheduler.repeat(name, schedule, run)
 
     async def _run_until_done(self, job: _Job) -> None:
         """Run a job; after a failure, retry with growing delays."""
@@ -166,7 +162,7 @@ class Leader:
         """Run blocking work, one of a kind at a time; return False if the store was closed."""
         async with self._busy[kind]:  # waiting here occupies no thread
             with suppress(WritingStopped):
-                await self._pool.in_thread(kind, work)
+                await self.pool.in_thread(kind, work)
                 self.push.notices.notify()
                 return True
         return False
@@ -174,10 +170,10 @@ class Leader:
     async def _write_change_lists(self) -> None:
         """Write the Change Lists if the journal has something that they do not show yet."""
         self._skipped_writes += 1
-        with self._journal.snapshot() as state:
-            current = state.last_change, state.closed, self._journal.last_notice()
+        with self.journal.snapshot() as state:
+            current = state.last_change, state.closed, self.journal.last_notice()
         # Limits by age are reached at any time, so they are checked now and then.
-        by_age = self._source.rotation.age is not None and self._skipped_writes >= _TIDY_EVERY
+        by_age = self.source.rotation.age is not None and self._skipped_writes >= _TIDY_EVERY
         if current == self._written and not by_age:
             return
         if await self._in_thread(WorkKind.CHANGES, self._store.write_change_lists):
@@ -191,11 +187,11 @@ class Leader:
         await self._write_change_lists()
         if not self._store.is_complete:
             if await self._in_thread(WorkKind.RESOURCES, self._store.complete):
-                self._on_published()
+                self.on_published()
             await self._write_change_lists()
 
     async def _write_resource_list(self) -> None:
         await self._write_change_lists()
         if await self._in_thread(WorkKind.RESOURCES, self._store.write_resource_list):
             self._published.set()
-            self._on_published()
+            self.on_published()

@@ -41,13 +41,7 @@ _STARTING = 8
 
 
 class PoolThreads:
-    """The threads of a pool that is in use.
-
-    Attributes:
-        poller: Notices what other processes write.
-        scheduler: Runs jobs at intervals and at the times of cron expressions.
-        permits: Limits how many sets start at a time.
-    """
+    """The threads of a pool that is in use."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -89,9 +83,6 @@ class PublisherPool:
     """One thread with an event loop for all sets, and a few threads for their work.
 
     It runs while at least one Publisher uses it.
-
-    Args:
-        sets: How many sets there are.
     """
 
     def __init__(self, sets: int = 1) -> None:

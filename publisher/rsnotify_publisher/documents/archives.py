@@ -10,11 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.vocabulary import Capability
-from rsnotify_publisher.documents.notifications import (
-    NO_NOTIFICATIONS,
-    NotificationBuilder,
-    Notifications,
-)
+from rsnotify_publisher.documents.notifications import NotificationBuilder
 from rsnotify_publisher.documents.paging import Pager
 from rsnotify_publisher.files import remove, sweep
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
@@ -99,12 +95,8 @@ class Archives:
         """
         kind = documents[0].kind
         with self._lock:
-            notifications = NO_NOTIFICATIONS
-            if self._documents.keeps(kind):
-                self._write(kind, [*journal.finished(kind, archived=True), *documents])
-                notifications = self._notifications.archive(kind)
-            # Only now may a reader of the journal see the live document without them.
-            self._note(note, notifications)
+            # Only then may a reader of the journal see the live document without them.
+            self._rewrite(kind, [*journal.finished(kind, archived=True), *documents], note)
 
     def replace(self, journal: Journal, document: FinishedDocument) -> None:
         """Enter a new live document, in place of the former ones of its kind.
@@ -153,17 +145,29 @@ class Archives:
             needed = self._needed_after(journal)
             expired = [document for document in expired if document.end <= needed]
         if expired:
-            notifications = NO_NOTIFICATIONS
-            if self._documents.keeps(kind):
-                self._write(kind, documents[len(expired) :])
-                notifications = self._notifications.archive(kind)
-            # Their files are discarded only now that no document refers to them.
-            self._note(lambda journal: journal.drop(expired), notifications)
+            # Their files are discarded only when no document refers to them.
+            kept = documents[len(expired) :]
+            self._rewrite(kind, kept, lambda journal: journal.drop(expired))
 
     def _needed_after(self, journal: Journal) -> int:
         """Return after which instant a Destination that begins with a baseline needs changes."""
         live = [v.begin for kind in _BASELINES for v in journal.finished(kind, archived=False)]
         return min(live, default=journal.state().closed)
+
+    def _rewrite(
+        self, kind: str, documents: list[FinishedDocument], note: Callable[[Journal], None]
+    ) -> None:
+        """Write the archive of a kind, if there is one, then note in the journal what it holds."""
+        if not self._documents.keeps(kind):
+            self._note(note)
+            return
+        self._write(kind, documents)
+
+        def note_all(journal: Journal) -> None:
+            note(journal)
+            journal.add_notices(self._notifications.archive(kind))
+
+        self._note(note_all)
 
     def _write(self, kind: str, documents: list[FinishedDocument]) -> None:
         stem = f"{PARTS}{kind}-archive-"
@@ -178,11 +182,5 @@ class Archives:
         )
         self.keep_only(f"{kind}-archive-", parts)
 
-    def _note(
-        self, operation: Callable[[Journal], None], notifications: Notifications = NO_NOTIFICATIONS
-    ) -> None:
-        def note(journal: Journal) -> None:
-            operation(journal)
-            journal.add_notices(notifications)
-
+    def _note(self, note: Callable[[Journal], None]) -> None:
         self._recorder.submit(note).result()

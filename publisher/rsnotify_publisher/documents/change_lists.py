@@ -16,8 +16,6 @@ _AT_ONCE = 20_000
 
 
 class ChangeLists:
-    """Keeps the Change Lists of one Source in step with the journal."""
-
     def __init__(self, source: SourceContext, recorder: Recorder, archives: Archives) -> None:
         self._captured = source.captured
         self._clock = source.clock

@@ -25,12 +25,9 @@ _HEAD = 50_000
 
 
 class ListToClose(Struct, frozen=True):
-    """The oldest changes of the open list, through a datetime (µs), that are closed next.
+    """The `count` oldest changes of the open list, through `until`, which are closed next.
 
-    Args:
-        count: How many they are.
-        until: The datetime of the last of them.
-        archived: Whether they leave the open period at once.
+    If `archived`, they leave the open period at once.
     """
 
     count: int

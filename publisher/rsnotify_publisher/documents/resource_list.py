@@ -28,12 +28,9 @@ class ResourceListWriter:
     def write(
         self, at: int, resources: Iterable[Resource], completed: Callable[[], int]
     ) -> FinishedDocument:
-        """Write the Resource List.
+        """Write the Resource List of the streamed set, which has all changes through `at` (µs).
 
-        Args:
-            at: All changes with a datetime (µs) up to this are in `resources`.
-            resources: The set, streamed.
-            completed: Called at the end; returns a datetime that no change in `resources` exceeds.
+        At the end, `completed` returns a datetime that no change in the set exceeds.
         """
         own = stem(Capability.RESOURCE_LIST, at)
         name = f"{own}.xml" if self._keeps else RESOURCE_LIST

@@ -77,7 +77,6 @@ class Captured:
         return path if path.exists() else None
 
     def forget(self, through: Instant) -> None:
-        """Delete the content of the changes through an instant."""
         last = _name(through)
         for path in self._folder.glob("*"):
             if path.name <= last:

@@ -18,14 +18,7 @@ _COMPACT = "%Y%m%dT%H%M%S%fZ"
 
 
 class DumpDocument(Struct, frozen=True):
-    """Writes Resource Dumps and Change Dumps into the folder with the URI `base_url`.
-
-    Args:
-        folder: The folder of the documents.
-        base_url: Ends in a slash.
-        max_entries: Packages in one document.
-        max_bytes: Bytes in one document.
-    """
+    """Writes Resource Dumps and Change Dumps into the folder with the URI `base_url`."""
 
     folder: Path
     base_url: str

@@ -18,13 +18,8 @@ from rsnotify_publisher.hashes import matches
 class DumpEntries(ABC):
     """The entries of one kind of dump.
 
-    Args:
-        stamp: The modification time of all members of packages.
-        links: Those of every manifest.
-
-    Attributes:
-        folder: The folder of a package for bitstreams.
-        missing: How many entries that are no deletions have no bitstream.
+    All members have the modification time `stamp`. Entries that are no deletions and have no
+    bitstream are counted as `missing`.
     """
 
     folder: str

@@ -36,12 +36,12 @@ _COMPRESSED = re.compile(
 
 
 class StoredBitstream(Struct, frozen=True):
-    """A bitstream that was copied into the package.
+    """A bitstream that was copied into the package, with the hash and length of the copied bytes.
 
     Args:
         path: With a leading slash, as in a manifest.
-        hash: Of the bytes that were copied.
-        length: Number of these bytes.
+        hash: Of the bytes.
+        length: Number of bytes.
         as_recorded: Whether they have the hash of the entry; None if it has none of use.
     """
 

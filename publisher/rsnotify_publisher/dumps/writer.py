@@ -60,19 +60,17 @@ class DumpWriter:
         """Write the packages of a Resource Dump; at least one, even without resources.
 
         Hash and length are those of the bytes in the package, not those of the entry. If the
-        content has changed since `at`, the entry has no `lastmod`, which is unknown.
+        content has changed since `at`, the entry has no `lastmod`, which is unknown. A resource
+        without content is left out. After any error, also one that an argument raises, no file is
+        left behind.
 
         Args:
             stem: Beginning of the names of all files.
             at: The instant of the snapshot; all packages have it, since the set is as of then.
             resources: The set, streamed.
-            content: Returns the current content of each; a resource without content is left out.
+            content: Returns the current content of each.
             now: Returns when a package was completed.
             check: Called often; raises an exception to stop.
-
-        Raises:
-            OSError: A file cannot be read or written. After any error, also one that an argument
-                raises, no file is left behind.
         """
         supply = BitstreamSupplier(content, check)
         entries = ResourceEntries(at, now, self._links)

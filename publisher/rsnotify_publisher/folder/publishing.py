@@ -13,8 +13,8 @@ from rsnotify_publisher.folder.server import PublishedFolder
 from rsnotify_publisher.folder.sets import load
 from rsnotify_publisher.folder.system_watch import SystemWatch
 from rsnotify_publisher.folder.watcher import FolderWatcher
-from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.startable import close_all
+from rsnotify_publisher.tasks import first_cause
 
 # Threads that scan folders before the start, and threads that read changed files.
 _OPENERS = 4

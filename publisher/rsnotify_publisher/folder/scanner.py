@@ -29,11 +29,9 @@ _log = logging.getLogger("rsnotify.source")
 
 
 class FileSnapshot(Struct, frozen=True):
-    """A file as it was read.
+    """A file as it was read, without a change.
 
-    Args:
-        resource: The file as a resource, without a change.
-        validator: Stays equal until the file changes; None if a change could leave it equal.
+    The validator stays equal until the file changes; it is None if a change could leave it equal.
     """
 
     resource: Resource

@@ -14,7 +14,7 @@ from watchfiles import Change, awatch
 
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.folder.watcher import FolderWatcher
-from rsnotify_publisher.groups import first_cause
+from rsnotify_publisher.tasks import first_cause
 
 _log = logging.getLogger("rsnotify.source")
 

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +23,7 @@ from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.file_names import FileNames
 from rsnotify_publisher.folder.scanner import FolderScanner
 from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.tasks import is_set_within
 
 T = TypeVar("T")
 
@@ -98,9 +98,7 @@ class FolderWatcher:
     async def _compare_regularly(self) -> None:
         pause = _COMPARE_EVERY
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._missed.wait()
+            await is_set_within(self._missed, pause)
             self._missed.clear()
             began = time.monotonic()
             await self._publish(self._scanner.compare(self._names.root))

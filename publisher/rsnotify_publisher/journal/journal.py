@@ -58,12 +58,10 @@ class Journal(NoticeLog, CurrentSet):
         return recorded
 
     def load(self, records: Iterable[Record]) -> int:
-        """Enter an existing set of resources as the baseline; within a transaction.
+        """Enter an existing set of resources as the baseline, and count them; within a transaction.
 
-        The journal then begins at this instant: no reader can go on from an earlier state.
-
-        Raises:
-            ConfigurationError: The journal already holds something.
+        The journal then begins at this instant: no reader can go on from an earlier state. It must
+        hold nothing yet.
         """
         if not self.is_empty():
             raise ConfigurationError(
@@ -87,7 +85,6 @@ class Journal(NoticeLog, CurrentSet):
             self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:
-        """Return whether nothing was ever loaded or recorded."""
         query = (
             "SELECT last_change = pruned AND NOT EXISTS (SELECT 1 FROM resources)"
             " AND NOT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist') FROM state"
@@ -138,7 +135,6 @@ class Journal(NoticeLog, CurrentSet):
         return int(self._value("SELECT through FROM cursors WHERE hub = ?", hub))
 
     def move_cursor(self, hub: str, through: int) -> None:
-        """Save through which instant a hub has everything; within a transaction."""
         self._db.execute("UPDATE cursors SET through = ? WHERE hub = ?", (through, hub))
 
     def prunable(self, hubs: Iterable[str], *, limit: int = 10_000) -> int | None:

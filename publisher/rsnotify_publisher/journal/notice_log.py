@@ -78,5 +78,4 @@ class NoticeLog(FinishedDocuments):
         return int(self._value("SELECT through FROM told WHERE hub = ?", hub))
 
     def move_notice_cursor(self, hub: str, through: int) -> None:
-        """Note that a hub has every notice through an instant."""
         self._db.execute("UPDATE told SET through = ? WHERE hub = ?", (through, hub))

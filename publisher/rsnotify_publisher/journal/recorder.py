@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rsnotify.errors import StorageError
@@ -39,6 +40,7 @@ class _Entry(NamedTuple, Generic[T]):
             self.future.set_exception(error)
 
 
+@dataclass(eq=False)
 class Recorder:
     """Commits what the threads of one process submit.
 
@@ -49,18 +51,12 @@ class Recorder:
         memory: Cache of the connection in MiB.
     """
 
-    def __init__(
-        self,
-        open_journal: Callable[[], Journal],
-        on_commit: Callable[[], None],
-        executor: Executor,
-        *,
-        memory: float = USUAL_MEMORY,
-    ) -> None:
-        self._open_journal = open_journal
-        self._on_commit = on_commit
-        self._executor = executor
-        self._memory = memory
+    open_journal: Callable[[], Journal]
+    on_commit: Callable[[], None]
+    executor: Executor
+    memory: float = USUAL_MEMORY
+
+    def __post_init__(self) -> None:
         self._journal: Journal
         self._lock = threading.Lock()
         # A commit is scheduled whenever an entry waits.
@@ -69,11 +65,11 @@ class Recorder:
 
     def start(self) -> None:
         """Open the journal; RsnotifyError if that fails."""
-        self._executor.submit(self._open).result()
+        self.executor.submit(self._open).result()
 
     def _open(self) -> None:
-        self._journal = self._open_journal()
-        self._journal.expect_writes(self._memory)
+        self._journal = self.open_journal()
+        self._journal.expect_writes(self.memory)
 
     def submit(self, operation: Callable[[Journal], T]) -> Future[T]:
         """Run an operation in the next transaction; return a future of its durable result.
@@ -86,7 +82,7 @@ class Recorder:
                 raise StorageError("the Publisher is closed; nothing more can be recorded")
             self._waiting.append(_Entry(operation, future))
             if len(self._waiting) == 1:
-                self._executor.submit(self._commit_next)
+                self.executor.submit(self._commit_next)
         return future
 
     def promise(self) -> int:
@@ -98,7 +94,7 @@ class Recorder:
         with self._lock:
             group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
             if self._waiting:
-                self._executor.submit(self._commit_next)
+                self.executor.submit(self._commit_next)
         if group:
             self._commit(group)
 
@@ -108,8 +104,8 @@ class Recorder:
             if self._closed:
                 return
             self._closed = True
-        self._executor.submit(self._commit_rest).result()
-        self._executor.shutdown()
+        self.executor.submit(self._commit_rest).result()
+        self.executor.shutdown()
 
     def _commit_rest(self) -> None:
         while self._waiting:
@@ -123,7 +119,7 @@ class Recorder:
         except Exception as error:  # any error belongs to a caller; the thread goes on
             self._commit_alone(group, error)
             return
-        self._on_commit()
+        self.on_commit()
         for entry, result in zip(group, results, strict=True):
             entry.settle(result)
 

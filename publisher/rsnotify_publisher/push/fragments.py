@@ -27,14 +27,9 @@ class OutgoingFragment(Struct, frozen=True):
 
 
 class FragmentWriter(Struct, frozen=True):
-    """Writes the fragments of one Source.
+    """Writes fragments that point `up` to a URI.
 
-    Args:
-        up: The URI that fragments point `up` to.
-        max_entries: Changes in one fragment.
-        max_bytes: Bytes in one fragment, unless a single change is larger.
-        profile: How changes are written.
-        capability: Of the fragments.
+    They have at most `max_bytes`, unless a single change is larger.
     """
 
     up: str
@@ -50,13 +45,10 @@ class FragmentWriter(Struct, frozen=True):
         contents: Mapping[str, bytes],
         digest: SetDigest | None = None,
     ) -> Iterator[OutgoingFragment]:
-        """Write consecutive fragments.
+        """Write consecutive fragments of changes in order, the first of which comes after `from_`.
 
-        Args:
-            from_: The datetime of the last change before these.
-            changes: Changes in order, each with its datetime.
-            contents: The current contents, by URI, of resources that may be sent inline.
-            digest: Of the set as of the last change, if it is to be sent.
+        `contents` are those of resources, by URI, that may be sent inline, and `digest` is that of
+        the set as of the last change.
         """
         last = {change.uri: number for number, change in enumerate(changes)}
         entries: list[bytes] = []

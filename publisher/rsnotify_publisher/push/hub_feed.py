@@ -17,6 +17,7 @@ from rsnotify.format.model import Resource
 from rsnotify_publisher.framework import FrameworkNotices
 from rsnotify_publisher.journal import Journal, JournalState
 from rsnotify_publisher.push.fragments import FragmentWriter, OutgoingFragment, may_be_inline
+from rsnotify_publisher.tasks import is_set_within
 
 _log = logging.getLogger("rsnotify.publisher")
 #: Seconds between two fragments with changes that also carry the digest of the set.
@@ -73,7 +74,7 @@ class HubFeed:
     """Feeds one hub on one channel.
 
     Args:
-        stream: What is sent: changes, or notices of documents; read in the event loop's thread.
+        stream: Changes, or notices of documents; read in the event loop's thread.
         cursor: Through which instant (µs) the hub is known to have everything.
         writer: Writes the fragments.
         promise: Makes a promise durable, and returns where the journal then ends.
@@ -117,7 +118,8 @@ class HubFeed:
         reported = None if through is None else to_microseconds(through)
         state = self.stream.state()
         self._sent = resume_at(reported, self.cursor, state)
-        due = self._next_heartbeat()
+        clock = asyncio.get_running_loop().time
+        due = clock() + self.heartbeat
         if reported is not None and reported > state.reached:
             _log.warning(
                 "the hub has changes until %s, and this journal ends at %s: it was restored from a "
@@ -136,13 +138,13 @@ class HubFeed:
                 begin = from_microseconds(last)
                 for fragment in self.writer.fragments(begin, changes, contents, digest):
                     yield self._sending(fragment)
-                due = self._next_heartbeat()
-            elif not await _is_set_before(changed, due):
+                due = clock() + self.heartbeat
+            elif not await is_set_within(changed, due - clock()):
                 state = await self.promise()
                 if state.last_change == last:
                     begin, until = from_microseconds(last), from_microseconds(state.reached)
                     yield self._sending(self.writer.heartbeat(begin, until, state.digest))
-                    due = self._next_heartbeat()
+                    due = clock() + self.heartbeat
 
     def _digest_after(self, changes: Sequence[Resource]) -> SetDigest | None:
         """Return the digest of the set after these changes, at most every `_DIGEST_EVERY`.
@@ -160,9 +162,6 @@ class HubFeed:
         self._digest_due = now + _DIGEST_EVERY
         return state.digest
 
-    def _next_heartbeat(self) -> float:
-        return asyncio.get_running_loop().time() + self.heartbeat
-
     def _sending(self, fragment: OutgoingFragment) -> OutgoingFragment:
         self._sent = to_microseconds(fragment.until)
         return fragment
@@ -173,12 +172,3 @@ class HubFeed:
         if self.contents is None or not wanted:
             return {}
         return await asyncio.to_thread(self.contents, wanted)
-
-
-async def _is_set_before(event: asyncio.Event, due: float) -> bool:
-    try:
-        async with asyncio.timeout_at(due):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

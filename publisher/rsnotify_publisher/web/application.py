@@ -97,7 +97,6 @@ def robots(source: Publisher | SourceDescription) -> Handler:
 
 
 def path_of(source: Publisher | SourceDescription) -> str:
-    """Return the path of the base URL of a Source."""
     base_url = source.source.base_url if isinstance(source, Publisher) else source.base_url
     return urlsplit(base_url).path
 
