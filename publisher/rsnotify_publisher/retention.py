@@ -82,8 +82,9 @@ class RotationPolicy(Struct, frozen=True):
     ) -> MinimumOpen | None:
         """Return what has to stay open; None if no limit is reached.
 
-        The open period has so many changes and bytes, and `oldest` is its first datetime. All changes
-        through `scheduled`, a time of the schedule, are closed.
+        The first three arguments are about the open period: the number of changes and bytes, and
+        the datetime of the first change. All changes through `scheduled`, a time of the schedule,
+        are closed.
         """
         full = self.changes is not None and changes >= self.changes
         large = self.size is not None and size >= self.size

@@ -11,7 +11,7 @@ from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record
-from rsnotify_publisher.documents import DocumentStore
+from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.source_context import SourceContext

@@ -21,7 +21,7 @@ from random import Random
 from rsnotify.errors import RsnotifyError
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.background.pool import PublisherPool, WorkKind
-from rsnotify_publisher.documents import DocumentStore, WritingStopped
+from rsnotify_publisher.documents.document_store import DocumentStore, WritingStopped
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_push import HubPush
 from rsnotify_publisher.schedule import JobSchedule

@@ -15,7 +15,7 @@ from rsnotify_publisher.changes import as_listed, check_resource
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.change_lists import ChangeLists
 from rsnotify_publisher.documents.notifications import notify_version
-from rsnotify_publisher.documents.resource_list import ResourceListWriter
+from rsnotify_publisher.documents.resource_list import write_resource_list
 from rsnotify_publisher.documents.source_dumps import SourceDumps
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
@@ -52,7 +52,6 @@ class DocumentStore:
         self._archives = Archives(source, recorder)
         self._dumping = SourceDumps(source, recorder, self._archives, self._check)
         self._change_lists = ChangeLists(source, recorder, self._archives)
-        self._resource_list = ResourceListWriter(source)
         self._prepared = False
         #: Whether the Capability List and every document that it must list are written.
         self.is_complete = False
@@ -173,8 +172,9 @@ class DocumentStore:
         if journal.state().last_change != self._listed:
             state = self._recorder.submit(Journal.promise).result()
             self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
-            document = self._resource_list.write(
-                state.reached, self._resources(journal), self._recorder.promise
+            resources = self._resources(journal)
+            document = write_resource_list(
+                self._source, state.reached, resources, self._recorder.promise
             )
             self._archives.replace(journal, document)
             self._listed = state.last_change

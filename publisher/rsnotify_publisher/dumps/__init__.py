@@ -6,7 +6,6 @@ the size of a dump.
 """
 
 from rsnotify_publisher.dumps.captured import Captured
-from rsnotify_publisher.dumps.packages import WrittenPackage
-from rsnotify_publisher.dumps.writer import DumpWriter
+from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
 
 __all__ = ["Captured", "DumpWriter", "WrittenPackage"]

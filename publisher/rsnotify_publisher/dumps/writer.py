@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from zipfile import ZipFile
+
+from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import MAX_ENTRIES, Capability, Rel
+from rsnotify.format.vocabulary import MAX_BYTES, MAX_ENTRIES, Capability, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.plural import counted
-from rsnotify_publisher.dumps.bitstreams import BitstreamSupplier, EntryContent
+from rsnotify_publisher.dumps.bitstreams import BitstreamSupplier, EntryBitstream, EntryContent
 from rsnotify_publisher.dumps.dump_document import DumpDocument
-from rsnotify_publisher.dumps.entries import ChangeEntries, ResourceEntries
-from rsnotify_publisher.dumps.packages import PackageSeries, WrittenPackage
+from rsnotify_publisher.dumps.entries import ChangeEntries, DumpEntries, ResourceEntries
+from rsnotify_publisher.dumps.package import PackageFile
+from rsnotify_publisher.files import all_or_none, atomic, write_atomically
 
+# Leaves space for one more entry, whose length is known only after its content was copied.
+_MANIFEST_BYTES = MAX_BYTES * 9 // 10
+_IN_MEMORY = 1_000_000
 log = logging.getLogger("rsnotify.publisher")
+
+
+class WrittenPackage(Struct, frozen=True):
+    """A package that was written.
+
+    Args:
+        entry: Its entry in the dump document (core §11.1, §13.1).
+        files: The ZIP and the copy of its manifest, relative to the base URL.
+        count: Entries in the manifest.
+    """
+
+    entry: Resource
+    files: tuple[str, str]
+    count: int
 
 
 class DumpWriter:
@@ -44,7 +68,11 @@ class DumpWriter:
         profile: Profile = Profile.V1_1,
     ) -> None:
         self._links = (Link(Rel.UP, capability_list),)
-        self._packages = PackageSeries(folder, base_url, max_resources, max_content, profile)
+        self._folder = folder
+        self._base_url = base_url
+        self._max_resources = max_resources
+        self._max_content = max_content
+        self._profile = profile
         self._document = DumpDocument(folder, base_url, max_entries)
 
     def resource_packages(
@@ -74,7 +102,7 @@ class DumpWriter:
         """
         supply = BitstreamSupplier(content, check)
         entries = ResourceEntries(at, now, self._links)
-        written = self._packages.write(stem, entries, resources, supply)
+        written = self._write_packages(stem, entries, resources, supply)
         if entries.missing:
             log.info("%s: %d resources without content were left out", stem, entries.missing)
         return written
@@ -96,7 +124,7 @@ class DumpWriter:
         """
         supply = BitstreamSupplier(content, check)
         entries = ChangeEntries(from_, until, supply, self._links)
-        written = self._packages.write(stem, entries, changes, supply)
+        written = self._write_packages(stem, entries, changes, supply)
         if entries.missing:
             log.warning(
                 "%s: the content of %s was not kept; these entries have no path",
@@ -134,3 +162,70 @@ class DumpWriter:
         all_links = (*self._links, *links)
         head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=all_links)
         return self._document.write(name, head, packages)
+
+    def _write_packages(
+        self,
+        stem: str,
+        entries: DumpEntries,
+        resources: Iterable[Resource],
+        supply: BitstreamSupplier,
+    ) -> list[WrittenPackage]:
+        """Write all packages, at least one; after any error, no file is left behind."""
+        written: list[WrittenPackage] = []
+        with closing(supply.of(resources)) as offers, all_or_none(self._folder) as names:
+            pending = next(offers, None)
+            while pending is not None or not written:
+                number = len(written) + 1
+                files = f"{stem}-{number:05}.zip", f"{stem}-{number:05}-manifest.xml"
+                names.extend(files)
+                package, pending = self._write_one(files, entries, pending, offers, supply.check)
+                written.append(package)
+        return written
+
+    def _write_one(
+        self,
+        files: tuple[str, str],
+        entries: DumpEntries,
+        pending: EntryBitstream | None,
+        offers: Iterator[EntryBitstream],
+        check: Callable[[], None],
+    ) -> tuple[WrittenPackage, EntryBitstream | None]:
+        """Write one package and the copy of its manifest; return the entry that did not fit."""
+        path, copy = (self._folder / name for name in files)
+        with (
+            atomic(path) as file,
+            SpooledTemporaryFile(max_size=_IN_MEMORY) as buffer,
+            ZipFile(file, "w") as zip,
+        ):
+            package = PackageFile(zip, buffer, entries.folder, entries.stamp, check, self._profile)
+            while pending is not None and self._fits(package, pending):
+                entries.put(package, *pending)
+                pending = next(offers, None)
+            head = entries.manifest(is_last=pending is None)
+            package.finish(head)
+            write_atomically(copy, package.manifest(head))
+        return WrittenPackage(self._entry(files, head), files, package.count), pending
+
+    def _fits(self, package: PackageFile, offer: EntryBitstream) -> bool:
+        size = offer[1].size if offer[1] else 0
+        return package.count == 0 or (
+            package.count < self._max_resources
+            and package.content_size + size <= self._max_content
+            and package.manifest_size <= _MANIFEST_BYTES
+        )
+
+    def _entry(self, files: tuple[str, str], head: Document) -> Resource:
+        path, copy = self._folder / files[0], self._base_url + files[1]
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Resource(
+            self._base_url + files[0],
+            at=head.at,
+            completed=head.completed,
+            from_=head.from_,
+            until=head.until,
+            hash=f"sha-256:{digest}",
+            length=path.stat().st_size,
+            type="application/zip",
+            links=(Link(Rel.CONTENTS, copy, type="application/xml"),),
+        )

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from email.utils import formatdate
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -59,10 +60,7 @@ def file_representation(path: Path, *, is_gzip: bool = False) -> Representation:
     file = open(path, "rb")  # noqa: SIM115 - closed by the caller of `close`
     status = os.fstat(file.fileno())
     tag = f"{status.st_mtime_ns:x}-{status.st_size:x}"
-
-    def read(start: int, stop: int) -> Iterator[bytes]:
-        return _read(file, start, stop)
-
+    read = partial(_read, file)
     return Representation(tag, status.st_mtime, status.st_size, read, file.close, is_gzip)
 
 
