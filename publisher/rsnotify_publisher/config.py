@@ -42,7 +42,7 @@ class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings; see the command's options of these names.
+    """All settings; see the options of the command with these names.
 
     Args:
         advertise: URLs of the hubs for Destinations, if they differ.

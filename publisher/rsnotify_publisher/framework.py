@@ -41,7 +41,7 @@ class FrameworkChannel(Struct, frozen=True):
         return tuple(Link(Rel.HUB, hub) for hub in self.hubs)
 
     def content(self, notices: Iterable[Resource], from_: int, until: int, up: str) -> Document:
-        """Return what a GET of the channel returns: notices after `from_` (µs), until `until`."""
+        """Return what a GET of the channel returns: the notices of an interval (µs)."""
         return Document(
             Capability.FRAMEWORK_NOTIFICATION,
             tuple(notices),

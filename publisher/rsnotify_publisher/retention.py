@@ -55,7 +55,7 @@ class MinimumOpen(Struct, frozen=True):
     since: int | None
 
     def allows(self, changes: int, size: int, last_closed: int) -> bool:
-        """Return whether changes may be closed after which so many changes and bytes stay open."""
+        """Return whether changes may be closed, if so many changes and bytes then stay open."""
         return (
             (self.changes is not None and changes >= self.changes)
             or (self.size is not None and size >= self.size)
@@ -82,9 +82,8 @@ class RotationPolicy(Struct, frozen=True):
     ) -> MinimumOpen | None:
         """Return what has to stay open; None if no limit is reached.
 
-        The first three arguments are about the open period: the number of changes and bytes, and
-        the datetime of the first change. All changes through `scheduled`, a time of the schedule,
-        are closed.
+        The first three arguments are the number of changes in the open period, their bytes, and the
+        datetime of the first. All changes through `scheduled`, a time of the schedule, are closed.
         """
         full = self.changes is not None and changes >= self.changes
         large = self.size is not None and size >= self.size

@@ -117,7 +117,6 @@ class SourceContext:
         return recorded
 
     def count(self) -> int:
-        """Return the number of resources in the journal."""
         with self.open_journal() as journal:
             return journal.count()
 

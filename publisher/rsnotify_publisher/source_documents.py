@@ -82,7 +82,7 @@ def stem(kind: str, begin: int) -> str:
 class SourceDocuments:
     """Builds the documents of one Source, whose base URL ends in a slash.
 
-    The URLs of hubs are all there are; a broker's is completed with the name of the channel.
+    It is given all URLs of its hubs; a broker's is completed with the name of the channel.
     """
 
     def __init__(

@@ -58,7 +58,6 @@ class PoolThreads:
         self._thread.start()
 
     def end(self) -> None:
-        """Wait until all work is done, and end."""
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         for pool in (*self.workers.values(), self.recorders):

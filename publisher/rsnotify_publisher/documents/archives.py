@@ -129,7 +129,6 @@ class Archives:
                 self._drop_expired(journal, kind, now)
 
     def delete_discarded(self, journal: Journal, now: int) -> None:
-        """Delete the files that were discarded long enough ago."""
         with self._lock:
             linger = round(self._source.options.linger * 1e6)
             if gone := journal.discarded(now - linger):

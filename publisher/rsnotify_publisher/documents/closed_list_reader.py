@@ -25,7 +25,7 @@ def changes_in(folder: Path, closed: FinishedDocument) -> Iterator[Resource]:
 
 
 def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path) -> Iterable[str]:
-    """Return which resources are not deleted, of some that were in the set after an instant (µs).
+    """Return which of some resources that were in the set after an instant (µs) are not deleted.
 
     If the Source itself returns the set, only changes show that a resource is deleted.
     """

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from zipfile import ZipFile
@@ -43,6 +44,7 @@ class WrittenPackage(Struct, frozen=True):
     count: int
 
 
+@dataclass(eq=False)
 class DumpWriter:
     """Writes the dumps of one Source.
 
@@ -56,24 +58,17 @@ class DumpWriter:
         profile: How documents and manifests are written.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        base_url: str,
-        capability_list: str,
-        *,
-        max_resources: int = MAX_ENTRIES,
-        max_content: int = 1_000_000_000,
-        max_entries: int = MAX_ENTRIES,
-        profile: Profile = Profile.V1_1,
-    ) -> None:
-        self._links = (Link(Rel.UP, capability_list),)
-        self._folder = folder
-        self._base_url = base_url
-        self._max_resources = max_resources
-        self._max_content = max_content
-        self._profile = profile
-        self._document = DumpDocument(folder, base_url, max_entries)
+    folder: Path
+    base_url: str
+    capability_list: str
+    max_resources: int = MAX_ENTRIES
+    max_content: int = 1_000_000_000
+    max_entries: int = MAX_ENTRIES
+    profile: Profile = Profile.V1_1
+
+    def __post_init__(self) -> None:
+        self._links = (Link(Rel.UP, self.capability_list),)
+        self._document = DumpDocument(self.folder, self.base_url, self.max_entries)
 
     def resource_packages(
         self,
@@ -172,7 +167,7 @@ class DumpWriter:
     ) -> list[WrittenPackage]:
         """Write all packages, at least one; after any error, no file is left behind."""
         written: list[WrittenPackage] = []
-        with closing(supply.of(resources)) as offers, all_or_none(self._folder) as names:
+        with closing(supply.of(resources)) as offers, all_or_none(self.folder) as names:
             pending = next(offers, None)
             while pending is not None or not written:
                 number = len(written) + 1
@@ -191,13 +186,13 @@ class DumpWriter:
         check: Callable[[], None],
     ) -> tuple[WrittenPackage, EntryBitstream | None]:
         """Write one package and the copy of its manifest; return the entry that did not fit."""
-        path, copy = (self._folder / name for name in files)
+        path, copy = (self.folder / name for name in files)
         with (
             atomic(path) as file,
             SpooledTemporaryFile(max_size=_IN_MEMORY) as buffer,
             ZipFile(file, "w") as zip,
         ):
-            package = PackageFile(zip, buffer, entries.folder, entries.stamp, check, self._profile)
+            package = PackageFile(zip, buffer, entries.folder, entries.stamp, check, self.profile)
             while pending is not None and self._fits(package, pending):
                 entries.put(package, *pending)
                 pending = next(offers, None)
@@ -209,17 +204,17 @@ class DumpWriter:
     def _fits(self, package: PackageFile, offer: EntryBitstream) -> bool:
         size = offer[1].size if offer[1] else 0
         return package.count == 0 or (
-            package.count < self._max_resources
-            and package.content_size + size <= self._max_content
+            package.count < self.max_resources
+            and package.content_size + size <= self.max_content
             and package.manifest_size <= _MANIFEST_BYTES
         )
 
     def _entry(self, files: tuple[str, str], head: Document) -> Resource:
-        path, copy = self._folder / files[0], self._base_url + files[1]
+        path, copy = self.folder / files[0], self.base_url + files[1]
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return Resource(
-            self._base_url + files[0],
+            self.base_url + files[0],
             at=head.at,
             completed=head.completed,
             from_=head.from_,

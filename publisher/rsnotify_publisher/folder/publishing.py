@@ -28,7 +28,7 @@ class PublishingStopped(RsnotifyError):
 
 
 class FolderPublishing:
-    """Publishes folders: all that are sets of the Source, served at the URL `listening`."""
+    """Publishes all folders of a Source, which are served at the URL `listening`."""
 
     def __init__(self, folders: Sequence[PublishedFolder], listening: str) -> None:
         self._folders = folders

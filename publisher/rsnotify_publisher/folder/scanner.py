@@ -123,7 +123,6 @@ class FolderScanner:
         return None
 
     def save_validators(self) -> None:
-        """Save the new validators of files that have not changed."""
         if self._revalidated:
             with self._journal.transaction():
                 for uri, validator in self._revalidated.items():

@@ -96,8 +96,7 @@ class CurrentSet(JournalConnection):
     def resources(self) -> Iterator[Resource]:
         """Stream the current set by URI, as a Resource List shows it.
 
-        The set is read in pages and may change between them, so that no writer waits, however
-        long the caller takes.
+        The set is read in pages and may change between them, so that no writer ever waits.
         """
         after = ""
         query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"

@@ -40,7 +40,7 @@ class FinishedDocuments(JournalConnection):
     """Reads and writes the table of documents; writing belongs inside `transaction()`."""
 
     def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
-        """Return the finished documents of a kind, oldest first, in both states by default."""
+        """Return the finished documents of a kind, oldest first; without `archived`, all of them."""
         rows = self._db.execute(
             "SELECT kind, begins, ends, entries, size, files, archived FROM volumes"
             " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
@@ -75,7 +75,6 @@ class FinishedDocuments(JournalConnection):
             self._db.execute(query, (document.kind, document.begin))
 
     def drop(self, documents: Iterable[FinishedDocument]) -> None:
-        """Remove documents; their files are discarded."""
         for document in documents:
             query = "DELETE FROM volumes WHERE kind = ? AND begins = ?"
             self._db.execute(query, (document.kind, document.begin))

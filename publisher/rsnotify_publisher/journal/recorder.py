@@ -86,7 +86,7 @@ class Recorder:
         return future
 
     def promise(self) -> int:
-        """Promise durably that no later change gets a datetime up to now; return that instant."""
+        """Promise durably that no later change gets a datetime up to the one returned."""
         return self.submit(Journal.promise).result().reached
 
     def _commit_next(self) -> None:

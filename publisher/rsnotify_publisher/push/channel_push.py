@@ -22,11 +22,8 @@ _RETRY = Retry(first=0.1, most=30.0)
 class ChannelPush:
     """Feeds the hubs on one channel until it is cancelled.
 
-    Args:
-        topic: The URI of the channel.
-        feeds: Each hub with its feed.
-        what: What waits in the journal while a hub is away, for messages.
-        beside: Feeds the same hubs on the other channel, and warns when a hub is away.
+    `what` names what waits in the journal while a hub is away, for messages. The push on the other
+    channel, `beside` this one, feeds the same hubs, and warns when a hub is away.
     """
 
     topic: str
@@ -46,7 +43,6 @@ class ChannelPush:
         return {hub.uri: feed.cursor for hub, feed in self.feeds}
 
     def failed_recently(self, hub: Hub) -> bool:
-        """Whether feeding a hub failed a moment ago."""
         failed = self._failed.get(hub.uri)
         now = asyncio.get_running_loop().time()
         return failed is not None and now < failed + 2 * _RETRY.most

@@ -35,7 +35,6 @@ class ChannelNews:
         self._more_documented = asyncio.Event()
 
     def notify(self) -> None:
-        """Resume every feed: there may be new changes."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -99,7 +98,6 @@ class HubFeed:
         self._digest_due = 0.0
 
     def accepted(self, until: Instant) -> None:
-        """Note that the hub has everything through `until`."""
         self.cursor = max(self.cursor, to_microseconds(until))
 
     def pinged(self, hub: str, reason: str) -> None:

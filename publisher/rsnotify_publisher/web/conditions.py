@@ -37,7 +37,13 @@ class RepresentationVersion(Struct, frozen=True):
 
 
 class ConditionalResponse(Struct, frozen=True):
-    """A status (200, 206, 304, 412 or 416), and the bytes to send: `start` to before `stop`."""
+    """How to respond.
+
+    Args:
+        status: 200, 206, 304, 412 or 416.
+        start: The first byte to send.
+        stop: The byte behind the last one to send; None for all.
+    """
 
     status: int
     start: int = 0

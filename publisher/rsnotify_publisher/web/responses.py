@@ -115,16 +115,12 @@ async def respond(
 
 
 class _Form(Struct):
-    """A representation in the content coding for the client."""
-
     version: RepresentationVersion
     is_gzip: bool
     read: Callable[[int, int], Iterator[bytes]]
 
 
 class _Reply(Struct):
-    """A response: a body, or the pieces of a long one."""
-
     status: int
     headers: dict[str, str]
     close: Callable[[], None]
