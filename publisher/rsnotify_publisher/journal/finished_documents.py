@@ -40,7 +40,7 @@ class FinishedDocuments(JournalConnection):
     """Reads and writes the table of documents; writing belongs inside `transaction()`."""
 
     def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
-        """Return the finished documents of a kind, oldest first; all, unless `archived` is given."""
+        """Return the finished documents of a kind, oldest first; by default in both states."""
         rows = self._db.execute(
             "SELECT kind, begins, ends, entries, size, files, archived FROM volumes"
             " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
