@@ -24,12 +24,8 @@ class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A set of resources that are the files of a folder.
 
-    Args:
-        name: Distinguishes it from the others.
-        folder: The folder.
-        base_url: Public URL of the folder; by default the name below the URL of the Source.
-        described_by: URL of a document about this set.
-        options: Tuning of this set; defaults are the `options` of the Source.
+    By default, its base URL is its name below that of the Source; its options are added to those
+    of the Source.
     """
 
     name: Annotated[
@@ -46,22 +42,11 @@ class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings.
+    """All settings; see the options of the command with these names.
 
     Args:
-        base_url: Public URL of the Source; by default from host and port.
-        host: The address to listen on.
-        port: The port to listen on; 0 for a free one.
-        hubs: URLs of hubs to push to.
-        advertise: URLs of these hubs for Destinations, if they differ.
-        token: Bearer token for the hubs, a secret.
-        mqtt_user: User at those of them that are MQTT brokers.
-        mqtt_password: Password of that user, a secret.
-        mqtt_ca: A file with the certificates of authorities that may sign a broker's.
-        mqtt_certificate: A file with the certificate to show to a broker.
-        mqtt_key: A file with the private key of that certificate.
-        mqtt_version: The version of MQTT.
-        data: The folder for the state.
+        advertise: URLs of the hubs for Destinations, if they differ.
+        token: Bearer token for the hubs, a secret, as is `mqtt_password`.
         described_by: URL of a document about the Source.
         options: Tuning of all sets.
         sets: The sets of resources, `[[set]]` in TOML.
@@ -89,11 +74,6 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
 
     def known_hubs(self) -> tuple[Hub, ...]:
-        """Return the hubs.
-
-        Raises:
-            ConfigurationError: A URL is unusable.
-        """
         login = BrokerLogin(
             user=self.mqtt_user,
             password=self.mqtt_password,
@@ -106,11 +86,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
     def options_of(self, folder: FolderSettings | None = None) -> Options:
-        """Return the options of one set, or of a Source that is one set.
-
-        Raises:
-            ConfigurationError: An option is unknown or wrong.
-        """
+        """Return the options of one set, or of a Source that is one set."""
         given = self.options | (folder.options if folder else {})
         try:
             return msgspec.convert(given, _Tuning)
@@ -121,12 +97,9 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfiguration:
-    """Read the file, and override its settings.
+    """Read the file, .toml or .json, and override its settings by those that are not None.
 
-    Args:
-        path: A file ending in .toml or .json; None for the defaults.
-        settings: Settings from elsewhere; None if not given. Those in `options` override the
-            options of every set.
+    Settings in `options` override the options of every set.
 
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.

@@ -96,11 +96,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 def check_options(options: Options) -> None:
-    """Check types and bounds.
-
-    Raises:
-        ConfigurationError: A value is out of bounds or of another type.
-    """
+    """Raise ConfigurationError if a value is out of bounds or of another type."""
     try:
         msgspec.convert(msgspec.structs.asdict(options), Options)
     except msgspec.ValidationError as error:

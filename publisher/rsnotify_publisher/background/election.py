@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import Future
-from contextlib import suppress
 
 from filelock import FileLock, Timeout
 
@@ -15,6 +14,7 @@ from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import DESCRIPTION, RESOURCE_LIST
+from rsnotify_publisher.tasks import is_set_within
 
 _log = logging.getLogger("rsnotify.publisher")
 _TAKE_OVER_WITHIN = 0.2
@@ -25,10 +25,6 @@ class LeaderElection:
     """Leads whenever no other process of the Source does.
 
     The operating system releases the lock of a leader that dies, however it dies.
-
-    Args:
-        source: The Source.
-        pool: Where the leader runs.
 
     Attributes:
         published: Done once every document is written.
@@ -44,11 +40,7 @@ class LeaderElection:
         self.published: Future[None] = Future()
 
     def start(self, recorder: Recorder) -> None:
-        """Lead from now on, or wait until that is possible.
-
-        Args:
-            recorder: Makes durable what the leader decides.
-        """
+        """Lead from now on, or wait until that is possible."""
         self._running = self._pool.spawn(self._run(recorder))
 
     def wake(self) -> None:
@@ -62,7 +54,6 @@ class LeaderElection:
         self._pool.call(self._stop.set)
 
     def close(self) -> None:
-        """End in order."""
         self.stop()
         self._running.result()
 
@@ -81,12 +72,12 @@ class LeaderElection:
             return True
         except Timeout:
             self._check_documents()
-            await self._pause(_TAKE_OVER_WITHIN)
+            await is_set_within(self._stop, _TAKE_OVER_WITHIN)
         except Exception as error:  # a running Source must go on publishing, or try to
             expected = isinstance(error, RsnotifyError | OSError)
             then = "the next start continues" if self._stop.is_set() else "trying again"
             _log.error("publishing failed; %s: %s", then, error, exc_info=not expected)
-            await self._pause(_RETRY_AFTER)
+            await is_set_within(self._stop, _RETRY_AFTER)
         return False
 
     async def _lead(self, recorder: Recorder) -> None:
@@ -107,8 +98,3 @@ class LeaderElection:
         folder = self._source.documents_folder
         if all((folder / name).exists() for name in (RESOURCE_LIST, DESCRIPTION)):
             self._set_published()
-
-    async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()

@@ -31,11 +31,7 @@ _FORCED = "the Source has not ended in order, so it is left as it is; what was r
 
 
 def publish(root: Path | None, settings: SourceConfiguration) -> None:
-    """Publish a folder, or the sets of the settings, until interrupted.
-
-    Raises:
-        ConfigurationError: A setting or a folder is unusable.
-    """
+    """Publish a folder, or the sets of the settings, until interrupted."""
     with listen(settings.host, settings.port) as listening:
         base_url = settings.base_url or address(settings.host, listening)
         published: Publisher | SourceDescription

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 from aiohttp import hdrs, web
@@ -15,6 +14,7 @@ from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import link_header
 from rsnotify_publisher.folder.file_names import FileNames, media_type
 from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.tasks import is_set_within
 from rsnotify_publisher.web import LIVE, path_of, robots, routes
 from rsnotify_publisher.web.responses import Representation, resource_representation, respond
 
@@ -23,13 +23,7 @@ _PATIENCE = 30.0
 
 
 class PublishedFolder(Struct, frozen=True):
-    """A folder as a set of resources.
-
-    Args:
-        names: The folder and its URIs.
-        publisher: Publishes the files.
-        ready: Set once every document is written.
-    """
+    """A folder as a set of resources; `ready` is set once every document is written."""
 
     names: FileNames
     publisher: Publisher
@@ -37,19 +31,13 @@ class PublishedFolder(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """The path of the base URL."""
         return path_of(self.publisher)
 
 
 def server(
     source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]
 ) -> web.Application:
-    """Return the application that serves folders and their documents.
-
-    Args:
-        source: Started by the caller, before or after.
-        folders: All of its sets.
-    """
+    """Return the application that serves all sets of a Source, which the caller starts."""
     app = web.Application()
     by_prefix = {folder.prefix: folder for folder in folders}
     for route in routes(source, path_of(source)):
@@ -69,12 +57,9 @@ def _folder_of(path: str, by_prefix: Mapping[str, PublishedFolder]) -> Published
 
 def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
     """Delay requests for the documents of a folder until all are written."""
-    ready = folder.ready
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                await ready.wait()
+        await is_set_within(folder.ready, _PATIENCE)
         response = await route.handler(request)
         assert isinstance(response, web.StreamResponse)
         return response
