@@ -87,7 +87,9 @@ def test_a_pure_module_imports_no_io(name: str) -> None:
 
 @pytest.mark.parametrize("name", PURE_MODULES)
 def test_a_pure_module_reads_no_clock_and_no_file(name: str) -> None:
-    calls = {ast.unparse(node.func) for node in ast.walk(tree_of(name)) if isinstance(node, ast.Call)}
+    calls = {
+        ast.unparse(node.func) for node in ast.walk(tree_of(name)) if isinstance(node, ast.Call)
+    }
     clocks = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "open", "print"}
     assert calls & clocks == set()
 
