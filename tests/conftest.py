@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from rsnotify.runtime.processes import free_port
-from tests import watchdog
+from tests import fork_server, watchdog
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
@@ -26,6 +26,7 @@ os.environ["SSL_CERT_FILE"] = os.devnull
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 watchdog.start()
+fork_server.start()
 # What a shell starts in the background may ignore interruptions, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says something of the machine, not of the code.
