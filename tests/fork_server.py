@@ -49,8 +49,8 @@ PACKAGES = (
     "rsnotify_relay",
     "rsnotify_subscriber",
 )
-#: Variables that are read only when a command runs, if at all.
-OURS = ("RSNOTIFY_", "PYTEST_", "COLUMNS", "LINES")
+#: Variables that are read only when a command runs, or are heeded here.
+OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES")
 _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE = 100_000
 _LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]

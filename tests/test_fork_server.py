@@ -53,10 +53,11 @@ def outcome(process: subprocess.Popen[str]) -> tuple[Any, Any, int | None, str]:
     [
         {},
         {"start_new_session": True},
-        {"env": {**os.environ, "RSNOTIFY_PORT": "1"}},
+        {"env": {**os.environ, "RSNOTIFY_PORT": "1", "PYTHONUNBUFFERED": ""}},
+        {"env": {**os.environ, "PYTHONUNBUFFERED": "1"}},
         {"stdin": subprocess.DEVNULL},
     ],
-    ids=["as it is", "session", "variable", "no input"],
+    ids=["as it is", "session", "variable", "unbuffered", "no input"],
 )
 def test_it_sees_the_same(asked: dict[str, Any], words: list[str]) -> None:
     seen = []
