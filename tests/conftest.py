@@ -74,6 +74,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    fork_server.prepare()
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 

@@ -53,6 +53,7 @@ PACKAGES = (
 OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES")
 _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE = 100_000
+_READY = b"ready"
 _LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
 #: What `Popen` can be asked for that a fork does too; anything else is this.
 _PLAIN: dict[str, object] = {
@@ -98,6 +99,12 @@ def own_interpreter() -> Iterator[None]:
         _own.wanted = False
 
 
+def prepare() -> None:
+    """Let the server begin to import, so that nobody waits for it later."""
+    for server in _servers:
+        server.prepare()
+
+
 class _Server:
     """The server, which begins to run when it is first needed."""
 
@@ -106,6 +113,7 @@ class _Server:
         self._environment = _of_others(self._inherited())
         self._lock = threading.Lock()
         self._channel: socket.socket | None = None
+        self._ready = False
         self._begin = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         self._signature = signature(self._begin)
         begin = self._begin_or_fork
@@ -167,13 +175,12 @@ class _Server:
         told, tell = os.pipe()
         try:
             with self._lock:
-                if self._channel is None:
-                    self._channel = self._start()
+                channel = self._wait_for_channel()
                 # The server's child ends at once, and its child becomes that of this process.
                 self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
                 try:
                     message = json.dumps(request).encode()
-                    socket.send_fds(self._channel, [message], [*files, tell])
+                    socket.send_fds(channel, [message], [*files, tell])
                     os.close(tell)
                     tell = -1
                     pid = os.read(told, 100)
@@ -187,8 +194,22 @@ class _Server:
             raise ChildProcessError("the fork server started no process; see its standard error")
         return int(pid)
 
+    def prepare(self) -> None:
+        with self._lock:
+            self._start()
+
+    def _wait_for_channel(self) -> socket.socket:
+        channel = self._start()
+        if not self._ready:
+            self._ready = channel.recv(_MESSAGE) == _READY
+        if not self._ready:
+            raise ChildProcessError("the fork server did not start; see its standard error")
+        return channel
+
     def _start(self) -> socket.socket:
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if self._channel is not None:
+            return self._channel
+        self._channel, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             server = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(there.fileno())],
@@ -200,11 +221,12 @@ class _Server:
             )
 
         def end() -> None:
-            here.close()
+            server.kill()
             server.wait()
 
         atexit.register(end)
-        return here
+        atexit.register(self._channel.close)
+        return self._channel
 
 
 def _of_others(environment: Any) -> dict[str, str]:
@@ -291,6 +313,7 @@ def _main() -> NoReturn:
     gc.collect()
     gc.freeze()
     channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.send(_READY)
     request, files = _serve(channel)
     channel.detach()
     _become(request, files)
