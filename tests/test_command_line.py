@@ -94,7 +94,7 @@ def test_packages_offer_all_their_names_though_they_import_none(package: str) ->
         _ = module.no_such_name
 
 
-@pytest.mark.parametrize("command", entry_points(group="rsnotify.commands").names)
+@pytest.mark.parametrize("command", sorted(entry_points(group="rsnotify.commands").names))
 def test_the_installed_program_has_each_command(command: str) -> None:
     program = Path(sys.executable).with_name("rsnotify")
     words = [program, command, "--help"]
