@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.wrong_setting import wrong_setting_from
+from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 
 
 def require(name: str, value: object, kinds: Any, what: str) -> None:
@@ -50,10 +50,9 @@ def require_struct(name: str, value: msgspec.Struct, kind: type[msgspec.Struct])
     """
     require(name, value, kind, f"a {kind.__name__}")
     try:
-        msgspec.convert(msgspec.to_builtins(value), kind)
-    except msgspec.ValidationError as error:
-        wrong = wrong_setting_from(str(error), kind)
-        raise ConfigurationError(f"{name}: {wrong.name}: {wrong.reason}") from None
+        convert_settings(msgspec.to_builtins(value), kind)
+    except WrongSetting as wrong:
+        raise ConfigurationError(f"{name}: {wrong}") from None
     except TypeError as error:  # a field has a value of a type that no setting has
         raise ConfigurationError(f"{name}: {error}") from None
 

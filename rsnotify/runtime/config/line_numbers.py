@@ -27,6 +27,12 @@ def line_of(text: str, path: SettingPath) -> int | None:
     return next((lines[prefix] for prefix in prefixes if prefix in lines), None)
 
 
+def place_of(file: object, text: str, path: SettingPath) -> str:
+    """Return the file, and the line if it is known, where a setting begins."""
+    line = line_of(text, path)
+    return str(file) if line is None else f"{file}, line {line}"
+
+
 def _lines(text: str) -> dict[tuple[str | int, ...], int]:
     found: dict[tuple[str | int, ...], int] = {}
     counts: dict[str, int] = {}

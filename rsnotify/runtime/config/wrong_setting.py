@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.allowed_values import describe_allowed
 from rsnotify.runtime.config.line_numbers import SettingPath
+
+T = TypeVar("T", bound=Struct)
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
@@ -39,14 +44,25 @@ class WrongSetting(ConfigurationError):
         return f"{self.name}: {self.reason}"
 
 
-def wrong_setting_from(message: str, kind: type[Struct], table: SettingPath = ()) -> WrongSetting:
-    """Translate an error of msgspec, such as "Expected `int` - at `$.publishers[0].topics`".
+def convert_settings(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:
+    """Convert decoded settings to their type.
 
     Args:
-        message: The text of the error.
-        kind: The type of the table that was decoded.
-        table: The path to that table.
+        settings: The content of a table.
+        kind: The type of the table.
+        table: The path to the table.
+
+    Raises:
+        WrongSetting: A setting is unknown, missing or wrong.
     """
+    try:
+        return msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        raise _translated(str(error), kind, table) from None
+
+
+def _translated(message: str, kind: type[Struct], table: SettingPath) -> WrongSetting:
+    """Translate an error of msgspec, such as "Expected `int` - at `$.publishers[0].topics`"."""
     reason, _, where = message.partition(" - at `$")
     path = [name or int(number) for name, number in _STEP.findall(where)]
     if match := _UNKNOWN.search(reason):

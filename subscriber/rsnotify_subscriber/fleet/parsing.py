@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.line_numbers import line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
+from rsnotify.runtime.config.line_numbers import place_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
 from rsnotify_subscriber.fleet.configuration import (
     FleetConfiguration,
@@ -23,8 +22,6 @@ from rsnotify_subscriber.fleet.configuration import (
     SourceSettings,
     WebSubSettings,
 )
-
-T = TypeVar("T", bound=Struct)
 
 _PATHS = ("dest", "state", "mqtt_password_file", "mqtt_ca", "mqtt_certificate", "mqtt_key")
 _NAMED = ("dest", "state", "schema", "mqtt_session")
@@ -70,8 +67,7 @@ class SettingsText:
         option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
         if table in ("defaults", "websub") and option in self._options:
             return WrongOption(option, wrong.reason)
-        line = line_of(self._text, wrong.path)
-        place = self._path if line is None else f"{self._path}, line {line}"
+        place = place_of(self._path, self._text, wrong.path)
         names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
         return ConfigurationError(": ".join([place, *filter(None, names), wrong.reason]))
 
@@ -125,7 +121,7 @@ def parse(
     given = given or {}
     sources: list[dict[str, Any]] = []
     try:
-        file = _converted(settings, _File)
+        file = convert_settings(settings, _File)
         sources = file.source
         return _configured(path, file, given)
     except WrongSetting as wrong:
@@ -140,12 +136,12 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfig
     }
     options = {name: value for name, value in given.items() if not name.startswith(_CALLBACK)}
     defaults = _over(file.defaults, options)
-    check_terms(_converted(defaults, SourceSettings, "defaults"))
+    check_terms(convert_settings(defaults, SourceSettings, "defaults"))
     folder = PurePath(os.path.abspath(path)).parent
     configuration = FleetConfiguration(
         path=path,
-        limits=_converted(file.limits, LimitSettings, "limits"),
-        websub=_converted(websub, WebSubSettings, "websub"),
+        limits=convert_settings(file.limits, LimitSettings, "limits"),
+        websub=convert_settings(websub, WebSubSettings, "websub"),
         sources=tuple(
             _source(number, one, defaults, folder) for number, one in enumerate(file.source)
         ),
@@ -160,7 +156,7 @@ def _source(
     settings = _over(defaults, own)
     if isinstance(own.get("options"), dict) and not own.keys() & {"dest", "handler"}:
         settings["options"] = {**defaults.get("options", {}), **own["options"]}
-    return _placed(_converted(settings, FollowedSource, "source", number), number, folder)
+    return _placed(convert_settings(settings, FollowedSource, "source", number), number, folder)
 
 
 def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,10 +186,3 @@ def _check(configuration: FleetConfiguration) -> None:
     for number, source in enumerate(configuration.sources):
         check_source(number, source, reachable=configuration.websub.url is not None)
     check_apart(configuration.sources)
-
-
-def _converted(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:
-    try:
-        return msgspec.convert(settings, kind)
-    except msgspec.ValidationError as error:
-        raise wrong_setting_from(str(error), kind, table) from None
