@@ -12,6 +12,7 @@ import msgspec
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.processes import Process, ProcessError
+from rsnotify.runtime.tasks import first_completed
 
 #: A line of the log: datetime, level, logger, message.
 _LINE = re.compile(r"^\S+ (?:INFO|WARNING) rsnotify\.subscriber: (.*)$")
@@ -103,17 +104,12 @@ class DemoDestination:
                 self.state = ProcessState.STOPPED
 
     async def _follow(self, process: Process) -> None:
-        reading = asyncio.create_task(self._read_status(process))
-        stopped = asyncio.create_task(self._stopped.wait())
-        try:
-            await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-            reading.cancel()
-        if reading.done() and not reading.cancelled():
-            reading.result()
-            if self.started:
-                raise ProcessError("rsnotify follow ended unexpectedly")
+        read = self._read_status(process)
+        async with first_completed(read, self._stopped.wait()) as (reading, _):
+            if reading.done():
+                reading.result()
+                if self.started:
+                    raise ProcessError("rsnotify follow ended unexpectedly")
 
     async def _read_status(self, process: Process) -> None:
         async for line in process.lines():

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
+from rsnotify.runtime.tasks import first_completed
+
 _CHUNK = 65536
 
 
@@ -59,18 +61,12 @@ class PushLink:
         """Wait until the link is restored; return what was received, or None if the client left."""
         early = b""
         while not self.connected:
-            restored = asyncio.create_task(self._connected.wait())
-            more = asyncio.create_task(reader.read(_CHUNK))
-            try:
-                await asyncio.wait({restored, more}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                restored.cancel()
-                more.cancel()  # has no effect if it is done
-            if more.done():
-                chunk = more.result()
-                if not chunk:
-                    return None
-                early += chunk
+            async with first_completed(reader.read(_CHUNK), self._connected.wait()) as (more, _):
+                if more.done():
+                    chunk = more.result()
+                    if not chunk:
+                        return None
+                    early += chunk
         return early
 
     async def _forward(
@@ -81,12 +77,10 @@ class PushLink:
         self._writers |= writers
         try:
             hub_writer.write(early)
-            to_hub = asyncio.create_task(self._copy(reader, hub_writer))
-            from_hub = asyncio.create_task(self._copy(hub_reader, writer, counted=True))
-            await asyncio.wait({to_hub, from_hub}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (to_hub, from_hub):
-                task.cancel()
-            await asyncio.gather(to_hub, from_hub, return_exceptions=True)
+            to_hub = self._copy(reader, hub_writer)
+            from_hub = self._copy(hub_reader, writer, counted=True)
+            async with first_completed(to_hub, from_hub):
+                pass  # one side has closed the connection, or it was cut
         finally:
             self._writers -= writers
             hub_writer.transport.abort()

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.commands import Command
 from rsnotify.runtime.cli.running import complain, printable
-from rsnotify.runtime.listening import cannot_listen
 from rsnotify_hub_check.endpoints import serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, RequirementBroken
 from rsnotify_hub_check.registry import ConformanceCheck
@@ -164,7 +164,6 @@ async def _run(
     results = []
     try:
         host, port = address
-        base = base.rstrip("/") if base else None
         async with serve_endpoints(settings.hub, host=host, port=port, base=base) as endpoints:
             async for result in run_checks(chosen, settings, endpoints, at_once=at_once):
                 results.append(result)
@@ -172,8 +171,8 @@ async def _run(
                     typer.echo("\n".join(map(printable, line(result).split("\n"))))
     except RequirementBroken as broken:
         raise complain(f"the hub at {settings.hub} cannot be checked: {broken}", 2) from None
-    except OSError as error:
-        raise complain(f"{cannot_listen(host, port, error)}; choose another --listen", 2) from None
+    except ConfigurationError as error:
+        raise complain(error, 2) from None
     return results
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import chain
 
 from aiohttp import web
 
 from rsnotify.format.links import format_links
+from rsnotify.runtime.listening import address, listen
+from rsnotify.runtime.serving import serving
 from rsnotify_hub_check.callback import CallbackReply, ReceivedDelivery, SimulatedCallback
 
 #: The largest body that is accepted from a hub.
@@ -155,29 +157,12 @@ async def serve_endpoints(
         base: The URL for the hub; by default with the host and port.
 
     Raises:
-        OSError: The address or port is not available.
+        ConfigurationError: The address or port is not available.
     """
-    endpoints: list[SimulatedEndpoints] = []
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return await endpoints[0].handle(request)
-
-    app = web.Application(client_max_size=_MAX_BODY_BYTES)
-    app.router.add_route("*", "/{any:.*}", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        shown = f"[{host}]" if ":" in host else host
-        endpoints.append(
-            SimulatedEndpoints(base or f"http://{shown}:{_port(runner.addresses)}", hub)
-        )
-        yield endpoints[0]
-        endpoints[0].release()
-    finally:
-        await runner.cleanup()
-
-
-def _port(addresses: Iterable[tuple[str, int]]) -> int:
-    return next(address[1] for address in addresses)
+    with listen(host, port, "another --listen") as listener:
+        endpoints = SimulatedEndpoints((base or address(host, listener)).rstrip("/"), hub)
+        app = web.Application(client_max_size=_MAX_BODY_BYTES)
+        app.router.add_route("*", "/{any:.*}", endpoints.handle)
+        async with serving(app, listener, shutdown_timeout=0.1):
+            yield endpoints
+            endpoints.release()

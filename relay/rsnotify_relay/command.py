@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +11,8 @@ import typer
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
-from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
+from rsnotify.runtime.listening import address, listen
 from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.commands.follow_options import FollowArguments, with_follow_arguments
 from rsnotify_subscriber.commands.options import Url
@@ -131,25 +132,17 @@ def relay(
 async def _relay(
     relaying: Relay, listening: socket.socket, at: str, server: CallbackServer, stop: asyncio.Event
 ) -> None:
-    import asyncio
+    from rsnotify.runtime.serving import serving
+    from rsnotify.runtime.tasks import first_completed
 
-    from aiohttp import web
+    async with AsyncExitStack() as stack:
 
-    runner = web.AppRunner(relaying.application(), access_log=None, shutdown_timeout=2)
-    await runner.setup()
+        async def serve() -> None:
+            app = relaying.application()
+            await stack.enter_async_context(serving(app, listening, shutdown_timeout=2))
+            base_url = relaying.publisher.source.base_url
+            typer.echo(f"rsnotify relay serving {base_url} (listening on {at})")
 
-    async def serve() -> None:
-        await web.SockSite(runner, listening).start()
-        base_url = relaying.publisher.source.base_url
-        typer.echo(f"rsnotify relay serving {base_url} (listening on {at})")
-
-    work = asyncio.create_task(relaying.run(serve))
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        async with server.serving():
-            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        async with server.serving(), first_completed(relaying.run(serve), stop.wait()) as tasks:
             relaying.stop()
-            await work
-    finally:
-        stopped.cancel()
-        await runner.cleanup()
+            await tasks[0]

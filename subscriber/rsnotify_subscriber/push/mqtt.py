@@ -24,6 +24,7 @@ from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, SelectionRequest
 from rsnotify.runtime.mqtt.topics import Broker, channel_topic, parse_broker, request_prefix
+from rsnotify.runtime.tasks import first_completed
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.connecting import dial
@@ -137,21 +138,16 @@ class MqttTransport:
             dial=self._dial,
             on_message=messages.receive,
         ) as connection:
-            subscribing = asyncio.create_task(self._subscribe(connection, messages, listener))
-            lost = asyncio.create_task(connection.lost())
+            subscribe = self._subscribe(connection, messages, listener)
             try:
-                await asyncio.wait({subscribing, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if subscribing.done():
-                    subscribing.result()
-                await lost
+                async with first_completed(subscribe, connection.lost()) as (subscribing, lost):
+                    if subscribing.done():
+                        subscribing.result()
+                    await lost
             except Unavailable:
                 if messages.is_unanswered(RETAINED_WAIT):
                     self._without_selections.add(self._broker.url)
                 raise
-            finally:
-                for task in (subscribing, lost):
-                    task.cancel()
-                await asyncio.gather(subscribing, lost, return_exceptions=True)
 
     def _part(self) -> str | None:
         if not self._select or self._broker.url in self._without_selections:
