@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.cli.commands import option
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.running import run
 from rsnotify.runtime.listening import address, listen
@@ -34,57 +35,28 @@ def relay(
     ],
     base_url: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            rich_help_panel=_COPY,
-            help="URL of the copy for others; http://HOST:PORT/ if not given.",
-        ),
+        option("URL", "URL of the copy for others; http://HOST:PORT/ if not given.", _COPY),
     ] = None,
     host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST",
-            rich_help_panel=_COPY,
-            help="Address to listen on.",
-            show_default="127.0.0.1",
-        ),
+        str | None, option("HOST", "Address to listen on.", _COPY, show_default="127.0.0.1")
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            metavar="PORT",
-            rich_help_panel=_COPY,
-            help="Port to listen on; 0 takes a free one.",
-            show_default="8000",
-        ),
+        option("PORT", "Port to listen on; 0 takes a free one.", _COPY, show_default="8000"),
     ] = None,
     hub: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL", rich_help_panel=_COPY, help="URL of a hub to push to; may be repeated."
-        ),
+        list[str] | None, option("URL", "URL of a hub to push to; may be repeated.", _COPY)
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=_COPY,
-            help="A file with settings, .toml or .json, as for `rsnotify source`.",
-        ),
+        option("FILE", "A file with settings, .toml or .json, as for `rsnotify source`.", _COPY),
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for the state.", show_default="DIR.rsnotify"),
+        Path | None, option("DIR", "Folder for the state.", show_default="DIR.rsnotify")
     ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", rich_help_panel=_COPY, help="Bearer token for the hubs."),
-    ] = None,
+    token: Annotated[str | None, option("TOKEN", "Bearer token for the hubs.", _COPY)] = None,
     described_by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", rich_help_panel=_COPY, help="URL of a document about the copy."
-        ),
+        str | None, option("URL", "URL of a document about the copy.", _COPY)
     ] = None,
     *,
     arguments: FollowArguments,

@@ -22,6 +22,11 @@ _EXAMPLES = "\n\nExamples:\n"
 _PREFIX = "RSNOTIFY_"
 
 
+def option(metavar: str, help: str, panel: str | None = None, **settings: Any) -> Any:
+    """Return an option with a value, in a group of the help (`panel`)."""
+    return typer.Option(metavar=metavar, help=help, rich_help_panel=panel, **settings)
+
+
 class _Layout:
     """Help with examples and groups of options, and errors that name environment variables."""
 
