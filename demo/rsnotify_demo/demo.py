@@ -96,7 +96,6 @@ async def _running(
 async def _change_until(
     stop: asyncio.Event, seconds: float | None, rate: float, observations: Observations
 ) -> None:
-    """Change the Source until the time is over or the user stops the demo."""
     changing = asyncio.create_task(_keep_changing(observations, rate))
     try:
         with suppress(TimeoutError):
@@ -156,7 +155,6 @@ class _StatusDisplay:
             self._live.update(text)
 
     def close(self) -> None:
-        """Show nothing more."""
         self._closed = True
         if self._live is not None:
             self._live.stop()

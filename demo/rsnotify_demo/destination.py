@@ -19,8 +19,6 @@ _LINE = re.compile(r"^\S+ (?:INFO|WARNING) rsnotify\.subscriber: (.*)$")
 
 
 class ProcessState(StrEnum):
-    """The state of the process."""
-
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -41,17 +39,7 @@ class DestinationStatus(msgspec.Struct):
 
 
 class DemoDestination:
-    """Follows a Source, between `start` and `stop`.
-
-    Args:
-        source: The Source's URL.
-        folder: The folder of the copy.
-        on_status: Called with each status.
-
-    Attributes:
-        state: The state of the process.
-        status: The last status.
-    """
+    """Follows a Source, between `start` and `stop`; `on_status` is called with each status."""
 
     def __init__(
         self, source: str, folder: Path, on_status: Callable[[DestinationStatus], None]
@@ -69,7 +57,6 @@ class DemoDestination:
 
     @property
     def started(self) -> bool:
-        """Whether it should run."""
         return self._started.is_set()
 
     def start(self) -> None:
@@ -78,7 +65,6 @@ class DemoDestination:
         self._started.set()
 
     def stop(self) -> None:
-        """Stop the process, in `run`."""
         self._started.clear()
         self._stopped.set()
 

@@ -47,11 +47,7 @@ class LoggedEvent(Struct, frozen=True):
 class EventLog:
     """Keeps the latest events, and decides whether a gap is open.
 
-    Args:
-        rate: The usual rate of changes per second.
-
     Attributes:
-        events: The events, the newest last.
         pulled: How many changes the Destination has read from documents.
     """
 
@@ -75,7 +71,6 @@ class EventLog:
         return self._opened is not None
 
     def add(self, at: Instant, kind: str, text: str) -> None:
-        """Add an event."""
         self._number += 1
         self.events.append(LoggedEvent(self._number, at, kind, text))
 

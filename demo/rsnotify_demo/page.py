@@ -58,19 +58,7 @@ class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @asynccontextmanager
 async def serve_page(monitor: DemoMonitor, facts: Facts, port: int) -> AsyncIterator[str]:
-    """Serve the page.
-
-    Args:
-        monitor: The observed state, and the actions.
-        facts: The addresses of all parts.
-        port: The port; 0 for a free one.
-
-    Returns:
-        A context with its URL.
-
-    Raises:
-        ConfigurationError: The port is not available.
-    """
+    """Serve the page, within a context with its URL."""
     with listen("127.0.0.1", port) as listener:
         ended = asyncio.Event()
         app = web.Application(middlewares=[_only_this_machine])

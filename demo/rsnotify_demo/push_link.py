@@ -18,10 +18,6 @@ class PushLink:
     A client that connects while the link is cut waits, as if the network were down, until the
     link is restored or the client gives up.
 
-    Args:
-        host: The hub's host.
-        port: The hub's port.
-
     Attributes:
         carried: How many bytes the hub has sent to the Destination.
     """
@@ -36,7 +32,6 @@ class PushLink:
 
     @property
     def connected(self) -> bool:
-        """Whether it forwards, and is not cut."""
         return self._connected.is_set()
 
     def cut(self) -> None:
@@ -46,11 +41,9 @@ class PushLink:
             writer.transport.abort()
 
     def restore(self) -> None:
-        """Forward connections again."""
         self._connected.set()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward one connection until it ends."""
         with suppress(OSError):
             early = await self._wait(reader)
             if early is not None:
@@ -96,14 +89,7 @@ class PushLink:
 
 @asynccontextmanager
 async def open_link(hub: str) -> AsyncIterator[tuple[PushLink, str]]:
-    """Open a link to a hub.
-
-    Args:
-        hub: The hub's URL.
-
-    Returns:
-        A context with the link, and the URL of the hub for Destinations that use the link.
-    """
+    """Open a link to a hub, within a context with the link and its URL."""
     parts = urlsplit(hub)
     link = PushLink(parts.hostname or "127.0.0.1", parts.port or 80)
     server = await asyncio.start_server(link.handle, "127.0.0.1", 0)

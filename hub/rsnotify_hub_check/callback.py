@@ -23,7 +23,6 @@ class ReceivedVerification(Struct, frozen=True):
 
     @property
     def challenge(self) -> str:
-        """The challenge; empty if there is none."""
         return self.appended.get("hub.challenge", "")
 
 
@@ -57,15 +56,12 @@ class SimulatedCallback:
     """A subscriber's callback.
 
     Attributes:
-        url: Its URL for the hub.
         target: Its path and query.
         reply: Returns the answer to a verification.
         answers: The answers to the next deliveries, one after another.
         answer: The answer to all later deliveries.
         drops: Whether it closes the connection without an answer.
         open: An event that answers wait for.
-        verifications: Every GET so far.
-        deliveries: Every POST so far.
         subscribed: The topics whose subscription it confirmed, except those it unsubscribed from.
     """
 

@@ -19,12 +19,14 @@ from rsnotify_hub_check.callback import CallbackReply, ReceivedDelivery, Simulat
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
+def html(words: str) -> bytes:
+    return f"<!doctype html>\n<title>A topic</title>\n<p>{words}</p>\n".encode()
+
+
 class SimulatedTopic:
     """A publisher's resource, with a different content in each version.
 
     Attributes:
-        url: Its URL.
-        content_type: Its Content-Type.
         versions: The bodies of all versions, the newest last.
         gets: How often it was fetched.
     """
@@ -50,9 +52,6 @@ class SimulatedEndpoints:
     Args:
         base: Its URL for the hub, without a slash at the end.
         hub: The hub that topics advertise.
-
-    Attributes:
-        base: Its URL for the hub.
     """
 
     def __init__(self, base: str, hub: str) -> None:
@@ -65,25 +64,16 @@ class SimulatedEndpoints:
     def callback(
         self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
     ) -> SimulatedCallback:
-        """Add a callback.
-
-        Args:
-            query: Its query.
-            path: The end of its path.
-            beside: A callback that shares the beginning of its path.
-        """
+        """Add a callback, maybe with a path that begins as that of another (`beside`)."""
         token = beside.token if beside else secrets.token_hex(12)
         callback = SimulatedCallback(self.base, token, query, path)
         self._callbacks.setdefault(token, []).append(callback)
         return callback
 
-    def topic(self, content_type: str, write: Callable[[str], bytes]) -> SimulatedTopic:
-        """Add a topic.
-
-        Args:
-            content_type: Its Content-Type.
-            write: Returns a body with the given words.
-        """
+    def topic(
+        self, content_type: str = "text/html", write: Callable[[str], bytes] = html
+    ) -> SimulatedTopic:
+        """Add a topic; `write` returns a body with the given words."""
         topic = SimulatedTopic(self.base, content_type, write)
         self._topics[topic.token] = topic
         return topic
@@ -148,13 +138,13 @@ class SimulatedEndpoints:
 async def serve_endpoints(
     hub: str, *, host: str = "127.0.0.1", port: int = 0, base: str | None = None
 ) -> AsyncIterator[SimulatedEndpoints]:
-    """Serve topics and callbacks.
+    """Serve topics that advertise a hub, and callbacks, within the context.
 
     Args:
-        hub: The hub that topics advertise.
+        hub: The hub.
         host: The address to listen on.
         port: The port; 0 for a free one.
-        base: The URL for the hub; by default with the host and port.
+        base: The URL of this server for the hub; by default with the host and port.
 
     Raises:
         ConfigurationError: The address or port is not available.

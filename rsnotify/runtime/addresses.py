@@ -49,13 +49,10 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def refusal(address: str) -> str | None:
-    """Return why rsnotify does not connect to an address from untrusted input.
+    """Return why untrusted input cannot make rsnotify connect to an address; None if it can.
 
     Args:
         address: An IPv4 or IPv6 address as text, with or without a zone (`%eth0`).
-
-    Returns:
-        The kind of address; None if it is public.
     """
     try:
         ip = ip_address(address.partition("%")[0])

@@ -20,20 +20,13 @@ def require(name: str, value: object, kinds: Any, what: str) -> None:
         value: Its value.
         kinds: The allowed types, as for `isinstance`.
         what: What to give instead, as the end of a sentence.
-
-    Raises:
-        ConfigurationError: It has a wrong type.
     """
     if not isinstance(value, kinds):
         raise ConfigurationError(f"{name} is of type {type(value).__name__}; give {what}")
 
 
 def require_function(name: str, value: object) -> None:
-    """Refuse a value that is neither None nor a function that is called without `await`.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
+    """Refuse a value that is neither None nor a function that is called without `await`."""
     if value is None:
         return
     if not callable(value):
@@ -43,11 +36,7 @@ def require_function(name: str, value: object) -> None:
 
 
 def require_struct(name: str, value: msgspec.Struct, kind: type[msgspec.Struct]) -> None:
-    """Refuse settings of a wrong type, and settings with a field of a wrong type.
-
-    Raises:
-        ConfigurationError: The message names the field.
-    """
+    """Refuse settings of a wrong type, and settings with a field of a wrong type."""
     require(name, value, kind, f"a {kind.__name__}")
     try:
         convert_settings(msgspec.to_builtins(value), kind)

@@ -30,11 +30,7 @@ class Lane(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call a function after all earlier calls have finished.
-
-        Raises:
-            RuntimeError: The lane was shut down.
-        """
+        """Call a function after all earlier calls; RuntimeError if the lane was shut down."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:

@@ -32,13 +32,7 @@ def _end_with_parent() -> None:
 
 
 class Process:
-    """A running subcommand; `start` makes one.
-
-    Args:
-        name: The subcommand.
-        process: The process.
-        log: The file with its standard error.
-    """
+    """A running subcommand; `start` makes one. The file `log` has its standard error."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
@@ -66,7 +60,6 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process ID."""
         return self._process.pid
 
     async def lines(self) -> AsyncIterator[str]:
@@ -104,7 +97,6 @@ class Process:
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """Kill it, which is like a crash."""
         self._process.kill()
         await self._process.wait()
 

@@ -119,22 +119,17 @@ class Subcommand(Command):
 
 
 class CommandGroup(_Layout, TyperGroup):
-    """A group of commands, with the same kind of help."""
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, then the commands."""
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
 
 def from_environment(context: Any, name: str) -> bool:
-    """Return whether the value of a parameter came from an environment variable."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "ENVIRONMENT"
 
 
 def _variable(ctx: Any, parameter: Any) -> str:
-    """Return the name of the environment variable that an option was read from."""
     named = parameter.envvar or f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}"
     names = [named] if isinstance(named, str) else list(named)
     return next((name for name in names if os.environ.get(name)), names[0])

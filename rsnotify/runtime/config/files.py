@@ -32,11 +32,7 @@ def read_text(path: str | Path) -> str:
 
 
 def decode_settings(path: str | Path, text: str) -> dict[str, Any]:
-    """Decode a configuration file.
-
-    Args:
-        path: The file, for its name: one that ends in .json is JSON, any other TOML.
-        text: Its content.
+    """Decode a configuration file: JSON if its name ends in .json, else TOML.
 
     Raises:
         ConfigurationError: It is neither.
@@ -55,9 +51,6 @@ class FileWatch:
 
     Notifications of the system are less reliable: files are mounted into containers, and replaced
     by links.
-
-    Args:
-        files: The files.
     """
 
     def __init__(self, files: Sequence[str]) -> None:
@@ -78,7 +71,6 @@ class FileWatch:
             before = now
 
     def watch(self, files: Sequence[str]) -> None:
-        """Watch these files from now on."""
         if files != self.files:
             self.files, self._read = files, None
 

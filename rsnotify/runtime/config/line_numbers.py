@@ -17,10 +17,6 @@ def line_of(text: str, path: SettingPath) -> int | None:
     """Return the number of the line where a setting begins.
 
     A setting in an inline table has the line of the innermost key that begins a line.
-
-    Args:
-        text: The content of the file.
-        path: The path to the setting.
     """
     lines = _lines(text)
     prefixes = (tuple(path[:length]) for length in range(len(path), 0, -1))

@@ -45,12 +45,7 @@ class WrongSetting(ConfigurationError):
 
 
 def convert_settings(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:
-    """Convert decoded settings to their type.
-
-    Args:
-        settings: The content of a table.
-        kind: The type of the table.
-        table: The path to the table.
+    """Convert a decoded table, whose path is `table`, to its type.
 
     Raises:
         WrongSetting: A setting is unknown, missing or wrong.

@@ -157,12 +157,7 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
 
 
 class WebSocketByteStream(ByteStream):
-    """A byte stream in the binary frames of a WebSocket (MQTT 5 §6).
-
-    Args:
-        max_packet: The longest packet that is accepted, in bytes.
-        connection: The WebSocket.
-    """
+    """A byte stream in the binary frames of a WebSocket (MQTT 5 §6)."""
 
     def __init__(self, max_packet: int, connection: ClientConnection) -> None:
         super().__init__(max_packet)
@@ -223,12 +218,6 @@ async def open_byte_stream(
     broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, max_packet: int
 ) -> ByteStream:
     """Connect to a broker.
-
-    Args:
-        broker: The broker.
-        tls: The TLS context; None for a connection without TLS.
-        dial: Makes the TCP connection; None connects to any address.
-        max_packet: The longest packet that is accepted, in bytes.
 
     Raises:
         OSError: The connection failed.

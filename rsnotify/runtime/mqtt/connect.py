@@ -74,7 +74,7 @@ async def connect(
     on_message: Callable[[MqttMessage], None] = lambda _: None,
     manual_ack: bool = False,
 ) -> AsyncIterator[BrokerConnection]:
-    """Connect to a broker.
+    """Connect to a broker, within a context.
 
     Args:
         broker: The broker.
@@ -85,9 +85,6 @@ async def connect(
         dial: Makes the TCP connection; None connects to any address.
         on_message: Called with each message, in the order of the broker.
         manual_ack: Whether the caller acknowledges messages, by `BrokerConnection.acknowledge`.
-
-    Returns:
-        A context with the connection, which is closed at its end.
 
     Raises:
         Unavailable: The broker cannot be reached, or refuses the connection.

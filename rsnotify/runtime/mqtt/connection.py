@@ -44,12 +44,6 @@ _MISC_SECONDS = 1.0
 class BrokerConnection:
     """A connection to a broker; made by `rsnotify.runtime.mqtt.connect.connect`.
 
-    Args:
-        broker: The broker.
-        client: paho's client, connecting.
-        stream: The byte stream to the broker.
-        on_message: Called with each message.
-
     Attributes:
         session_present: Whether the broker had kept the session.
     """
@@ -90,14 +84,12 @@ class BrokerConnection:
         self._stream.on_writable = self._schedule_flush
 
     def _future(self) -> asyncio.Future[None]:
-        """Make a future; asyncio logs nothing if nobody retrieves its exception."""
         future: asyncio.Future[None] = self._loop.create_future()
         future.add_done_callback(_retrieve_exception)
         return future
 
     @property
     def version(self) -> str:
-        """The version of MQTT in use."""
         return "5" if self._client.protocol == MQTTProtocolVersion.MQTTv5 else "3.1.1"
 
     # For users of the connection
@@ -106,13 +98,6 @@ class BrokerConnection:
         self, topic: str, payload: bytes, *, content_type: str, channel: str, retain: bool = True
     ) -> asyncio.Future[None]:
         """Send a message with QoS 1, as soon as the send quota allows it.
-
-        Args:
-            topic: The MQTT topic.
-            payload: The bytes.
-            content_type: Their media type.
-            channel: The URI of the channel.
-            retain: Whether the broker keeps it for later subscribers.
 
         Returns:
             A future that is done when the broker has acknowledged the message. It fails with
@@ -167,11 +152,7 @@ class BrokerConnection:
             self._client.ack(message.packet_id, 1)
 
     async def lost(self) -> None:
-        """Wait until the connection is lost.
-
-        Raises:
-            Unavailable: Always, with the reason.
-        """
+        """Wait until the connection is lost; raises Unavailable with the reason."""
         await asyncio.shield(self._lost)
 
     def _check_connected(self) -> None:
@@ -182,16 +163,11 @@ class BrokerConnection:
     # Beginning and end
 
     async def wait_for_connack(self) -> None:
-        """Wait until the broker has accepted the connection.
-
-        Raises:
-            Unavailable: It refused it, or the connection was lost.
-        """
+        """Wait until the broker has accepted the connection; raises Unavailable if it does not."""
         self._misc()
         await self._connack
 
     async def disconnect(self) -> None:
-        """Send a DISCONNECT, and close the byte stream."""
         if not self._lost.done():
             self._client.disconnect()
             self._flush()

@@ -50,7 +50,6 @@ def read_message(found: MQTTMessage) -> MqttMessage:
 
 
 def publish_properties(content_type: str, channel: str) -> Properties:
-    """Return the properties of a PUBLISH packet."""
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.ContentType = content_type
     properties.UserProperty = (CHANNEL_PROPERTY, channel)
@@ -60,13 +59,7 @@ def publish_properties(content_type: str, channel: str) -> Properties:
 def connect_properties(
     *, session_expiry: int, maximum_packet_size: int, receive_maximum: int
 ) -> Properties:
-    """Return the properties of a CONNECT packet (MQTT 5 §3.1.2.11).
-
-    Args:
-        session_expiry: How long the broker keeps the session after the connection, in seconds.
-        maximum_packet_size: The longest packet that the client accepts, in bytes.
-        receive_maximum: How many messages may be unacknowledged.
-    """
+    """Return the properties of a CONNECT packet (MQTT 5 §3.1.2.11)."""
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.SessionExpiryInterval = session_expiry
     properties.MaximumPacketSize = maximum_packet_size

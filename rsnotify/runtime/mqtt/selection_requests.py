@@ -22,18 +22,12 @@ _MAX_BYTES = 16_384
 
 
 class SelectionRequest(Struct, frozen=True):
-    """A request for a filtered topic.
-
-    Args:
-        topic: The URI of the channel.
-        select: The selection, in its canonical form.
-    """
+    """A request for a filtered topic: the URI of the channel, and the canonical selection."""
 
     topic: str
     select: PushSelection
 
     def encode(self) -> bytes:
-        """Return it as the payload of a message."""
         return msgspec.json.encode(self)
 
 

@@ -94,7 +94,6 @@ class DocumentTally:
         self._latest: Instant | None = None
 
     def add(self, resource: Resource) -> None:
-        """Count an entry."""
         self._entries += 1
         self._lengths += resource.length or 0
         if len(self.kept) < MOST_ENTRIES:
@@ -113,13 +112,7 @@ class DocumentTally:
             self._granularity = _coarser_to_finer(self._granularity, granularity_of(instant))
 
     def finding(self, uri: str, head: Document, size: int) -> InspectionFinding:
-        """Return the facts.
-
-        Args:
-            uri: The URI of the document.
-            head: The document without its entries.
-            size: Its bytes.
-        """
+        """Return the facts about a document, whose `head` has no entries."""
         facts: dict[str, Any] = {}
         if head.capability in _CHANGES and not head.index and self._entries:
             facts["profile"] = "1.1" if self._with_datetime else "1.0"

@@ -44,15 +44,12 @@ async def inspect(
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> InspectionFinding:
-    """Return the tree of a Source's documents.
+    """Return the topmost document of a Source, with the others below it.
 
     Args:
         url: Any URI of the Source that could be followed.
         allow_private_addresses: Whether documents may name hosts at private addresses.
         credentials: The credentials for the origin of `url`, as of a `Subscriber`.
-
-    Returns:
-        The topmost document, with the others below it.
 
     Raises:
         RsnotifyError: The URI leads to nothing that can be inspected.
@@ -97,12 +94,7 @@ class _Walk:
         return len(self.read) >= MOST_DOCUMENTS or self._bytes > MOST_BYTES
 
     async def finding(self, uri: str, called: str | None = None) -> InspectionFinding:
-        """Read a document and all documents that it leads to.
-
-        Args:
-            uri: Its URI.
-            called: The capability that the document above gives it.
-        """
+        """Read a document, which the one above gives a capability, and all that it leads to."""
         self.read.add(uri)
         tally = DocumentTally()
         try:

@@ -44,7 +44,7 @@ class DocumentChecker:
         folder: The folder for downloaded packages.
         result: Receives the findings.
         spec: The version of the specification.
-        progress: Is called with the name of each document or package that was read.
+        progress: Called with the name of each document or package that was read.
     """
 
     def __init__(
@@ -69,11 +69,7 @@ class DocumentChecker:
             self._checked[located.name].add([located.finding])
 
     async def file(self, path: Path) -> TreePosition:
-        """Check a file, a document or a package.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Check a file, a document or a package; OSError if it cannot be read."""
         name = str(path)
         with path.open("rb") as file:
             is_package = file.read(len(_ZIP)) == _ZIP
@@ -83,11 +79,7 @@ class DocumentChecker:
         return await self._package(_linked(path, self._folder), name, "")
 
     async def fetch(self, uri: str) -> TreePosition:
-        """GET and check a document, or a package.
-
-        Raises:
-            FetchError: It could not be fetched.
-        """
+        """GET and check a document, or a package; FetchError if that fails."""
         try:
             async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
                 check_status(uri, response)
@@ -106,17 +98,7 @@ class DocumentChecker:
         return TreePosition(uri, uri, outline)
 
     async def fetch_package(self, reference: Reference) -> TreePosition:
-        """GET a package, and check it and its manifest.
-
-        Args:
-            reference: Its URI, with the hash and length in its dump.
-
-        Returns:
-            The manifest.
-
-        Raises:
-            FetchError: It could not be fetched.
-        """
+        """GET a package, check it and its manifest, and return that; FetchError if that fails."""
         uri = reference.uri
         content = await self._fetcher.content(Resource(uri), most=_MOST_PACKAGE_BYTES)
         checked = self._begin(CheckedDocument(uri))

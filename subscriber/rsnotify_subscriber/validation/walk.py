@@ -102,7 +102,6 @@ class _Walk:
         self._waiting = deque([root])
 
     async def down(self) -> None:
-        """Go to the end."""
         await self._above(self._root)
         while self._waiting:
             parent = self._waiting.popleft()
