@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running(*works: Coroutine[Any, Any, Any]) -> AsyncIterator[tuple[asyncio.Task[Any], ...]]:
+    """Run coroutines within the context, and cancel them at its end.
+
+    Returns:
+        A context with their tasks, whose exceptions are left to the caller.
+    """
+    tasks = tuple(asyncio.create_task(work) for work in works)
+    try:
+        yield tasks
+    finally:
+        await cancel(tasks)
 
 
 @asynccontextmanager
 async def first_completed(
     *works: Coroutine[Any, Any, Any],
 ) -> AsyncIterator[tuple[asyncio.Task[Any], ...]]:
-    """Run coroutines until the first ends; the others run on until the end of the context.
-
-    Returns:
-        A context with the tasks, whose exceptions are left to the caller.
-    """
-    tasks = tuple(asyncio.create_task(work) for work in works)
-    try:
+    """Run coroutines as `running` does; the context begins when the first of them has ended."""
+    async with running(*works) as tasks:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

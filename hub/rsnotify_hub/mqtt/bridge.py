@@ -21,7 +21,7 @@ from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.topics import inbox_prefix, parse_broker
-from rsnotify.runtime.tasks import first_completed
+from rsnotify.runtime.tasks import cancel, first_completed
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
@@ -112,8 +112,7 @@ class MqttBridge:
     async def close(self) -> None:
         """Stop. What was not acknowledged is sent after the next start."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel([self._task])
 
     async def _run(
         self, topics: TopicLogs, requested: RequestedSelections, intake: FragmentIntake

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import granted_lease, subscribed
@@ -160,7 +161,4 @@ class IntentVerification:
 
     async def close(self) -> None:
         """Cancel pending verifications; the subscribers will repeat their requests."""
-        tasks = [pending.task for pending in self._pending.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(pending.task for pending in self._pending.values())

@@ -13,6 +13,7 @@ from rsnotify.runtime.cli.running import complain, run
 from rsnotify.runtime.listening import address, listen
 from rsnotify.runtime.open_files import allow_files
 from rsnotify.runtime.serving import serving
+from rsnotify.runtime.tasks import running
 from rsnotify_publisher.commands.source_report import show_status
 from rsnotify_publisher.config import SourceConfiguration
 from rsnotify_publisher.description import SourceDescription
@@ -51,13 +52,9 @@ def publish(root: Path | None, settings: SourceConfiguration) -> None:
 
             async def main(stop: asyncio.Event) -> None:
                 publishing = FolderPublishing(folders, at)
-                report = asyncio.create_task(show_status(publishers, publishing.published))
-                try:
-                    async with serving(app, listening, shutdown_timeout=2):
-                        await publishing.run(stop, typer.echo)
-                finally:
-                    report.cancel()
-                    await asyncio.gather(report, return_exceptions=True)
+                report = show_status(publishers, publishing.published)
+                async with running(report), serving(app, listening, shutdown_timeout=2):
+                    await publishing.run(stop, typer.echo)
 
             run(main, shutdown)
 

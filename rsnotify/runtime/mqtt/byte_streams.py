@@ -20,6 +20,7 @@ from websockets.typing import Subprotocol
 
 from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
 from rsnotify.runtime.mqtt.topics import Broker
+from rsnotify.runtime.tasks import cancel
 
 #: Connects a socket to a host and port, if the address is allowed.
 Dial = Callable[[str, int], Awaitable[socket.socket]]
@@ -209,9 +210,7 @@ class WebSocketByteStream(ByteStream):
                 await self._connection.close()
         except TimeoutError:
             self._connection.transport.abort()
-        for task in (self._receiver, self._sender):
-            task.cancel()
-        await asyncio.gather(self._receiver, self._sender, return_exceptions=True)
+        await cancel([self._receiver, self._sender])
 
 
 async def open_byte_stream(

@@ -92,6 +92,8 @@ async def _follow(
 ) -> None:
     import asyncio
 
+    from rsnotify.runtime.tasks import running
+
     async def stop_on_signal() -> None:
         await stop.wait()
         follower.stop()
@@ -102,11 +104,5 @@ async def _follow(
             report.show(follower.status)
 
     coroutines = [stop_on_signal(), show()] + ([] if beside is None else [beside()])
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        async with server.serving():
-            await (follower.catch_up() if once else follower.run())
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with running(*coroutines), server.serving():
+        await (follower.catch_up() if once else follower.run())

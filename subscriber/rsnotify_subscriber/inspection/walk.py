@@ -95,17 +95,24 @@ class _Walk:
 
     async def finding(self, uri: str, called: str | None = None) -> InspectionFinding:
         """Read a document, which the one above gives a capability, and all that it leads to."""
+        found, head, entries = await self._finding_of(uri, called)
+        if head is not None:
+            if called not in (None, found.capability):
+                found.warnings += (f"the document above calls it {called}",)
+            await self._inspect_below(found, head, entries)
+        return found
+
+    async def _finding_of(
+        self, uri: str, called: str | None
+    ) -> tuple[InspectionFinding, Document | None, list[Resource]]:
+        """Read one document; return the facts, and unless there is a problem its head."""
         self.read.add(uri)
         tally = DocumentTally()
         try:
             head, size = await self._read(uri, tally)
         except (FetchError, DocumentError) as error:
-            return InspectionFinding(uri, called, problem=_reason(error))
-        found = tally.finding(uri, head, size)
-        if called not in (None, found.capability):
-            found.warnings += (f"the document above calls it {called}",)
-        await self._inspect_below(found, head, tally.kept)
-        return found
+            return InspectionFinding(uri, called, problem=_reason(error)), None, []
+        return tally.finding(uri, head, size), head, tally.kept
 
     async def _read(self, uri: str, tally: DocumentTally) -> tuple[Document, int]:
         reader, size = SitemapReader(), 0
@@ -146,7 +153,8 @@ class _Walk:
     async def _inspect_pages(self, found: InspectionFinding, head: Document) -> None:
         """Inspect the other pages of a list that is split by `rel="next"`."""
         page = found
-        while (link := head.link(Rel.NEXT)) is not None:
+        last: Document | None = head
+        while last is not None and (link := last.link(Rel.NEXT)) is not None:
             uri = resolve(page.uri, link)
             if uri in self.read:
                 page.warnings += (f"its link with rel=next leads back to {uri}",)
@@ -154,14 +162,7 @@ class _Walk:
             if self._is_enough:
                 found.unread += 1
                 return
-            self.read.add(uri)
-            tally = DocumentTally()
-            try:
-                head, size = await self._read(uri, tally)
-            except (FetchError, DocumentError) as error:
-                found.parts.append(InspectionFinding(uri, found.capability, problem=_reason(error)))
-                return
-            page = tally.finding(uri, head, size)
+            page, last, _ = await self._finding_of(uri, found.capability)
             found.parts.append(page)
 
     async def _inspect_entry(self, above: InspectionFinding, entry: Resource) -> None:
