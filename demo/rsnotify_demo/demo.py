@@ -30,15 +30,7 @@ _CATCH_UP_SECONDS = 60
 async def run_demo(
     stop: asyncio.Event, root: Path, seconds: float | None, rate: float, port: int
 ) -> int:
-    """Run the demo, and return the exit code of the audit.
-
-    Args:
-        stop: Ends the demo.
-        root: An empty folder for its files.
-        seconds: When to end it; None for never.
-        rate: Changes per second.
-        port: The port of the page; 0 for a free one.
-    """
+    """Run the demo in an empty folder, and return the exit code of the audit."""
     observations = Observations(root / "source")
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context

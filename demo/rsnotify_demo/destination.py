@@ -69,11 +69,7 @@ class DemoDestination:
         self._stopped.set()
 
     async def run(self) -> None:
-        """Start and stop the process as requested, until cancelled.
-
-        Raises:
-            ProcessError: The process ended by itself.
-        """
+        """Start and stop the process as requested; ProcessError if it ended by itself."""
         while True:
             await self._started.wait()
             self.state = ProcessState.STARTING

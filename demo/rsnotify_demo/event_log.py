@@ -29,14 +29,7 @@ _PULLS_INTERVAL = timedelta(seconds=5)
 
 
 class LoggedEvent(Struct, frozen=True):
-    """An event.
-
-    Args:
-        number: Its position among all events, from 1.
-        at: When it happened.
-        kind: `user`, `push`, `pull`, `gap`, `level` or `note`.
-        text: What happened.
-    """
+    """An event, of the kind `user`, `push`, `pull`, `gap`, `level` or `note`; numbers begin at 1."""
 
     number: int
     at: Instant
@@ -45,11 +38,7 @@ class LoggedEvent(Struct, frozen=True):
 
 
 class EventLog:
-    """Keeps the latest events, and decides whether a gap is open.
-
-    Attributes:
-        pulled: How many changes the Destination has read from documents.
-    """
+    """Keeps the latest events, decides whether a gap is open, and counts pulled changes."""
 
     def __init__(self, rate: float) -> None:
         self._opens_at = max(_OPEN_CHANGES, _OPEN_SECONDS * rate)

@@ -66,12 +66,7 @@ class Frame(Struct, frozen=True):
 
 
 class DemoMonitor:
-    """Observes all parts of the demo, and performs the actions of the page.
-
-    Attributes:
-        frame: The current frame; None at first.
-        past: The points of the chart, the newest last.
-    """
+    """Observes all parts of the demo, and performs the actions of the page."""
 
     def __init__(
         self,

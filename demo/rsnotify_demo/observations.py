@@ -43,9 +43,7 @@ class ObservedResource(Struct):
 class Observations:
     """A folder of linked data that changes fast: one small Turtle file per sensor.
 
-    Attributes:
-        resources: All resources, including those that the first flood will create.
-        changes: How many changes there were since the folder was filled.
+    `resources` also has those that the first flood will create.
     """
 
     def __init__(self, folder: Path) -> None:

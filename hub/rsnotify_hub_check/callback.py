@@ -11,12 +11,7 @@ from multidict import CIMultiDictProxy
 
 
 class ReceivedVerification(Struct, frozen=True):
-    """A GET of a callback.
-
-    Args:
-        target: The request target, unchanged.
-        appended: The parameters that the hub appended.
-    """
+    """A GET of a callback, and the parameters that the hub appended."""
 
     target: str
     appended: dict[str, str]

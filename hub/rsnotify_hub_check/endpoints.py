@@ -24,12 +24,7 @@ def html(words: str) -> bytes:
 
 
 class SimulatedTopic:
-    """A publisher's resource, with a different content in each version.
-
-    Attributes:
-        versions: The bodies of all versions, the newest last.
-        gets: How often it was fetched.
-    """
+    """A publisher's resource, with a different content in each version; the newest is the last."""
 
     def __init__(self, base: str, content_type: str, write: Callable[[str], bytes]) -> None:
         self.token = secrets.token_hex(12)
@@ -47,12 +42,7 @@ class SimulatedTopic:
 
 
 class SimulatedEndpoints:
-    """A server of topics and callbacks.
-
-    Args:
-        base: Its URL for the hub, without a slash at the end.
-        hub: The hub that topics advertise.
-    """
+    """A server of topics, which advertise a hub, and of callbacks."""
 
     def __init__(self, base: str, hub: str) -> None:
         self.base = base
@@ -140,14 +130,7 @@ async def serve_endpoints(
 ) -> AsyncIterator[SimulatedEndpoints]:
     """Serve topics that advertise a hub, and callbacks, within the context.
 
-    Args:
-        hub: The hub.
-        host: The address to listen on.
-        port: The port; 0 for a free one.
-        base: The URL of this server for the hub; by default with the host and port.
-
-    Raises:
-        ConfigurationError: The address or port is not available.
+    `base` is the URL of this server for the hub; by default it has the host and port.
     """
     with listen(host, port, "another --listen") as listener:
         endpoints = SimulatedEndpoints((base or address(host, listener)).rstrip("/"), hub)

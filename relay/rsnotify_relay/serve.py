@@ -20,13 +20,7 @@ _UNKNOWN = "application/octet-stream"
 def server(
     publisher: Publisher, republisher: Republisher, callbacks: Callbacks | None = None
 ) -> web.Application:
-    """Make the application that serves a copy and its documents.
-
-    Args:
-        publisher: The publisher of the copy; the caller starts it.
-        republisher: Finds the files of the copy.
-        callbacks: The callbacks by which hubs reach the relay, if it serves them itself.
-    """
+    """Make the application that serves a copy and its documents, and the relay's own callbacks."""
     base_url = publisher.source.base_url
     prefix = urlsplit(base_url).path
     headers = LIVE | {hdrs.LINK: link_header(publisher)}

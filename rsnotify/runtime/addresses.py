@@ -49,11 +49,7 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def refusal(address: str) -> str | None:
-    """Return why untrusted input cannot make rsnotify connect to an address; None if it can.
-
-    Args:
-        address: An IPv4 or IPv6 address as text, with or without a zone (`%eth0`).
-    """
+    """Return why untrusted input cannot make rsnotify connect to an IP address; None if it can."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:

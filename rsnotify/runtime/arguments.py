@@ -13,7 +13,7 @@ from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 
 
 def require(name: str, value: object, kinds: Any, what: str) -> None:
-    """Refuse a value of a wrong type. The message does not contain it, since it may be a secret.
+    """Refuse a value of a wrong type; the message does not contain it, since it may be a secret.
 
     Args:
         name: The name of the argument.

@@ -18,9 +18,6 @@ def check_role(file: Path) -> None:
     """Refuse to create a state file in a folder that has the state of another role.
 
     If the file exists already, the folder belongs to its role.
-
-    Raises:
-        ConfigurationError: The folder belongs to another role.
     """
     if file.exists():
         return

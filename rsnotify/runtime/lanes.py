@@ -16,10 +16,7 @@ class Lane(Executor):
     """Runs one call after another, in any free thread of a pool.
 
     After each call it queues again in the pool, so that a lane with much work does not keep the
-    threads from the others.
-
-    Args:
-        pool: The threads; to be shut down only after all lanes.
+    threads from the others. The pool is to be shut down after all its lanes.
     """
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
@@ -55,12 +52,7 @@ class Lane(Executor):
                 self._changed.notify_all()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls; the threads of the pool remain.
-
-        Args:
-            wait: Whether to return only after all calls have finished.
-            cancel_futures: Whether to cancel the calls that have not begun.
-        """
+        """Accept no more calls; the threads of the pool remain."""
         with self._changed:
             self._closed = True
             if cancel_futures:

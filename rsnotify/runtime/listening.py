@@ -25,9 +25,6 @@ def listen(host: str, port: int, options: str = "another --host or --port") -> s
         host: The address.
         port: The port; 0 for a free one.
         options: What the user should choose if the port is not available.
-
-    Raises:
-        ConfigurationError: The port is not available.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -69,11 +69,7 @@ class Process:
             yield line.decode(errors="replace").rstrip()
 
     async def url(self) -> str:
-        """Wait for the line with the URL that it serves, and return the URL.
-
-        Raises:
-            ProcessError: It ended, or printed no URL in time.
-        """
+        """Return the URL that it serves, once it has printed that; ProcessError if it does not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 async for line in self.lines():

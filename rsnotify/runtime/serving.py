@@ -13,13 +13,7 @@ from aiohttp import web
 async def serving(
     app: web.Application, listener: socket.socket, *, shutdown_timeout: float
 ) -> AsyncIterator[None]:
-    """Serve an application within the context.
-
-    Args:
-        app: The application.
-        listener: The socket, which is closed at the end.
-        shutdown_timeout: How long open requests may take at the end, in seconds.
-    """
+    """Serve an application within the context, and close the socket at its end."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_timeout)
     await runner.setup()
     try:

@@ -18,11 +18,7 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 @asynccontextmanager
 async def running(*works: Coroutine[Any, Any, Any]) -> AsyncIterator[tuple[asyncio.Task[Any], ...]]:
-    """Run coroutines within the context, and cancel them at its end.
-
-    Returns:
-        A context with their tasks, whose exceptions are left to the caller.
-    """
+    """Run coroutines within the context, and cancel them at its end, whatever their results."""
     tasks = tuple(asyncio.create_task(work) for work in works)
     try:
         yield tasks

@@ -18,11 +18,7 @@ _State = tuple[tuple[int, int, int] | None, ...]
 
 
 def read_text(path: str | Path) -> str:
-    """Read a file.
-
-    Raises:
-        ConfigurationError: It cannot be read.
-    """
+    """Read a file, or raise ConfigurationError."""
     try:
         return Path(path).read_text("utf-8")
     except OSError as error:
@@ -32,11 +28,7 @@ def read_text(path: str | Path) -> str:
 
 
 def decode_settings(path: str | Path, text: str) -> dict[str, Any]:
-    """Decode a configuration file: JSON if its name ends in .json, else TOML.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
+    """Decode a configuration file: JSON if its name ends in .json, else TOML."""
     decode = msgspec.json.decode if str(path).endswith(".json") else msgspec.toml.decode
     try:
         return decode(text, type=dict[str, Any])

@@ -23,12 +23,7 @@ _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 class WrongSetting(ConfigurationError):
-    """A setting is wrong. Its reader turns it into a message with the file and the line.
-
-    Args:
-        path: The path to the setting.
-        reason: What is wrong, and what to do.
-    """
+    """A setting is wrong. Its reader turns it into a message with the file and the line."""
 
     def __init__(self, path: SettingPath, reason: str) -> None:
         self.path = path
@@ -45,11 +40,7 @@ class WrongSetting(ConfigurationError):
 
 
 def convert_settings(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:
-    """Convert a decoded table, whose path is `table`, to its type.
-
-    Raises:
-        WrongSetting: A setting is unknown, missing or wrong.
-    """
+    """Convert a decoded table, whose path is `table`, to its type, or raise WrongSetting."""
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:

@@ -32,9 +32,6 @@ _HIGH_WATER = 256 * 1024
 class ByteStream(ABC):
     """A non-blocking socket, as far as paho uses one.
 
-    Args:
-        max_packet: The longest packet that is accepted, in bytes.
-
     Attributes:
         on_data: Called when there is something to read, or the end.
         on_writable: Called when the stream is no longer full.
@@ -216,12 +213,7 @@ class WebSocketByteStream(ByteStream):
 async def open_byte_stream(
     broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, max_packet: int
 ) -> ByteStream:
-    """Connect to a broker.
-
-    Raises:
-        OSError: The connection failed.
-        WebSocketException: The handshake of the WebSocket failed.
-    """
+    """Connect to a broker; raises OSError, or WebSocketException for a failed handshake."""
     sock = await dial(broker.host, broker.port) if dial is not None else None
     try:
         if broker.path is not None:

@@ -123,11 +123,7 @@ class BrokerConnection:
         return puback
 
     async def subscribe(self, topic_filter: str) -> None:
-        """Subscribe to a topic filter with QoS 1.
-
-        Raises:
-            Unavailable: The broker refuses, or does not answer.
-        """
+        """Subscribe to a topic filter with QoS 1; raises Unavailable if the broker does not."""
         self._check_connected()
         rc, mid = self._client.subscribe(topic_filter, qos=1)
         if rc != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:

@@ -22,11 +22,7 @@ class PacketLengths:
         self._remaining = 0
 
     def feed(self, data: bytes) -> None:
-        """Check the next bytes of the stream.
-
-        Raises:
-            PacketTooLong: A packet that is too long begins in them.
-        """
+        """Check the next bytes of the stream; PacketTooLong if such a packet begins in them."""
         position = 0
         while position < len(data):
             if self._remaining:

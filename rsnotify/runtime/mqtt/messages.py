@@ -32,11 +32,7 @@ class MqttMessage(Struct, frozen=True):
 
 
 def read_message(found: MQTTMessage) -> MqttMessage:
-    """Convert a message of paho.
-
-    Raises:
-        ValueError: Its topic is not UTF-8.
-    """
+    """Convert a message of paho; ValueError if its topic is not UTF-8."""
     properties = found.properties
     users = getattr(properties, "UserProperty", None) or []
     return MqttMessage(

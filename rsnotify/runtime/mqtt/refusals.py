@@ -14,13 +14,7 @@ _LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
 
 
 class NotPermitted(Unavailable):
-    """A broker does not allow something; waiting does not help.
-
-    Args:
-        uri: The broker.
-        reason: The refusal.
-        remedy: What the user has to change, as a clause.
-    """
+    """A broker does not allow something; waiting does not help, but `remedy` does."""
 
     def __init__(self, uri: str, reason: str, remedy: str) -> None:
         super().__init__(uri, f"{reason}; {remedy}")

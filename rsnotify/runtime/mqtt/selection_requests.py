@@ -32,11 +32,7 @@ class SelectionRequest(Struct, frozen=True):
 
 
 def read_selection_request(payload: bytes) -> SelectionRequest:
-    """Read the payload of a message.
-
-    Raises:
-        ConfigurationError: It is malformed, or selects the whole channel.
-    """
+    """Read a payload; ConfigurationError if it is malformed, or selects the whole channel."""
     if len(payload) > _MAX_BYTES:
         raise ConfigurationError(f"it is larger than {_MAX_BYTES} bytes")
     try:

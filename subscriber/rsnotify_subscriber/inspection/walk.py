@@ -147,8 +147,7 @@ class _Walk:
         for link in head.links:
             if link.rel == Rel.ARCHIVES and resolve(found.uri, link.href) not in self._named:
                 await self._add(found, link.href)
-        if head.link(Rel.NEXT) is not None:
-            await self._inspect_pages(found, head)
+        await self._inspect_pages(found, head)
 
     async def _inspect_pages(self, found: InspectionFinding, head: Document) -> None:
         """Inspect the other pages of a list that is split by `rel="next"`."""

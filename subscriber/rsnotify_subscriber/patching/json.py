@@ -32,11 +32,7 @@ def json_patch(before: bytes, patch: bytes) -> bytes:
 
 
 def json_merge_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply a JSON Merge Patch, and keep a usual format of `before`.
-
-    Raises:
-        ValueError: One of the two is no JSON.
-    """
+    """Apply a JSON Merge Patch, and keep a usual format; ValueError if one of them is no JSON."""
     return _Layout(before).write(merged(_load(before), _load(patch)))
 
 

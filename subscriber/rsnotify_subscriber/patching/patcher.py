@@ -27,10 +27,6 @@ class Patcher:
     A link does not name the version that it patches (core §14.4): it is the version before, which
     is not always the one that is held. So the content that is held is verified by its hash in the
     state, and the result by the announced hash.
-
-    Args:
-        holding: Has the content that is held.
-        patches: Functions by media type, beside the standard ones.
     """
 
     def __init__(self, holding: ReadableHandler, patches: Mapping[str, Patch]) -> None:

@@ -101,11 +101,7 @@ class NodeSelection:
         self._budget = budget
 
     def find(self, selector: str, namespaces: Namespaces) -> SelectedNode:
-        """Return the one node that a selector leads to.
-
-        Raises:
-            PatchError: It leads to none or to several, or is no selector.
-        """
+        """Return the only node that a selector leads to; PatchError if there is none or several."""
         found: list[SelectedNode] = [None]  # the document, which is the parent of the root
         position = 1 if selector.startswith("/") else 0
         while True:

@@ -29,14 +29,7 @@ from rsnotify_subscriber.patching.trees import (
 
 
 def xml_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply an XML patch.
-
-    Args:
-        before: An XML document without DOCTYPE.
-        patch: A document whose root holds `add`, `replace` and `remove` elements.
-
-    Returns:
-        The document, with XML declaration and white space around it as they were.
+    """Apply an XML patch to a document without DOCTYPE; keep its declaration and outer white space.
 
     Raises:
         PatchError: It cannot be applied; `condition` is the name of the error in RFC 5261 §5.

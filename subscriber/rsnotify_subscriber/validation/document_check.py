@@ -35,15 +35,7 @@ class PackageReceived(RsnotifyError):
 
 
 class DocumentChecker:
-    """Checks the documents and packages of one validation.
-
-    Args:
-        sessions: The HTTP client sessions.
-        folder: The folder for downloaded packages.
-        result: Receives the findings.
-        spec: The version of the specification.
-        progress: Called with the name of each document or package that was read.
-    """
+    """Checks the documents and packages of one validation, and adds the findings to its result."""
 
     def __init__(
         self,
