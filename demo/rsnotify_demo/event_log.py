@@ -29,7 +29,7 @@ _PULLS_INTERVAL = timedelta(seconds=5)
 
 
 class LoggedEvent(Struct, frozen=True):
-    """An event, of the kind `user`, `push`, `pull`, `gap`, `level` or `note`; numbers begin at 1."""
+    """An event: `user`, `push`, `pull`, `gap`, `level` or `note`; numbers begin at 1."""
 
     number: int
     at: Instant

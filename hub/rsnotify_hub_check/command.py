@@ -11,11 +11,12 @@ import typer
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.commands import Command, option
 from rsnotify.runtime.cli.running import complain, printable
+from rsnotify_hub_check.checks import ALL
 from rsnotify_hub_check.endpoints import serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, RequirementBroken
 from rsnotify_hub_check.registry import ConformanceCheck
 from rsnotify_hub_check.report import as_json, conforms, line, summary
-from rsnotify_hub_check.run import ALL, run_checks
+from rsnotify_hub_check.run import run_checks
 from rsnotify_hub_check.settings import CheckSettings, PublishMethod
 
 #: The groups of options in the help.

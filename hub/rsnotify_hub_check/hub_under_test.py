@@ -68,7 +68,7 @@ class HubUnderTest:
         self._session = session
 
     async def check_reachable(self) -> None:
-        """Check that the hub answers without a redirect (WebSub §5.1.2), and accepts publications."""
+        """Check that the hub does not redirect (WebSub §5.1.2), and accepts publications."""
         response = await self.post({})
         expect(response.status not in (307, 308), "it redirects to another hub; check that one")
         topic = self.topic()

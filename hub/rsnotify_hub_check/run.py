@@ -7,14 +7,11 @@ from collections.abc import AsyncIterator, Iterable
 
 import aiohttp
 
-from rsnotify_hub_check.checks import ALL
 from rsnotify_hub_check.endpoints import SimulatedEndpoints
 from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, Inconclusive, RequirementBroken
 from rsnotify_hub_check.registry import ConformanceCheck
 from rsnotify_hub_check.settings import CheckSettings
-
-__all__ = ["ALL", "ConformanceCheck", "run_check", "run_checks"]
 
 
 async def run_check(check: ConformanceCheck, hub: HubUnderTest) -> CheckResult:

@@ -17,6 +17,7 @@ from rsnotify.errors import FetchError, RefusedAddress
 from rsnotify.format.links import resolve
 from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify.format.writer import Profile
+from rsnotify.validation import Finding
 from rsnotify.validation.outline import Reference
 from rsnotify.validation.rules import make_finding
 from rsnotify.validation.tree import (
@@ -148,8 +149,10 @@ class _Walk:
         return place
 
     def _at_fault(self, parent: TreePosition, rule: str, reference: Reference, detail: str) -> None:
-        finding = make_finding(rule, reference.line, "loc", detail, reference.entry)
-        self._checker.note([LocatedFinding(parent.name, finding)])
+        self._note(parent, make_finding(rule, reference.line, "loc", detail, reference.entry))
+
+    def _note(self, place: TreePosition, finding: Finding) -> None:
+        self._checker.note([LocatedFinding(place.name, finding)])
 
     async def _copy(self, dump: TreePosition, reference: Reference, manifest: TreePosition) -> None:
         """Compare the Manifest of a package with the copy beside it (core §11.1, §13.1)."""
@@ -196,8 +199,8 @@ class _Walk:
         if above is None:
             self._at_fault(root, "tree-unreachable", Reference(leads, line), leads)
         elif not lists(above, root.uri):
-            finding = make_finding("tree-up", line, "rs:ln", f"{leads} does not list it")
-            self._checker.note([LocatedFinding(root.name, finding)])
+            detail = f"{leads} does not list it"
+            self._note(root, make_finding("tree-up", line, "rs:ln", detail))
 
     async def _well_known(self, place: TreePosition) -> None:
         """Check that a Source Description is at the well-known URI (core §6.3.2)."""
@@ -208,8 +211,7 @@ class _Walk:
             return
         found = await self._peek(there)
         if found is None or found.outline.capability != Capability.DESCRIPTION:
-            finding = make_finding("tree-well-known", place.outline.line, "rs:md", there)
-            self._checker.note([LocatedFinding(place.name, finding)])
+            self._note(place, make_finding("tree-well-known", place.outline.line, "rs:md", there))
 
     async def _peek(self, uri: str) -> TreePosition | None:
         known = self._places.get(uri)
