@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -42,7 +42,7 @@ async def run_demo(
             _serving("source", str(root / "source"), *options, log=root / "source.log")
         )
         flush_timer = FlushTimer(root)
-        display = stack.enter_context(_StatusDisplay(observations, flush_timer))
+        display = stack.enter_context(closing(_StatusDisplay(observations, flush_timer)))
         destination = DemoDestination(source, root / "destination", display.show)
         monitor = DemoMonitor(observations, link, destination, flush_timer, hub=hub, rate=rate)
         facts = Facts(source=source, hub=hub, copy=str(destination.folder), rate=rate)
@@ -119,12 +119,6 @@ class _StatusDisplay:
             from rsnotify.runtime.cli.display import live
 
             self._live = live("")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def show(self, status: DestinationStatus) -> None:
         """Show a status; there is one about each second."""
