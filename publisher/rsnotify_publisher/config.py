@@ -12,7 +12,7 @@ from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.runtime.config.files import decode_settings, read_text
 from rsnotify.runtime.config.line_numbers import place_of
 from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
-from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.login import login_of
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
 
@@ -94,13 +94,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Raises:
             ConfigurationError: A URL is unusable.
         """
-        login = BrokerLogin(
-            user=self.mqtt_user,
-            password=self.mqtt_password,
-            ca=self.mqtt_ca,
-            certificate=self.mqtt_certificate,
-            key=self.mqtt_key,
-        )
+        login = login_of(self)
         return parse_hubs(
             self.hubs, self.token, self.advertise, login=login, version=self.mqtt_version
         )

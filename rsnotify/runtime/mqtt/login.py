@@ -56,6 +56,12 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
 ANONYMOUS = BrokerLogin()
 
 
+def login_of(settings: object, prefix: str = "mqtt_") -> BrokerLogin:
+    """Return the login from the attributes `mqtt_user`, `mqtt_password` and so on of settings."""
+    fields = BrokerLogin.__struct_fields__
+    return BrokerLogin(**{name: getattr(settings, prefix + name) for name in fields})
+
+
 def _context(ca: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca)
