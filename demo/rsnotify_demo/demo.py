@@ -13,6 +13,7 @@ import typer
 
 from rsnotify.plural import counted
 from rsnotify.runtime.processes import Process, ProcessError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_demo.destination import DemoDestination, DestinationStatus
 from rsnotify_demo.flush_time import FlushTimer
 from rsnotify_demo.monitor import DemoMonitor
@@ -90,9 +91,7 @@ async def _change_until(
 ) -> None:
     changing = asyncio.create_task(_keep_changing(observations, rate))
     try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await stop.wait()
+        await wait_for_event(stop, seconds)
     finally:
         changing.cancel()
 

@@ -23,6 +23,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.arguments import require, require_function
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.background.election import LeaderElection
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import (
@@ -209,10 +210,7 @@ class Publisher(Stoppable):
                 loop.call_soon_threadsafe(published.set)
 
         self._election.published.add_done_callback(on_done)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await published.wait()
-        return published.is_set()
+        return await wait_for_event(published, timeout)
 
     # The baseline
 

@@ -1,11 +1,19 @@
-"""Coroutines that run at the same time."""
+"""Waiting for events, and for coroutines that run at the same time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event, at most for some seconds; return whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import Future
-from contextlib import suppress
 
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.background.leader import Leader
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.journal import Recorder
@@ -109,6 +109,4 @@ class LeaderElection:
             self._set_published()
 
     async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
+        await wait_for_event(self._stop, seconds)

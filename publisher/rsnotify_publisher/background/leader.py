@@ -17,6 +17,7 @@ from contextlib import suppress
 from random import Random
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.background.pool import PublisherPool, WorkKind, WorkPermit
 from rsnotify_publisher.documents import DocumentStore, WritingStopped
@@ -104,9 +105,7 @@ class Leader:
 
     async def _release_when_published(self, permit: WorkPermit) -> None:
         """Release the start slot once all documents are written, or take too long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                await self._published.wait()
+        await wait_for_event(self._published, _PATIENCE)
         permit.release()
 
     def _frequent_jobs(self) -> Iterator[tuple[float, _Job]]:

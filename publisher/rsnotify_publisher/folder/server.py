@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
 
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import link_header
 from rsnotify_publisher.folder.file_names import FileNames, media_type
@@ -72,9 +72,7 @@ def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
     ready = folder.ready
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                await ready.wait()
+        await wait_for_event(ready, _PATIENCE)
         response = await route.handler(request)
         assert isinstance(response, web.StreamResponse)
         return response

@@ -13,13 +13,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from watchfiles import Change
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.file_names import FileNames
 from rsnotify_publisher.folder.scanner import FolderScanner
@@ -103,9 +103,7 @@ class FolderWatcher:
     async def _compare_regularly(self) -> None:
         pause = _COMPARE_EVERY
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._missed.wait()
+            await wait_for_event(self._missed, pause)
             self._missed.clear()
             began = time.monotonic()
             await self._compare()

@@ -24,7 +24,7 @@ from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, SelectionRequest
 from rsnotify.runtime.mqtt.topics import Broker, channel_topic, parse_broker, request_prefix
-from rsnotify.runtime.tasks import first_completed
+from rsnotify.runtime.tasks import first_completed, wait_for_event
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.connecting import dial
@@ -171,7 +171,7 @@ class MqttTransport:
     ) -> None:
         await connection.subscribe(messages.whole)
         listener.up()
-        if not await _within(RETAINED_WAIT, messages.received):
+        if not await wait_for_event(messages.received, RETAINED_WAIT):
             listener.gap()
 
     async def _request_forever(
@@ -182,7 +182,7 @@ class MqttTransport:
         while True:
             await self._request(connection, messages)
             listener.up()
-            if not await _within(RETAINED_WAIT, messages.part_received):
+            if not await wait_for_event(messages.part_received, RETAINED_WAIT):
                 await self._subscribe_to_whole(connection, messages, listener)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
@@ -253,14 +253,6 @@ class _TopicMessages:
             if message.topic == self.part:
                 self.part_received.set()
             self._listener.fragment(message.payload)
-
-
-async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for an event; return whether it came."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
 
 
 def _is_known(url: str) -> bool:
