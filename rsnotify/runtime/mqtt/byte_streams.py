@@ -228,15 +228,11 @@ async def open_byte_stream(
 async def _open_tcp(
     broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, max_packet: int
 ) -> ByteStream:
-    loop = asyncio.get_running_loop()
+    where = {"host": broker.host, "port": broker.port} if sock is None else {"sock": sock}
     name = broker.host if tls is not None else None
     make = partial(TcpByteStream, max_packet)
-    if sock is not None:
-        _, stream = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=name)
-    else:
-        _, stream = await loop.create_connection(
-            make, broker.host, broker.port, ssl=tls, server_hostname=name
-        )
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_connection(make, ssl=tls, server_hostname=name, **where)
     return stream
 
 

@@ -182,8 +182,7 @@ class BrokerConnection:
         self._lost.set_exception(error)
         self._send_quota.release()
         for future in waiting:
-            if not future.done():
-                future.set_exception(error)
+            _settle(future, error)
 
     # Driving paho
 
@@ -231,8 +230,7 @@ class BrokerConnection:
         quota = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
         self._maximum_packet_size = min(MAXIMUM_PACKET_SIZE, size)
         self._send_quota = asyncio.Semaphore(min(RECEIVE_MAXIMUM, quota))
-        if not self._connack.done():
-            self._connack.set_result(None)
+        _settle(self._connack)
 
     def _on_disconnect(
         self,
@@ -263,26 +261,27 @@ class BrokerConnection:
         self, _client: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any
     ) -> None:
         puback = self._pubacks.pop(mid, None)
-        if puback is None:
-            return
-        self._send_quota.release()
-        if puback.done():
-            return
-        if reason.is_failure:
-            puback.set_exception(publish_refusal(self._broker.url, reason))
-        else:
-            puback.set_result(None)
+        if puback is not None:
+            self._send_quota.release()
+            refused = reason.is_failure
+            _settle(puback, publish_refusal(self._broker.url, reason) if refused else None)
 
     def _on_subscribe(
         self, _client: Client, _data: Any, mid: int, reasons: list[ReasonCode], _properties: Any
     ) -> None:
-        suback = self._subacks.pop(mid, None)
-        if suback is None or suback.done():
-            return
-        if reasons[0].is_failure:
-            suback.set_exception(subscription_refusal(self._broker.url, reasons[0]))
-        else:
-            suback.set_result(None)
+        suback, reason = self._subacks.pop(mid, None), reasons[0]
+        if suback is not None:
+            refused = reason.is_failure
+            _settle(suback, subscription_refusal(self._broker.url, reason) if refused else None)
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:
