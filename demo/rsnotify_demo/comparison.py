@@ -37,8 +37,6 @@ class CopyDifference(Struct, frozen=True):
 
 
 class Comparison:
-    """Compares a copy with the Source, as often as needed."""
-
     def __init__(self, resources: Sequence[ObservedResource], folder: Path) -> None:
         self._resources = resources
         self._folder = folder

@@ -62,7 +62,6 @@ async def run_demo(
 
 @asynccontextmanager
 async def _serving(*arguments: str, log: Path) -> AsyncIterator[str]:
-    """Run a server as a child process, within a context with its URL."""
     process = await Process.start(*arguments, "--port", "0", log=log)
     try:
         yield await process.url()
@@ -120,7 +119,6 @@ class _StatusDisplay:
             self._live = live("")
 
     def show(self, status: DestinationStatus) -> None:
-        """Show a status; there is one about each second."""
         if self._closed:
             return
         passed = asyncio.get_running_loop().time() - self._started

@@ -60,7 +60,6 @@ class DemoDestination:
         return self._started.is_set()
 
     def start(self) -> None:
-        """Start the process, in `run`."""
         self._stopped.clear()
         self._started.set()
 

@@ -64,7 +64,6 @@ class EventLog:
         self.events.append(LoggedEvent(self._number, at, kind, text))
 
     def note(self, at: Instant, text: str) -> None:
-        """Process a message in the log of the Destination."""
         match = _PULLED.match(text)
         if match is not None:
             count, document = int(match.group(1).replace(",", "")), match.group(2)
@@ -83,7 +82,6 @@ class EventLog:
         self._push = state
 
     def behind(self, at: Instant, changes: int) -> None:
-        """Process the number of changes that the copy lacks now."""
         if self._opened is not None:
             self._largest = max(self._largest, changes)
             self._quiet_frames = self._quiet_frames + 1 if changes <= self._in_transit else 0

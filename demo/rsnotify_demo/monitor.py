@@ -37,16 +37,12 @@ class HubFacts(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """A point of the chart."""
-
     behind: int
     connected: bool = field(name="whole")
     running: bool
 
 
 class Frame(Struct, frozen=True):
-    """The state that a page shows at one moment."""
-
     at: Instant
     changes: int
     per_second: float
@@ -142,7 +138,6 @@ class DemoMonitor:
                 await asyncio.sleep(FRAME_INTERVAL)
 
     async def observe(self) -> Frame:
-        """Make one frame, and notify the pages."""
         difference = await asyncio.to_thread(self._comparison.compare)
         frame = self.frame = self._frame(difference)
         self.past.append(frame.point)

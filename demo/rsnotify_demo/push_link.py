@@ -35,7 +35,6 @@ class PushLink:
         return self._connected.is_set()
 
     def cut(self) -> None:
-        """Abort every connection, and hold new ones."""
         self._connected.clear()
         for writer in self._writers:
             writer.transport.abort()

@@ -22,16 +22,12 @@ class ReceivedVerification(Struct, frozen=True):
 
 
 class ReceivedDelivery(Struct, frozen=True):
-    """A POST to a callback."""
-
     target: str
     headers: CIMultiDictProxy[str]
     body: bytes
 
 
 class CallbackReply(Struct, frozen=True):
-    """The answer of a callback."""
-
     status: int = 200
     body: str = ""
     headers: dict[str, str] = {}
@@ -81,7 +77,6 @@ class SimulatedCallback:
         return ReceivedVerification(target, dict(parse_qsl(query, keep_blank_values=True)))
 
     def verify(self, verification: ReceivedVerification) -> CallbackReply:
-        """Record a verification, and return the answer."""
         self.verifications.append(verification)
         reply = self.reply(verification)
         if 200 <= reply.status < 300 and reply.body == verification.challenge:

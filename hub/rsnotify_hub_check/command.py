@@ -155,5 +155,4 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Run the command."""
     sys.exit(app())

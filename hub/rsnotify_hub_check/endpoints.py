@@ -36,7 +36,6 @@ class SimulatedTopic:
         self.change()
 
     def change(self) -> bytes:
-        """Make a new version, and return its content."""
         self.versions.append(self._write(f"version {len(self.versions)} of {self.token}"))
         return self.versions[-1]
 
@@ -69,7 +68,6 @@ class SimulatedEndpoints:
         return topic
 
     def links(self, topic: SimulatedTopic) -> str:
-        """Return the Link header of a topic (WebSub §4)."""
         return format_links([("self", topic.url), ("hub", self._hub)])
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:

@@ -33,8 +33,6 @@ _NAMES = {
 
 
 class HubResponse(Struct, frozen=True):
-    """A response of the hub."""
-
     status: int
     content_type: str
     text: str
@@ -56,8 +54,6 @@ def request_form(
 
 
 class HubUnderTest:
-    """The hub, with the topics and callbacks for checks."""
-
     def __init__(
         self, settings: CheckSettings, endpoints: SimulatedEndpoints, session: aiohttp.ClientSession
     ) -> None:
@@ -93,7 +89,6 @@ class HubUnderTest:
         raise refused
 
     async def post(self, form: Mapping[str, str] | bytes, **headers: str) -> HubResponse:
-        """POST a form to the hub."""
         body = form if isinstance(form, bytes) else urlencode(form).encode()
         return await self._post(self.settings.hub, body, {"Content-Type": _FORM, **headers})
 
@@ -121,7 +116,6 @@ class HubUnderTest:
     async def request_and_verify(
         self, mode: str, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
     ) -> ReceivedVerification:
-        """Send a request as `request` does, and wait for its verification."""
         before = len(callback.verifications)
         (await self.request(mode, topic, callback, **fields)).expect_accepted()
         return await self.wait_for_verification(callback, before)
@@ -129,7 +123,6 @@ class HubUnderTest:
     async def subscribe(
         self, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
     ) -> ReceivedVerification:
-        """Request a subscription, and wait for its verification."""
         return await self.request_and_verify("subscribe", topic, callback, **fields)
 
     async def subscribed(self, **fields: str) -> tuple[SimulatedTopic, SimulatedCallback]:
@@ -157,13 +150,11 @@ class HubUnderTest:
         return seen[number]
 
     async def publish(self, topic: SimulatedTopic, *, method: PublishMethod | None = None) -> bytes:
-        """Change a topic, and notify the hub."""
         body = topic.change()
         await self.notify(topic, method=method)
         return body
 
     async def notify(self, topic: SimulatedTopic, *, method: PublishMethod | None = None) -> None:
-        """Notify the hub that a topic has changed."""
         headers = {"Content-Type": _FORM}
         if self.settings.token is not None:
             headers["Authorization"] = f"Bearer {self.settings.token}"

@@ -59,6 +59,5 @@ class Inconclusive(RsnotifyError):
 
 
 def expect(holds: object, otherwise: str) -> None:
-    """Raise RequirementBroken unless a condition holds."""
     if not holds:
         raise RequirementBroken(otherwise)

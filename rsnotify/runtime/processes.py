@@ -63,7 +63,6 @@ class Process:
         return self._process.pid
 
     async def lines(self) -> AsyncIterator[str]:
-        """Yield the lines that it prints, until it ends."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             yield line.decode(errors="replace").rstrip()
@@ -97,5 +96,4 @@ class Process:
         await self._process.wait()
 
     async def wait(self) -> int:
-        """Wait until it ends, and return its exit code."""
         return await self._process.wait()

@@ -46,7 +46,7 @@ class _Layout:
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options, each in its group; those without a group come first."""
+        """Write each parameter in its group; those without a group come first."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

@@ -66,7 +66,6 @@ class ByteStream(ABC):
         return bool(self._buffer) or self._ended
 
     def feed(self, data: bytes) -> None:
-        """Buffer what arrived."""
         try:
             self._lengths.feed(data)
         except PacketTooLong as error:
@@ -105,13 +104,10 @@ class ByteStream(ABC):
         assert not blocking
 
     def fileno(self) -> int:
-        """Return that it has no descriptor (as a socket)."""
         return -1
 
 
 class TcpByteStream(ByteStream, asyncio.Protocol):
-    """A byte stream over TCP or TLS."""
-
     _transport: asyncio.Transport
 
     def __init__(self, max_packet: int) -> None:

@@ -50,8 +50,6 @@ CLEAN_START = BrokerSession()
 
 
 class _PahoClient(Client):
-    """paho's client, over a byte stream that is already open."""
-
     def __init__(self, stream: ByteStream, **options: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, reconnect_on_failure=False, **options)
         self._stream = stream

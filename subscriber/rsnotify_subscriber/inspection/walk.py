@@ -80,8 +80,6 @@ async def _several(walk: _Walk, several: SeveralSets) -> InspectionFinding:
 
 
 class _Walk:
-    """One walk over the documents of a Source, each of which is read once."""
-
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._bytes = 0

@@ -45,7 +45,6 @@ class PatchBudget:
         self._check_time()
 
     def spend(self, nodes: int = 1) -> None:
-        """Account for visits to nodes."""
         self._left -= nodes
         if self._left < self._checked - _STRETCH:
             self._check_time()

@@ -39,11 +39,9 @@ class TextSlot(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text at this position."""
         return (self.node.tail if self.behind else self.node.text) or ""
 
     def put(self, text: str) -> None:
-        """Set the text at this position."""
         if self.behind:
             self.node.tail = text or None
         else:
@@ -58,8 +56,6 @@ class AttributeNode(NamedTuple):
 
 
 class NamespaceNode(NamedTuple):
-    """The declaration of a prefix."""
-
     element: Node
     prefix: str
 
@@ -94,8 +90,6 @@ def _clark(name: str, namespaces: Namespaces, default: str | None) -> str:
 
 
 class NodeSelection:
-    """Evaluates the selectors of one patch on a document."""
-
     def __init__(self, root: Node, budget: PatchBudget) -> None:
         self._root = root
         self._budget = budget

@@ -45,7 +45,6 @@ def slot_before(node: Node) -> TextSlot:
 
 
 def slot_at_end(element: Node) -> TextSlot:
-    """Return where the last text of an element stands."""
     return TextSlot(element[-1], True) if len(element) else TextSlot(element, False)
 
 

@@ -163,7 +163,6 @@ def _placed(uri: str, name: str, outline: Outline) -> TreePosition:
 
 
 def _digested(content: Content, announced: str | None) -> Digester:
-    """Write content to its file, and return its digests by the announced algorithms."""
     content.write()
     digester = Digester(announced)
     with content.path.open("rb") as file:

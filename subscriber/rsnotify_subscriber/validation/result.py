@@ -55,7 +55,6 @@ class ValidationResult(Struct):
     documents: list[CheckedDocument] = []
 
     def count(self, severity: Severity) -> int:
-        """Return the number of errors, or of warnings, in all documents."""
         return sum(document.count(severity) for document in self.documents)
 
     @property

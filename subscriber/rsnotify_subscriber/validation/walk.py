@@ -93,8 +93,6 @@ def _is_uri(target: str) -> bool:
 
 
 class _Walk:
-    """One walk from a document down, breadth first."""
-
     def __init__(self, checker: DocumentChecker, root: TreePosition) -> None:
         self._checker = checker
         self._root = root
@@ -126,7 +124,6 @@ class _Walk:
         return True
 
     async def _place(self, parent: TreePosition, reference: Reference) -> TreePosition | None:
-        """Return the position of a document or package, which is fetched once."""
         uri = reference.uri
         if uri in self._places:
             return self._places[uri]
