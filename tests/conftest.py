@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from rsnotify.runtime.processes import free_port
 from tests import fork_server, watchdog
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
+from tests.ports import free_port
 from tests.postgresql import PostgreSQL, running_postgresql
 
 # Every process and every hub that a test starts loads the trusted authorities; no test needs them.

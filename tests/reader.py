@@ -21,7 +21,7 @@ from types import MappingProxyType, TracebackType
 
 from msgspec import Struct
 
-from rsnotify.runtime.processes import free_port
+from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.running import Running
 
