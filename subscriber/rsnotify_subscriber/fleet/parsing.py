@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
 from rsnotify.runtime.config.files import decode_settings, read_text
+from rsnotify.runtime.config.line_numbers import place_of
 from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
 from rsnotify_subscriber.fleet.configuration import (
