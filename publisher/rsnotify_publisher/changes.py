@@ -78,7 +78,7 @@ def describe_record(
 
 
 def check_change(resource: Resource) -> Resource:
-    """Return the resource as it is recorded, without a datetime, or refuse it.
+    """Return the resource as it is recorded, without a datetime.
 
     Raises:
         ConfigurationError: The change cannot be recorded; the message says how to correct it.
@@ -117,11 +117,7 @@ def check_record(record: Record) -> Record:
 
 
 def check_resource(resource: Resource) -> Resource:
-    """Return the resource, or refuse it if it cannot be written into a document.
-
-    Raises:
-        ConfigurationError: A URI or a piece of metadata is unusable.
-    """
+    """Return the resource; ConfigurationError if it cannot be written into a document."""
     uri = resource.uri
     check_uri(uri)
     try:
@@ -144,7 +140,6 @@ def _check_metadata(length: object, hashes: object, name: str, instant: object) 
 
 
 def _check_links(links: Sequence[Link]) -> None:
-    """Check the links to related resources (core §7, §14)."""
     if len(links) > DEFAULT_LIMITS.links:
         raise ValueError(f"it has more than {DEFAULT_LIMITS.links} links")
     for link in links:
@@ -157,13 +152,9 @@ def _check_links(links: Sequence[Link]) -> None:
 
 
 def as_listed(resource: Resource, at: Instant | None) -> Resource:
-    """Return a resource as it is in a Resource List or Dump.
+    """Return a resource as it is in a Resource List or Dump, with `at` if it has no `lastmod`.
 
     A patch leads from one version to the next, so only changes have it (core §14.4).
-
-    Args:
-        resource: The resource as it was recorded.
-        at: `lastmod` if the resource has none.
     """
     links = resource.links
     if any(link.rel == Rel.PATCH for link in links):
@@ -173,11 +164,7 @@ def as_listed(resource: Resource, at: Instant | None) -> Resource:
 
 
 def check_uri(uri: object) -> None:
-    """Check that a URI is absolute.
-
-    Raises:
-        ConfigurationError: The URI is relative, too long, or has unescaped characters.
-    """
+    """Check that a URI is absolute, short enough, and percent-encoded."""
     if not isinstance(uri, str) or not _URI.fullmatch(uri):
         raise ConfigurationError(
             f"{uri!r} is not an absolute URI; percent-encode what RFC 3986 does not allow"

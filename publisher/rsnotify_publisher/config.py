@@ -10,9 +10,9 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.line_numbers import SettingPath, line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
-from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.config.line_numbers import place_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
+from rsnotify.runtime.mqtt.login import login_of
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
 
@@ -24,12 +24,8 @@ class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A set of resources that are the files of a folder.
 
-    Args:
-        name: Distinguishes it from the others.
-        folder: The folder.
-        base_url: Public URL of the folder; by default the name below the URL of the Source.
-        described_by: URL of a document about this set.
-        options: Tuning of this set; defaults are the `options` of the Source.
+    By default, its base URL is its name below that of the Source; its options are added to those
+    of the Source.
     """
 
     name: Annotated[
@@ -46,22 +42,11 @@ class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings.
+    """All settings; see the options of the command with these names.
 
     Args:
-        base_url: Public URL of the Source; by default from host and port.
-        host: The address to listen on.
-        port: The port to listen on; 0 for a free one.
-        hubs: URLs of hubs to push to.
-        advertise: URLs of these hubs for Destinations, if they differ.
-        token: Bearer token for the hubs, a secret.
-        mqtt_user: User at those of them that are MQTT brokers.
-        mqtt_password: Password of that user, a secret.
-        mqtt_ca: A file with the certificates of authorities that may sign a broker's.
-        mqtt_certificate: A file with the certificate to show to a broker.
-        mqtt_key: A file with the private key of that certificate.
-        mqtt_version: The version of MQTT.
-        data: The folder for the state.
+        advertise: URLs of the hubs for Destinations, if they differ.
+        token: Bearer token for the hubs, a secret, as is `mqtt_password`.
         described_by: URL of a document about the Source.
         options: Tuning of all sets.
         sets: The sets of resources, `[[set]]` in TOML.
@@ -89,44 +74,25 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
 
     def known_hubs(self) -> tuple[Hub, ...]:
-        """Return the hubs.
-
-        Raises:
-            ConfigurationError: A URL is unusable.
-        """
-        login = BrokerLogin(
-            user=self.mqtt_user,
-            password=self.mqtt_password,
-            ca=self.mqtt_ca,
-            certificate=self.mqtt_certificate,
-            key=self.mqtt_key,
-        )
+        login = login_of(self)
         return parse_hubs(
             self.hubs, self.token, self.advertise, login=login, version=self.mqtt_version
         )
 
     def options_of(self, folder: FolderSettings | None = None) -> Options:
-        """Return the options of one set, or of a Source that is one set.
-
-        Raises:
-            ConfigurationError: An option is unknown or wrong.
-        """
+        """Return the options of one set, or of a Source that is one set."""
         given = self.options | (folder.options if folder else {})
         try:
-            return msgspec.convert(given, _Tuning)
-        except msgspec.ValidationError as error:
+            return convert_settings(given, _Tuning)
+        except WrongSetting as wrong:
             # The options of the file were checked before, so this is an option of the command.
-            wrong = wrong_setting_from(str(error), _Tuning)
             raise WrongOption(wrong.name, wrong.reason) from None
 
 
 def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfiguration:
-    """Read the file, and override its settings.
+    """Read the file, .toml or .json, and override its settings by those that are not None.
 
-    Args:
-        path: A file ending in .toml or .json; None for the defaults.
-        settings: Settings from elsewhere; None if not given. Those in `options` override the
-            options of every set.
+    Settings in `options` override the options of every set.
 
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
@@ -155,21 +121,11 @@ def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfigur
 
 
 def _read(settings: dict[str, Any]) -> SourceConfiguration:
-    try:
-        read = msgspec.convert(settings, SourceConfiguration)
-    except msgspec.ValidationError as error:
-        raise wrong_setting_from(str(error), SourceConfiguration) from None
-    _check_tuning(read.options, ("options",))
+    read = convert_settings(settings, SourceConfiguration)
+    convert_settings(read.options, _Tuning, "options")
     for number, each in enumerate(read.sets):
-        _check_tuning(each.options, ("set", number, "options"))
+        convert_settings(each.options, _Tuning, "set", number, "options")
     return read
-
-
-def _check_tuning(options: dict[str, Any], table: SettingPath) -> None:
-    try:
-        msgspec.convert(options, _Tuning)
-    except msgspec.ValidationError as error:
-        raise wrong_setting_from(str(error), _Tuning, table) from None
 
 
 def _located(
@@ -177,8 +133,7 @@ def _located(
 ) -> ConfigurationError:
     """Return the error in one sentence: file and line, table, key, and the reason."""
     first, *rest = wrong.path
-    line = line_of(text, wrong.path)
-    location = [str(file) if line is None else f"{file}, line {line}"]
+    location = [place_of(file, text, wrong.path)]
     if first == "set" and rest:
         number, *rest = rest
         name = found["set"][number].get("name") if isinstance(found["set"][number], dict) else None

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from rsnotify.errors import StorageError
 from rsnotify.format.vocabulary import INLINE_LIMIT
 
@@ -17,11 +19,8 @@ _log = logging.getLogger("rsnotify.publisher")
 _MOST_MISSING = 1_000
 
 
-class SourceContents:
-    """Gets contents from the Source."""
-
-    def __init__(self, content: ContentCallback) -> None:
-        self._content = content
+class SourceContents(Struct, frozen=True):
+    content: ContentCallback
 
     def get(self, uri: str) -> bytes | Path | None:
         """Return the current content of a resource; None if it, or its file, is gone.
@@ -30,7 +29,7 @@ class SourceContents:
             StorageError: The callback failed.
         """
         try:
-            found = self._content(uri)
+            found = self.content(uri)
         except Exception as error:  # the Source's own code, which may raise anything
             raise StorageError(f"the content of {uri} is not available: {error!r}") from error
         if isinstance(found, Path) and not found.is_file():
@@ -58,44 +57,31 @@ class SourceContents:
         return content if content is not None and len(content) <= INLINE_LIMIT else None
 
 
-class CheckedContents:
+class CheckedContents(Struct, frozen=True):
     """Contents of which none may be missing, unless a change says that the resource is gone.
 
-    Args:
-        contents: Of the Source.
-        listed: Returns which of some URIs are in the set, because no change deleted them.
+    `listed` returns which of some URIs are in the set, because no change deleted them.
     """
 
-    def __init__(
-        self, contents: SourceContents, listed: Callable[[Sequence[str]], Iterable[str]]
-    ) -> None:
-        self._contents = contents
-        self._listed = listed
-        self._missing: list[str] = []
+    contents: SourceContents
+    listed: Callable[[Sequence[str]], Iterable[str]]
+    missing: list[str] = []
 
     def get(self, uri: str) -> bytes | Path | None:
-        """Return the current content of a resource, and remember if it is gone.
-
-        Raises:
-            StorageError: The callback failed, or a resource is missing that was not deleted.
-        """
-        found = self._contents.get(uri)
+        """Return the current content of a resource, and remember if it is gone."""
+        found = self.contents.get(uri)
         if found is None:
-            self._missing.append(uri)
-            if len(self._missing) > _MOST_MISSING:
+            self.missing.append(uri)
+            if len(self.missing) > _MOST_MISSING:
                 self.check()
         return found
 
     def check(self) -> None:
-        """Check what was missing: a change must have deleted it by now.
-
-        Raises:
-            StorageError: It was not deleted, and there is still no content.
-        """
-        for uri in self._listed(self._missing):
-            if self._contents.get(uri) is None:
+        """Raise StorageError if a resource is missing that no change has deleted by now."""
+        for uri in self.listed(self.missing):
+            if self.contents.get(uri) is None:
                 raise StorageError(
                     f"{uri} was not deleted, but `content` has nothing for it; if it is gone, "
                     "record that"
                 )
-        self._missing.clear()
+        self.missing.clear()

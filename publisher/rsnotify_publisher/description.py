@@ -127,7 +127,6 @@ class SourceDescription(Startable):
             raise
 
     def close(self) -> None:
-        """Close every Publisher."""
         close_all(self.sets)
 
 

@@ -24,9 +24,6 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     """Write a file under a temporary name, flush it to the disk, and rename it.
 
     If an exception is raised, the file stays as it was.
-
-    Raises:
-        OSError: The disk is full, or the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -44,10 +41,9 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Callable[[bytes], object]]:
-    """Write a document in pieces as `atomic` does, compressed if its name ends in `.gz`.
+    """Yield a function that writes a document in pieces, as `atomic` does.
 
-    Yields:
-        A function that writes the next piece.
+    The document is compressed if its name ends in `.gz`.
     """
     with atomic(path) as file:
         if path.suffix == ".gz":
@@ -59,11 +55,7 @@ def writing(path: Path) -> Iterator[Callable[[bytes], object]]:
 
 
 def reading(path: Path) -> Iterator[bytes]:
-    """Yield a document in pieces, inflated if its name ends in `.gz`.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Yield a document in pieces, inflated if its name ends in `.gz`."""
     with open(path, "rb") as file:
         stream = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
         while piece := stream.read(_PIECE):
@@ -79,11 +71,7 @@ def write_atomically(path: Path, chunks: Iterable[bytes]) -> int:
 
 
 def also_as(path: Path, other: Path) -> None:
-    """Give a finished file a second name, atomically.
-
-    Raises:
-        OSError: As in `atomic`.
-    """
+    """Give a finished file a second name, atomically."""
     temporary = _temporary(other)
     temporary.unlink(missing_ok=True)
     try:
@@ -96,6 +84,23 @@ def also_as(path: Path, other: Path) -> None:
     temporary.unlink(missing_ok=True)
 
 
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Delete files, of which some may be gone already."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def all_or_none(folder: Path) -> Iterator[list[str]]:
+    """Yield a list for the names of files; they are deleted if an exception is raised."""
+    names: list[str] = []
+    try:
+        yield names
+    except BaseException:
+        remove(folder, names)
+        raise
+
+
 def sweep(folder: Path) -> None:
     """Delete the temporary files of writers that were killed; no writer may be running."""
     for path in folder.rglob(".*.tmp"):
@@ -103,11 +108,7 @@ def sweep(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Create a folder if it is missing, and check that it can be written.
-
-    Raises:
-        ConfigurationError: It cannot be written.
-    """
+    """Create a folder if it is missing; ConfigurationError if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

@@ -15,17 +15,12 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
-from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.hubs import url_for_topic
 from rsnotify_publisher.journal import Journal, JournalState
 
 
 class FrameworkChannel(Struct, frozen=True):
-    """The channel, as documents name it.
-
-    Args:
-        topic: Its URI.
-        hubs: The URLs of the hubs for Destinations.
-    """
+    """The channel, as documents name it: its URI, and the URLs of the hubs for Destinations."""
 
     topic: str
     hubs: tuple[str, ...]
@@ -46,14 +41,7 @@ class FrameworkChannel(Struct, frozen=True):
         return tuple(Link(Rel.HUB, hub) for hub in self.hubs)
 
     def content(self, notices: Iterable[Resource], from_: int, until: int, up: str) -> Document:
-        """Return the document that a GET of the channel returns.
-
-        Args:
-            notices: The last notices.
-            from_: The datetime (µs) of the notice before them.
-            until: The datetime of the last notice.
-            up: The URI of the Source Description.
-        """
+        """Return what a GET of the channel returns: the notices of an interval (µs)."""
         return Document(
             Capability.FRAMEWORK_NOTIFICATION,
             tuple(notices),
@@ -64,14 +52,8 @@ class FrameworkChannel(Struct, frozen=True):
 
 
 def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | None:
-    """Return the channel; None if no hub can have a second channel.
-
-    Args:
-        topic: Its URI.
-        urls: Every URL of the hubs of the Source.
-    """
-    usable = filter(allows_second_channel, urls)
-    hubs = tuple(parse_broker(url).url_for(topic) if is_broker_url(url) else url for url in usable)
+    """Return the channel; None if none of the URLs of hubs allows a second channel."""
+    hubs = tuple(url_for_topic(url, topic) for url in urls if allows_second_channel(url))
     return FrameworkChannel(topic, hubs) if hubs else None
 
 
@@ -80,34 +62,24 @@ def allows_second_channel(url: str) -> bool:
     return not is_broker_url(url) or parse_broker(url).topic_or_prefix.endswith("/")
 
 
-def framework_hubs(hubs: Iterable[Hub]) -> tuple[Hub, ...]:
-    """Return the hubs that are sent notices."""
-    return tuple(hub for hub in hubs if allows_second_channel(hub.uri))
+class FrameworkNotices(Struct, frozen=True):
+    """The notices of a journal, as a feed follows them: by the names that changes have."""
 
-
-class FrameworkNotices:
-    """The notices of a journal, as a feed follows them."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    journal: Journal
 
     def state(self) -> JournalState:
-        """Return where the notices end."""
-        journal = self._journal
         return replace(
-            journal.state(),
-            last_change=journal.last_notice(),
-            pruned=journal.first_notice(),
+            self.journal.state(),
+            last_change=self.journal.last_notice(),
+            pruned=self.journal.first_notice(),
             sum=None,  # the digest is sent on the channel for changes
         )
 
     def last_change_at(self, instant: int) -> int:
-        """Return the datetime of the last notice at or before an instant (µs)."""
-        return self._journal.last_notice_at(instant)
+        return self.journal.last_notice_at(instant)
 
     def changes(self, after: int, limit: int) -> list[Resource]:
-        """Return the notices later than `after` (µs), oldest first, at most `limit`."""
-        return self._journal.notices(after, limit)
+        return self.journal.notices(after, limit)
 
 
 def promise_notices(journal: Journal) -> JournalState:

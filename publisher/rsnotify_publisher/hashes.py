@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,21 +13,12 @@ if TYPE_CHECKING:
 ALGORITHMS = {"sha-256": "sha256", "sha-512": "sha512", "sha-1": "sha1", "md5": "md5"}
 
 
-def recorded(hashes: str | None) -> dict[str, str]:
-    """Return the digests of a `hash` attribute, lower-case, by known algorithm."""
-    pairs = (pair.partition(":") for pair in (hashes or "").split())
-    return {name.lower(): digest.lower() for name, _, digest in pairs if name.lower() in ALGORITHMS}
-
-
 class Digests:
-    """Computes SHA-256 of a content, and the digests of a `hash` attribute.
-
-    Args:
-        hashes: The `hash` attribute that the content is compared with.
-    """
+    """Computes SHA-256 of a content, and the digests of a `hash` attribute to compare it with."""
 
     def __init__(self, hashes: str | None = None) -> None:
-        self._recorded = recorded(hashes)
+        pairs = (pair.lower().partition(":") for pair in (hashes or "").split())
+        self._recorded = {name: digest for name, _, digest in pairs if name in ALGORITHMS}
         names = dict.fromkeys(["sha-256", *self._recorded])
         self._running: dict[str, _Hash] = {
             name: hashlib.new(ALGORITHMS[name], usedforsecurity=False) for name in names
@@ -48,3 +40,11 @@ class Digests:
             return None
         running = self._running
         return all(running[name].hexdigest() == hex for name, hex in self._recorded.items())
+
+
+def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
+    """Return whether a content certainly has the digests of a `hash` attribute."""
+    digests = Digests(hashes)
+    for chunk in chunks:
+        digests.update(chunk)
+    return digests.agree is True

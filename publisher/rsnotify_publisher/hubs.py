@@ -65,7 +65,6 @@ class HubFailure(RsnotifyError):
         super().__init__(hub, reason, retry_after)
 
     def __str__(self) -> str:
-        """Return the hub, the reason and the remedy."""
         text = f"{self.hub}: {self.reason}"
         return text if self.remedy is None else f"{text}; {self.remedy}"
 
@@ -121,14 +120,9 @@ def parse_hubs(
     login: BrokerLogin = ANONYMOUS,
     version: str = "5",
 ) -> tuple[Hub, ...]:
-    """Read the hubs of a Source as a user names them.
+    """Read the hubs of a Source as a user names them, as `parse_hub` does.
 
-    Args:
-        urls: As for `parse_hub`.
-        token: The bearer token for all of them.
-        advertise: Their URLs for Destinations, if these differ, for example behind a proxy.
-        login: The login at those of them that are brokers.
-        version: The version of MQTT.
+    `advertise` names their URLs for Destinations, if these differ, for example behind a proxy.
 
     Raises:
         ConfigurationError: A URL is not that of a hub, or there is no hub to advertise.
@@ -143,11 +137,7 @@ def parse_hubs(
 
 
 def check_token(token: str | None) -> None:
-    """Check that a header can carry a token.
-
-    Raises:
-        ConfigurationError: It has a control character; the message does not show it.
-    """
+    """Refuse a token with a control character, without showing it: no header can carry it."""
     if token is not None and not token.isprintable():
         raise ConfigurationError("the token has a line break or another control character")
 
@@ -166,6 +156,11 @@ def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
     if parts.scheme.startswith("ws"):
         return Hub(websocket, (websocket,), token)
     return Hub(websocket, (f"{parts.scheme}{base}websub", websocket), token)
+
+
+def url_for_topic(url: str, topic: str) -> str:
+    """Return the URL of a hub for a channel: a broker's names the topic of MQTT."""
+    return parse_broker(url).url_for(topic) if is_broker_url(url) else url
 
 
 def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:

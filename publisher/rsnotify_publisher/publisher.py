@@ -23,6 +23,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.arguments import require, require_function
+from rsnotify.runtime.lanes import Lane
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.background.election import LeaderElection
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import (
@@ -146,23 +148,20 @@ class Publisher(Stoppable):
                 journal.add_notice_hub(hub.uri)
         self._pool.enter()
         try:
-            self._start_threads()
+            self._election = LeaderElection(self.source, self._pool)
+            self._recorder = Recorder(
+                self.source.open_journal,
+                self._election.wake,
+                Lane(self._pool.threads.recorders),
+                memory=self._pool.memory,
+            )
+            self._recorder.start()
+            self._election.start(self._recorder)
         except BaseException:
             self._pool.leave()
             raise
         self._started_in = os.getpid()
         running.add(self)
-
-    def _start_threads(self) -> None:
-        self._election = LeaderElection(self.source, self._pool)
-        self._recorder = Recorder(
-            self.source.open_journal,
-            self._election.wake,
-            self._pool.recording_executor(),
-            memory=self._pool.memory,
-        )
-        self._recorder.start()
-        self._election.start(self._recorder)
 
     def stop(self) -> None:
         """Begin to end, so that several end at the same time; `close` waits for it."""
@@ -209,10 +208,7 @@ class Publisher(Stoppable):
                 loop.call_soon_threadsafe(published.set)
 
         self._election.published.add_done_callback(on_done)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await published.wait()
-        return published.is_set()
+        return await wait_for_event(published, timeout)
 
     # The baseline
 

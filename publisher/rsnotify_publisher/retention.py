@@ -55,13 +55,7 @@ class MinimumOpen(Struct, frozen=True):
     since: int | None
 
     def allows(self, changes: int, size: int, last_closed: int) -> bool:
-        """Whether changes may be closed.
-
-        Args:
-            changes: How many changes stay open then.
-            size: How many bytes stay open.
-            last_closed: The datetime of the last change that is closed.
-        """
+        """Return whether changes may be closed, if so many changes and bytes then stay open."""
         return (
             (self.changes is not None and changes >= self.changes)
             or (self.size is not None and size >= self.size)
@@ -72,15 +66,10 @@ class MinimumOpen(Struct, frozen=True):
 class RotationPolicy(Struct, frozen=True):
     """When changes move from the open Change List to a closed one.
 
-    When a limit is reached, the older half is closed. What stays open still reaches back half the
-    limit, so that a reader that polls now and then seldom needs the archive. At a time of the
-    schedule, all changes up to that time are closed.
-
-    Args:
-        changes: Number of changes.
-        size: Number of bytes.
-        age: Age of the first change.
-        schedule: A cron expression.
+    When a limit is reached (a number of changes or bytes, or the age of the first change), the
+    older half is closed. What stays open still reaches back half the limit, so that a reader that
+    polls now and then seldom needs the archive. At a time of the schedule, all changes up to that
+    time are closed.
     """
 
     changes: int | None = None
@@ -93,12 +82,8 @@ class RotationPolicy(Struct, frozen=True):
     ) -> MinimumOpen | None:
         """Return what has to stay open; None if no limit is reached.
 
-        Args:
-            changes: Number of changes in the open period.
-            size: Number of bytes in it.
-            oldest: The datetime of its first change.
-            now: The time of day.
-            scheduled: A time of the schedule, through which all changes are closed.
+        The first three arguments are the number of changes in the open period, their bytes, and the
+        datetime of the first. All changes through `scheduled`, a time of the schedule, are closed.
         """
         full = self.changes is not None and changes >= self.changes
         large = self.size is not None and size >= self.size
@@ -122,14 +107,9 @@ class RetentionPolicy(Struct, frozen=True):
     - With an age, documents that ended less than that long ago stay, whatever their number and
       size: a Destination that was offline for a shorter time finds every change. With nothing
       else, all older ones are dropped.
-    - With a count or a size, the newest that fit them all stay.
+    - With a count or a size (of all files), the newest that fit them all stay.
     - With both, documents older than the age stay as long as they are among the newest that fit.
-
-    Args:
-        age: Least time since a document ended.
-        count: Number of documents, the newest.
-        size: Bytes of these documents, with their parts and packages.
-        schedule: A cron expression; documents are dropped only at its times.
+    - With a schedule, documents are dropped only at its times.
     """
 
     age: int | None = None
@@ -138,12 +118,7 @@ class RetentionPolicy(Struct, frozen=True):
     schedule: JobSchedule | None = None
 
     def expired(self, documents: Sequence[FinishedDocument], now: int) -> list[FinishedDocument]:
-        """Return which documents of an archive need not stay.
-
-        Args:
-            documents: All of them, oldest first.
-            now: The time of day.
-        """
+        """Return which documents of an archive, all of them given oldest first, need not stay."""
         end = self._surplus(documents)
         if self.age is not None:
             kept = (n for n, one in enumerate(documents[:end]) if one.end > now - self.age)
@@ -166,21 +141,11 @@ class RetentionPolicy(Struct, frozen=True):
 
 
 def parse_rotation(text: str) -> RotationPolicy:
-    """Read when changes are closed, such as `500 changes or 1 h`.
-
-    Raises:
-        ConfigurationError: The text has no such form.
-    """
     limits, schedule = _limits("rotate", text, "500 changes or 1 h")
     return RotationPolicy(limits.get("count"), limits.get("size"), limits.get("age"), schedule)
 
 
 def parse_retention(text: str) -> RetentionPolicy:
-    """Read how long closed documents are kept, such as `30 days, 1000 lists, 2 GB`.
-
-    Raises:
-        ConfigurationError: The text has no such form.
-    """
     limits, schedule = _limits("keep", text, "30 days, 1000 lists, 2 GB")
     if not limits:
         raise ConfigurationError(f"keep is {text!r}, which only says when; add a limit to it")

@@ -33,18 +33,12 @@ _DAYS = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/([1-9]\d?))?")
 
 
 class JobSchedule(Struct, frozen=True):
-    """An interval or a cron expression.
-
-    Args:
-        seconds: The interval; 0 if there is a cron expression.
-        cron: The cron expression.
-    """
+    """An interval in seconds, or a cron expression."""
 
     seconds: float = 0.0
     cron: str | None = None
 
     def trigger(self) -> BaseTrigger:
-        """Return the trigger for APScheduler."""
         return IntervalTrigger(seconds=self.seconds) if self.cron is None else _cron(self.cron)
 
     def last_time(self, now: int) -> int | None:
@@ -60,15 +54,7 @@ class JobSchedule(Struct, frozen=True):
 
 
 def parse_schedule(name: str, value: float | str) -> JobSchedule:
-    """Read a schedule: seconds, or a text such as `cron: 0 3 * * *`.
-
-    Args:
-        name: Of the option, for the message.
-        value: What the option was set to.
-
-    Raises:
-        ConfigurationError: The value is neither.
-    """
+    """Read a schedule: seconds, or a text such as `cron: 0 3 * * *`."""
     if isinstance(value, str) and value.strip().startswith(CRON):
         return JobSchedule(cron=parse_cron(name, value.strip().removeprefix(CRON)))
     try:
@@ -83,11 +69,7 @@ def parse_schedule(name: str, value: float | str) -> JobSchedule:
 
 
 def parse_cron(name: str, expression: str) -> str:
-    """Return a cron expression, or refuse it.
-
-    Raises:
-        ConfigurationError: It is not a cron expression, or no time ever matches it.
-    """
+    """Return a cron expression; ConfigurationError if it is none, or no time ever matches it."""
     expression = expression.strip()
     try:
         if _cron(expression).get_next_fire_time(None, datetime.now(UTC)) is None:

@@ -19,7 +19,7 @@ from rsnotify_publisher.hubs import Hub, advertised
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.options import Options, check_options
 from rsnotify_publisher.retention import parse_retention, parse_rotation
-from rsnotify_publisher.schedule import JobSchedule, parse_schedule
+from rsnotify_publisher.schedule import parse_schedule
 from rsnotify_publisher.source_documents import PARTS, SourceDocuments
 
 #: Returns the current set of resources.
@@ -45,21 +45,7 @@ class SourceCallbacks(TypedDict, total=False):
 
 
 class SourceContext:
-    """One Source, or one set of resources of a Source.
-
-    Args:
-        folder: Holds the journal, the lock of the leader, and `documents/`.
-        base_url: The URL below which documents are served; a missing slash at its end is added.
-        hubs: Where fragments are sent.
-        options: Tuning.
-        clock: Returns the time in microseconds since 1970.
-        content: Returns the current content of a resource.
-        resources: Returns the current set; None if the journal keeps it.
-        described_by: The URL of a document about the set of resources.
-
-    Raises:
-        ConfigurationError: The base URL or an option is unusable.
-    """
+    """One Source, or one set of resources of a Source; the arguments are those of `Publisher`."""
 
     def __init__(
         self,
@@ -88,12 +74,11 @@ class SourceContext:
         self.resource_list_schedule = parse_schedule(
             "resource_list_every", options.resource_list_every
         )
+        every = options.resource_dump_every
         #: None if there is no Resource Dump.
-        self.resource_dump_schedule: JobSchedule | None = None
-        if options.resource_dump_every is not None:
-            self.resource_dump_schedule = parse_schedule(
-                "resource_dump_every", options.resource_dump_every
-            )
+        self.resource_dump_schedule = (
+            None if every is None else parse_schedule("resource_dump_every", every)
+        )
         self.contents = None if content is None else SourceContents(content)
         self.resources = resources
         if self.contents is None and (options.change_dump or options.resource_dump_every):
@@ -103,10 +88,7 @@ class SourceContext:
         if options.change_dump_archive and not options.change_dump:
             raise ConfigurationError("change_dump_archive needs change_dump, too")
         self.documents = SourceDocuments(
-            self.base_url,
-            advertised(hubs),
-            options,
-            described_by=described_by,
+            self.base_url, advertised(hubs), options, described_by=described_by
         )
         self.documents_folder = folder / "documents"
         self.captured_folder = folder / "captured"
@@ -118,11 +100,7 @@ class SourceContext:
         self.clock = clock
 
     def check_folders(self) -> None:
-        """Create the folders if they are missing, and check that they can be written.
-
-        Raises:
-            ConfigurationError: One cannot be written.
-        """
+        """Create the folders if they are missing, and check that they can be written."""
         for folder in (self.folder, self.documents_folder, self.documents_folder / PARTS):
             check_writable(folder)
 
@@ -138,22 +116,20 @@ class SourceContext:
                     self.captured.put(change, record.content)
         return recorded
 
-    def open_journal(self) -> Journal:
-        """Return a connection to the journal for the calling thread.
+    def count(self) -> int:
+        with self.open_journal() as journal:
+            return journal.count()
 
-        Raises:
-            StorageError: The journal cannot be used.
-            ConfigurationError: It belongs to a Source with another base URL.
-        """
+    def open_journal(self) -> Journal:
+        """Return a connection to the journal for the calling thread."""
         return Journal(self.folder / "journal.sqlite3", self.base_url, clock=self.clock)
 
 
 def normalize_base_url(base_url: str) -> str:
     """Return the base URL with a slash at its end.
 
-    Raises:
-        ConfigurationError: It is not an absolute http(s) URL, or has a query, a fragment, a user
-            name, or segments that clients would remove.
+    It has to be an absolute http(s) URL without query, fragment, user name, and segments that
+    clients would remove.
     """
     check_uri(base_url)
     try:

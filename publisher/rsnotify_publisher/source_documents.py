@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
+
+from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
@@ -10,8 +13,8 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
-from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
 from rsnotify_publisher.framework import framework_channel
+from rsnotify_publisher.hubs import url_for_topic
 from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.options import Options
 
@@ -50,12 +53,17 @@ RESERVED = frozenset(
     }
 )
 
-_INSTANT = re.compile(r"\d{8}T\d{12}Z")
+_INSTANT = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
 
 
 def compact(at: int) -> str:
     """Return an instant (µs) in a form for names of files and for URIs."""
     return from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ")
+
+
+def digest_of(body: bytes) -> str:
+    """Return a text that differs whenever a document does."""
+    return blake2b(body, digest_size=12).hexdigest()
 
 
 def is_final(name: str) -> bool:
@@ -64,26 +72,17 @@ def is_final(name: str) -> bool:
 
 
 def stem(kind: str, begin: int) -> str:
-    """Return the beginning of the names of a document that is never rewritten, and of its parts.
+    """Return the beginning of the names of a final document and its parts.
 
-    Args:
-        kind: Its capability.
-        begin: Its `from` or `at`, which no other document of the kind has.
+    No other document of the kind has the same `begin`: its `from` or `at`.
     """
     return f"{PARTS}{kind}-{compact(begin)}"
 
 
 class SourceDocuments:
-    """Builds the documents of one Source.
+    """Builds the documents of one Source, whose base URL ends in a slash.
 
-    Args:
-        base_url: Ends in a slash.
-        hubs: Every URL of a hub; a broker's is completed with the name of the channel.
-        options: Which documents are offered, and in which profile they are written.
-        described_by: The URL of a document about this set of resources (core §9).
-
-    Raises:
-        ConfigurationError: The profile is unknown.
+    It is given all URLs of its hubs; a broker's is completed with the name of the channel.
     """
 
     def __init__(
@@ -98,9 +97,7 @@ class SourceDocuments:
         self.profile = _profile(self.options.profile)
         self.base_url = base_url
         self.topic = self.uri(CHANNEL)
-        self.hubs = tuple(
-            parse_broker(hub).url_for(self.topic) if is_broker_url(hub) else hub for hub in hubs
-        )
+        self.hubs = tuple(url_for_topic(hub, self.topic) for hub in hubs)
         #: The channel for notices of documents; None if there is none.
         self.framework = (
             framework_channel(self.uri(FRAMEWORK), hubs) if self.options.framework else None
@@ -116,15 +113,13 @@ class SourceDocuments:
     def description(self) -> Document:
         """Return the Source Description of a Source that has this set alone (core §8)."""
         # A document about the only set is about the Source.
+        entry = replace(self.description_entry(), links=self._described_by)
         links = self._described_by + self._framework_links
-        entries = (self._described(self._described_by), *self.framework_entries)
-        return Document(Capability.DESCRIPTION, entries, links=links)
+        return Document(Capability.DESCRIPTION, (entry, *self.framework_entries), links=links)
 
     def description_entry(self) -> Resource:
         """Return the entry for this set in the Source Description of several sets (core §8)."""
-        return self._described(self._described_by + self._framework_links)
-
-    def _described(self, links: tuple[Link, ...]) -> Resource:
+        links = self._described_by + self._framework_links
         uri = self.uri(CAPABILITY_LIST)
         return Resource(uri, capability=Capability.CAPABILITY_LIST, links=links)
 
@@ -161,7 +156,6 @@ class SourceDocuments:
         return (DESCRIPTION, CAPABILITY_LIST, *offered)
 
     def keeps(self, kind: str) -> bool:
-        """Return whether there is an archive for a kind of document."""
         return f"{kind}-archive" in self.offered
 
     def is_own(self, volume: FinishedDocument) -> bool:
@@ -170,18 +164,15 @@ class SourceDocuments:
         return self.keeps(volume.kind) and volume.files[:1] == (own,)
 
     def write(self, document: Document) -> bytes:
-        """Write a whole document in the Source's profile."""
         return write_document(document, profile=self.profile)
 
     def entry(self, resource: Resource) -> bytes:
-        """Write one entry in the Source's profile."""
         return write_entry(resource, profile=self.profile)
 
     def capability_list(self, missing: frozenset[str] = frozenset()) -> Document:
         """Return the Capability List (core §9), with the channel if there are hubs.
 
-        Args:
-            missing: Names of documents that do not exist yet.
+        It leaves out documents that are `missing`, since they do not exist yet.
         """
         offered = [
             Resource(self.uri(name), capability=capability)
@@ -198,12 +189,7 @@ class SourceDocuments:
         return Document(Capability.CAPABILITY_LIST, tuple(offered), links=tuple(links))
 
     def archive(self, kind: str, parts: list[str] | None = None) -> Document:
-        """Return the archive of a kind without its entries, or its index (archives §3 to §6).
-
-        Args:
-            kind: The capability of the documents in it.
-            parts: The names of its parts, if it has any.
-        """
+        """Return the archive of a kind without its entries, or its index (archives §3 to §6)."""
         entries = tuple(Resource(self.uri(name)) for name in parts or ())
         return Document(f"{kind}-archive", entries, index=bool(parts), links=(self._up,))
 

@@ -74,8 +74,8 @@ class Coverage(Struct, frozen=True):
         from_: It contains all changes after this instant; None if it does not prove even that.
         until: ... up to and including this one; None if it proves nothing.
         closed: Whether it states that it will not be updated any more.
-        ordered: Whether its entries are in chronological order, as core §12.1 demands. If not,
-            a late entry may have an early datetime, and no entry may be skipped as old.
+        ordered: Whether its entries are in chronological order, as core §12.1 demands. If not, a
+            late entry may have an early datetime, and no entry may be skipped as old.
         changes: Its entries.
         sent: When it was sent, by the clock of the Source; None if the response had no `Date`.
         contradictory: Whether its datetimes contradict each other, or the time at which it was
@@ -121,12 +121,9 @@ class Coverage(Struct, frozen=True):
 def change_list_coverage(document: Document, sent: Instant | None = None) -> Coverage:
     """Return the coverage of a Change List.
 
-    A list without the mandatory `from` (core §12.1) counts as beginning with its first entry.
-    An open list proves nothing beyond its last entry.
-
-    Args:
-        document: The Change List.
-        sent: When it was sent, by the clock of the Source; None if unknown.
+    A list without the mandatory `from` (core §12.1) counts as beginning with its first entry. An
+    open list proves nothing beyond its last entry. `sent` is when it was sent, by the clock of the
+    Source.
 
     Raises:
         WrongDocument: It is not a Change List.
@@ -139,10 +136,6 @@ def change_list_coverage(document: Document, sent: Instant | None = None) -> Cov
 
 def package_coverage(manifest: Document, package: str) -> Coverage:
     """Return the coverage of a Change Dump's package from its manifest, like a Change List's.
-
-    Args:
-        manifest: The Change Dump Manifest.
-        package: The URI of the package.
 
     Raises:
         WrongDocument: It is not a Change Dump Manifest.
@@ -190,9 +183,7 @@ def _stated_until(document: Document, sent: Instant | None) -> Instant | None:
 def is_ahead(instant: Instant, sent: Instant | None) -> bool:
     """Return whether a document states an instant that is later than the document itself.
 
-    Args:
-        instant: Its `at` or `until`.
-        sent: The `Date` of the response, in whole seconds; None if there is none.
+    `sent` is the `Date` of the response, in whole seconds.
     """
     return sent is not None and instant > postponed(sent, _ROUNDING)
 

@@ -31,14 +31,9 @@ _from_iso = datetime.fromisoformat
 
 
 def parse_datetime(text: str) -> Instant:
-    """Read a W3C Datetime.
+    """Return the first instant that a W3C Datetime of any form denotes, in UTC.
 
-    Args:
-        text: Any W3C form, from a year to a fraction of a second. Digits beyond the
-            microsecond are ignored; an absent zone means UTC.
-
-    Returns:
-        The first instant that the text denotes, in UTC.
+    Digits beyond the microsecond are ignored; an absent zone means UTC.
 
     Raises:
         ValueError: The text is not a W3C Datetime, or not an instant of the calendar.
@@ -74,9 +69,6 @@ def parse_datetime(text: str) -> Instant:
 
 def format_datetime(instant: Instant) -> str:
     """Write an instant as `YYYY-MM-DDThh:mm:ss.ffffffZ`, the form core §7 recommends.
-
-    Args:
-        instant: An aware datetime of any zone.
 
     Raises:
         ValueError: The datetime is naive, so that it is not an instant.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import InvalidDocument
 from rsnotify.format.model import Attributes, Document
@@ -41,10 +42,8 @@ COUNT, HASH, DIGEST = (f"{{{AUDIT_NS}}}{name}" for name in FORMS)
 class SetDigest(Struct, frozen=True):
     """The count and digest of a whole set of resources, as of one instant.
 
-    Args:
-        count: How many resources there are.
-        digest: The sum over them, as 32 hexadecimal digits in lower case.
-        hash: The hash function for their contents.
+    The digest is the sum over them, as 32 hexadecimal digits in lower case; `hash` is the hash
+    function for their contents.
     """
 
     count: int
@@ -77,21 +76,15 @@ def set_digest(document: Document) -> SetDigest | None:
     return SetDigest(int(found["count"]), found["digest"], found["hash"])
 
 
-class SetSum:
+class SetSum(Struct):
     """The sum over a set of resources, updated as the set changes.
 
-    Args:
-        count: How many resources there are.
-        unhashed: How many of them have no SHA-256.
-        total: The sum over the others.
+    `unhashed` counts the resources that have no SHA-256; `total` is the sum over the others.
     """
 
-    __slots__ = ("_total", "count", "unhashed")
-
-    def __init__(self, count: int = 0, unhashed: int = 0, total: int = 0) -> None:
-        self.count = count
-        self.unhashed = unhashed
-        self._total = total
+    count: int = 0
+    unhashed: int = 0
+    total: int = 0
 
     @classmethod
     def parse(cls, text: str) -> SetSum:
@@ -100,20 +93,13 @@ class SetSum:
         return cls(int(count), int(unhashed), int(total, 16))
 
     def __str__(self) -> str:
-        """Return it as a text for storage."""
-        return f"{self.count} {self.unhashed} {self._total:032x}"
+        return f"{self.count} {self.unhashed} {self.total:032x}"
 
     def copy(self) -> SetSum:
-        """Return an independent copy."""
-        return SetSum(self.count, self.unhashed, self._total)
+        return replace(self)
 
     def add(self, resources: Iterable[Hashed]) -> None:
-        """Add resources.
-
-        Args:
-            resources: The URI of each, as `loc` has it, and the hashes of its content, as a
-                `hash` attribute.
-        """
+        """Add resources: the URI of each, as `loc` has it, and its `hash` attribute."""
         self._count(1, resources)
 
     def remove(self, resources: Iterable[Hashed]) -> None:
@@ -127,12 +113,12 @@ class SetSum:
             if content is None:
                 self.unhashed += sign
             else:
-                self._total += sign * term(uri, content)
-        self._total %= _MODULUS
+                self.total += sign * term(uri, content)
+        self.total %= _MODULUS
 
     def digest(self) -> SetDigest | None:
         """Return the digest of the set; None if a resource in it has no SHA-256."""
-        return None if self.unhashed else SetDigest(self.count, f"{self._total:032x}")
+        return None if self.unhashed else SetDigest(self.count, f"{self.total:032x}")
 
 
 def content_hash(hashes: str | None) -> str | None:
@@ -146,11 +132,7 @@ def content_hash(hashes: str | None) -> str | None:
 
 
 def agree(first: str | None, second: str | None) -> bool | None:
-    """Return whether two `hash` attributes are of the same content.
-
-    Returns:
-        None if they have no algorithm in common.
-    """
+    """Return whether two `hash` attributes agree; None if they have no common algorithm."""
     if first is None or second is None:
         return None
     ours, theirs = (dict(_pairs(hashes)) for hashes in (first, second))
@@ -165,12 +147,7 @@ def _pairs(hashes: str) -> Iterator[tuple[str, str]]:
 
 
 def term(uri: str, content: str) -> int:
-    """Return the number of one resource, which the digest sums up.
-
-    Args:
-        uri: Its URI.
-        content: The hash of its content, as `sha-256:` and 64 digits in lower case.
-    """
+    """Return the number of a resource whose content has this `content_hash`."""
     hasher = _EMPTY.copy()
     # No URI of a document contains a zero byte, so that different pairs give different bytes.
     hasher.update(f"{uri}\0{content}".encode())

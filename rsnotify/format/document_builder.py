@@ -69,26 +69,25 @@ _DOCUMENT_MD: dict[str, tuple[str, _Convert]] = {
     "from": ("from_", parse_datetime),
     "until": ("until", parse_datetime),
 }
-_RESOURCE_MD: dict[str, tuple[str, _Convert]] = {
-    **_DOCUMENT_MD,
-    "change": ("change", _change),
-    "datetime": ("datetime", parse_datetime),
+_CONTENT: dict[str, tuple[str, _Convert]] = {
     "encoding": ("encoding", None),
     "hash": ("hash", None),
     "length": ("length", _integer),
     "path": ("path", None),
     "type": ("type", None),
 }
+_RESOURCE_MD: dict[str, tuple[str, _Convert]] = {
+    **_DOCUMENT_MD,
+    **_CONTENT,
+    "change": ("change", _change),
+    "datetime": ("datetime", parse_datetime),
+}
 _LINK: dict[str, tuple[str, _Convert]] = {
+    **_CONTENT,
     "rel": ("rel", None),
     "href": ("href", None),
-    "encoding": ("encoding", None),
-    "hash": ("hash", None),
-    "length": ("length", _integer),
     "modified": ("modified", parse_datetime),
-    "path": ("path", None),
     "pri": ("pri", _priority),
-    "type": ("type", None),
 }
 
 
@@ -105,9 +104,6 @@ class DocumentBuilder(_ParserTarget):
 
     Elements that ResourceSync does not define are ignored with all their content; attributes of
     other namespaces are kept.
-
-    Args:
-        limits: The limits beyond which the document is refused.
 
     Attributes:
         completed: The resources read so far, until the reader removes them.
@@ -324,7 +320,6 @@ class DocumentBuilder(_ParserTarget):
 
 
 def _with_tuple(fields: dict[str, Any]) -> dict[str, Any]:
-    """Turn the collected attributes of other namespaces into a tuple."""
     if "attributes" in fields:
         fields["attributes"] = tuple(fields["attributes"])
     return fields

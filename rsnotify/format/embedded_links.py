@@ -32,13 +32,9 @@ else:
 
 
 def html_links(text: str) -> Links:
-    """Return the links in the head of a page.
+    """Return the links in the head of a page, or of its beginning.
 
-    Args:
-        text: The page, or its beginning.
-
-    Returns:
-        (relation, target) pairs in order, relations in lower case, targets as written.
+    They are (relation, target) pairs in order, relations in lower case, targets as written.
     """
     page = _Page()
     parser = etree.HTMLParser(target=page, no_network=True, encoding="utf-8")
@@ -48,14 +44,7 @@ def html_links(text: str) -> Links:
 
 
 def xml_links(body: bytes) -> Links:
-    """Return the links of a feed or a Sitemap, as far as its XML can be read.
-
-    Args:
-        body: The document, or its beginning.
-
-    Returns:
-        (relation, target) pairs in order, relations in lower case, targets as written.
-    """
+    """Return the links of a feed or a Sitemap, as `html_links`, as far as its XML can be read."""
     feed = _Feed()
     parser = safe_parser(feed)
     try:
@@ -68,8 +57,6 @@ def xml_links(body: bytes) -> Links:
 
 
 class _LinkFinder(ABC, _ParserTarget):
-    """Collects links; lxml calls its methods for each element."""
-
     def __init__(self) -> None:
         self.found: Links = []
         self._ancestors: list[str] = []

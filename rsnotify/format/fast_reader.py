@@ -61,12 +61,7 @@ OnEntry = Callable[[Sequence[str | None], Sequence[dict[str, str]]], None]
 
 
 class FastReader:
-    """Splits a document into plain entries and the rest.
-
-    Args:
-        on_entry: Called with each plain entry, in document order.
-        on_xml: Called with everything else, in document order.
-    """
+    """Splits a document into plain entries and the rest, and passes on both in document order."""
 
     def __init__(self, on_entry: OnEntry, on_xml: Callable[[bytes], None]) -> None:
         self._on_entry = on_entry
@@ -83,7 +78,6 @@ class FastReader:
         self._detours = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Process the next piece of the document."""
         if self._ended:
             self._on_xml(chunk)
             return
@@ -112,25 +106,18 @@ class FastReader:
         """Return whether the document has begun as one of ours; close if it cannot be one."""
         beginning = b"".join(self._pending)
         tags = beginning.count(b">")
+        may_begin = tags == 0 or (tags == 1 and _BEGINNING.match(beginning))
         if opening := _OPENING.match(beginning):
             self._begun = True
             self._on_xml(opening[0])
             self._pending = [beginning[opening.end() :]]
             self._size -= opening.end()
-        elif tags > 1 or len(beginning) > _LONGEST_OPENING or not self._may_begin(beginning):
+        elif not may_begin or len(beginning) > _LONGEST_OPENING:
             self.close()
         return self._begun
 
-    @staticmethod
-    def _may_begin(beginning: bytes) -> bool:
-        return b">" not in beginning or _BEGINNING.match(beginning) is not None
-
     def _read_entries(self, end: int) -> None:
-        """Read one entry after another.
-
-        Args:
-            end: Where the last one ends, counted from the end of the pending bytes.
-        """
+        """Read one entry after another, up to `end`, counted from the end of the pending bytes."""
         data = b"".join(self._pending)
         end += len(data)
         # One character per byte, so that positions in the text are positions in the bytes.

@@ -30,10 +30,10 @@ class Frontier(Struct):
     Args:
         instant: The instant.
         seen: The changes seen at it; a document may list one more than once.
-        over: Whether no more changes can be dated with the instant. Where datetimes are in
-            whole seconds, the second of an open list's last entry may not be over.
-        running: Whether, as far as is known, that second was not over when the last document
-            was read, so that more changes may be dated with it since.
+        over: Whether no more changes can be dated with the instant. Where datetimes are in whole
+            seconds, the second of an open list's last entry may not be over.
+        running: Whether, as far as is known, that second was not over when the last document was
+            read, so that more changes may be dated with it since.
     """
 
     instant: Instant
@@ -77,11 +77,13 @@ class Frontier(Struct):
                     fresh.append(change)
         return fresh
 
-    def learn(self, coverage: Coverage) -> None:
-        """Advance to the end of a document that leaves no gap, if that is later."""
+    def learn(self, coverage: Coverage) -> list[Change]:
+        """Advance to the end of a document that leaves no gap, and return what is `fresh` in it."""
+        fresh = self.fresh(coverage)
         if coverage.until is not None:
             running, over = coverage.running, coverage.closed
             self.advance(coverage.until, coverage.changes, over=over, running=running)
+        return fresh
 
     def advance(
         self,
@@ -93,11 +95,7 @@ class Frontier(Struct):
     ) -> None:
         """Advance to `until`, if that is later; the frontier never moves back.
 
-        Args:
-            until: The instant.
-            changes: The changes known by then; those at the very instant count as seen.
-            over: Whether no more changes can be dated with it.
-            running: Whether more may have been dated with it since.
+        Of the changes known by then, those at the very instant count as seen.
         """
         if until < self.instant:
             return

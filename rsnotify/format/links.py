@@ -24,13 +24,9 @@ def resolve(base: str, uri: str) -> str:
 
 
 def parse_links(headers: Iterable[str]) -> list[tuple[str, str]]:
-    """Read Link headers.
+    """Return the (relation, target) pairs in all Link headers of one message, in order.
 
-    Args:
-        headers: The values of all Link headers of one message.
-
-    Returns:
-        (relation, target) pairs in order; a link with two relations gives two pairs.
+    A link with two relations gives two pairs.
     """
     found = []
     for header in headers:

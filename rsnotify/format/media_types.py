@@ -10,17 +10,17 @@ from rsnotify.format.model import Resource
 
 # Python's own table, not the machine's, so that a name has the same type everywhere.
 _TYPES = mimetypes.MimeTypes()
-for _type, _suffixes in {
-    "application/ld+json": (".jsonld",),
-    "application/n-quads": (".nq",),
-    "application/n-triples": (".nt",),
-    "application/rdf+xml": (".rdf", ".owl"),
-    "application/trig": (".trig",),
-    "application/xml": (".xml",),
-    "text/turtle": (".ttl",),
+for _suffix, _type in {
+    ".jsonld": "application/ld+json",
+    ".nq": "application/n-quads",
+    ".nt": "application/n-triples",
+    ".rdf": "application/rdf+xml",
+    ".owl": "application/rdf+xml",
+    ".trig": "application/trig",
+    ".xml": "application/xml",
+    ".ttl": "text/turtle",
 }.items():
-    for _suffix in _suffixes:
-        _TYPES.add_type(_type, _suffix)
+    _TYPES.add_type(_type, _suffix)
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 #: The path of a URI, which may be malformed.
 _PATH = re.compile(r"(?:[^:/?#]+:)?(?://[^/?#]*)?([^?#]*)")
@@ -51,11 +51,9 @@ def is_media_type(text: str) -> bool:
 
 
 def matches(media_type: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a media type matches one of the patterns.
+    """Return whether a media type matches one of the patterns: `text/html`, `text/*` or `*/*`.
 
-    Args:
-        media_type: As in `text/html; charset=utf-8`; parameters and case do not matter.
-        patterns: Each a media type, or `text/*`, or `*/*`.
+    Parameters, such as a charset, and case do not matter.
     """
     kind, _, sub = essence(media_type).partition("/")
     # However many patterns an untrusted client sends, only these four can match.

@@ -62,9 +62,7 @@ class Offer(Struct, frozen=True):
 def read_offer(capability_list: Document, uri: str) -> Offer:
     """Return what a Capability List offers, without the capabilities that rsnotify does not know.
 
-    Args:
-        capability_list: The document.
-        uri: Its URI, against which relative references are resolved.
+    Relative references are resolved against its URI.
 
     Raises:
         WrongDocument: It is not a Capability List.
@@ -74,20 +72,16 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
             f"a Capability List was expected, not {capability_list.capability!r}", source=uri
         )
     offered = {resource.capability: resource for resource in capability_list.resources}
-
-    def uri_of(capability: str | None) -> str | None:
-        resource = offered.get(capability)
-        return None if resource is None else resolve(uri, resource.uri)
-
+    uris = {kind: resolve(uri, resource.uri) for kind, resource in offered.items()}
     channel = offered.get(Capability.CHANGE_NOTIFICATION)
     up = capability_list.link(Rel.UP)
     offer = Offer(
         source_description=None if up is None else resolve(uri, up),
         capability_list=uri,
-        channel=uri_of(Capability.CHANGE_NOTIFICATION),
+        channel=uris.get(Capability.CHANGE_NOTIFICATION),
         hubs=_hubs(channel.links if channel else (), uri),
     )
-    return replace(offer, **{field: uri_of(kind) for kind, field in FIELDS.items()})
+    return replace(offer, **{field: uris.get(kind) for kind, field in FIELDS.items()})
 
 
 def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:
@@ -95,15 +89,10 @@ def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:
 
 
 def read_framework(offer: Offer, description: Document, uri: str) -> Offer:
-    """Return an offer completed with what the Source Description says about the set.
+    """Return an offer completed with what the Source Description, at `uri`, says about the set.
 
     The channel of Framework Notifications is, in this order: a link in the set's entry, a link of
     the whole document, an entry for the channel (framework notification §5).
-
-    Args:
-        offer: What the Capability List of the set offers.
-        description: The Source Description.
-        uri: Its URI.
     """
     entries = description.resources
     own = [each for each in entries if resolve(uri, each.uri) == offer.capability_list]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lxml import etree
+from msgspec.structs import replace
 
 from rsnotify.errors import DocumentError, MalformedDocument, TooLarge
 from rsnotify.format.document_builder import DocumentBuilder
@@ -33,9 +34,6 @@ class SitemapReader:
 
     Call `feed` with every chunk in order, then `close` once. After an error the reader cannot be
     used any more.
-
-    Args:
-        limits: The limits beyond which the document is refused.
     """
 
     def __init__(self, limits: DocumentLimits = DEFAULT_LIMITS) -> None:
@@ -47,10 +45,7 @@ class SitemapReader:
         self._bytes_without_progress = 0
 
     def feed(self, chunk: bytes) -> list[Resource]:
-        """Read the next chunk.
-
-        Returns:
-            The resources that this chunk completed, in document order.
+        """Read the next chunk, and return the resources that it completed, in document order.
 
         Raises:
             DocumentError: The document cannot be accepted.
@@ -79,10 +74,7 @@ class SitemapReader:
             raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
 
     def close(self) -> Document:
-        """End the input.
-
-        Returns:
-            The document without its resources, which `feed` returned.
+        """End the input, and return the document without its resources, which `feed` returned.
 
         Raises:
             MalformedDocument: The input ended before the document did.
@@ -100,12 +92,7 @@ def read_document(
     source: str | None = None,
     limits: DocumentLimits = DEFAULT_LIMITS,
 ) -> Document:
-    """Read a whole document, to its end.
-
-    Args:
-        data: The XML, whole or in chunks, in any encoding that it declares.
-        source: Where it came from, for error messages.
-        limits: The limits beyond which the document is refused.
+    """Read a whole document, in any encoding that it declares; errors name its `source`.
 
     Raises:
         DocumentError: The document cannot be accepted.
@@ -123,14 +110,4 @@ def read_document(
 
 def with_resources(head: Document, resources: Iterable[Resource]) -> Document:
     """Return a document with the resources that `SitemapReader.feed` returned."""
-    return Document(
-        capability=head.capability,
-        resources=tuple(resources),
-        index=head.index,
-        at=head.at,
-        completed=head.completed,
-        from_=head.from_,
-        until=head.until,
-        links=head.links,
-        attributes=head.attributes,
-    )
+    return replace(head, resources=tuple(resources))

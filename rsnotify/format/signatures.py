@@ -9,13 +9,7 @@ METHODS = ("sha1", "sha256", "sha384", "sha512")
 
 
 def signature(secret: str, body: bytes, method: str = "sha256") -> str:
-    """Return the value of the header.
-
-    Args:
-        secret: The subscriber's secret.
-        body: The body of the delivery.
-        method: One of `METHODS`.
-    """
+    """Return the value of the header for a body; the method is one of `METHODS`."""
     return f"{method}={hmac.digest(secret.encode(), body, method).hex()}"
 
 
@@ -23,11 +17,6 @@ def verify_signature(header: str, secret: str, body: bytes) -> str | None:
     """Return the method of a valid signature; None if the signature is invalid.
 
     The comparison takes constant time (WebSub §8.3).
-
-    Args:
-        header: The value of the header, from an untrusted sender.
-        secret: The subscriber's secret.
-        body: The body of the delivery.
     """
     method, _, digits = header.strip().partition("=")
     method = method.lower()

@@ -36,14 +36,8 @@ def dates_from_list_order(times: list[Instant], sent: Instant | None) -> list[In
     """Replace datetimes in the future by those of the following entries (core §12.1).
 
     The clock of the Source may have been ahead before it was set, or one entry may have a wrong
-    date. If the list is then still out of order, it was never sorted, and its order proves nothing.
-
-    Args:
-        times: The datetimes of a list's entries, in its order.
-        sent: When it was sent, by the clock of the Source; None if unknown.
-
-    Returns:
-        Datetimes in order; None if the order of the list proves nothing.
+    date. If the list is then still out of order, it was never sorted: its order proves nothing, and
+    this returns None. `sent` is when it was sent, by the clock of the Source.
     """
     if sent is None:
         return None

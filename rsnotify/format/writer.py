@@ -2,7 +2,8 @@
 
 A document is `opening(head)`, then `entry(resource)` for each, then `closing(head)`. Text
 templates are five times as fast as an XML library, and the format has no nesting that would
-require one. Every text is escaped.
+require one. Every text is escaped; one with a character that XML cannot represent raises
+`ValueError`.
 """
 
 from __future__ import annotations
@@ -104,11 +105,7 @@ def _interval(item: Document | Resource) -> str:
 
 
 def opening(head: Document) -> bytes:
-    """Return everything in a document before its entries (core §7).
-
-    Raises:
-        ValueError: A text contains a character that XML cannot represent.
-    """
+    """Return everything in a document before its entries (core §7)."""
     root = "sitemapindex" if head.index else "urlset"
     parts = [
         '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -124,11 +121,7 @@ def opening(head: Document) -> bytes:
 
 
 def entry(resource: Resource, *, index: bool = False, profile: Profile | None = None) -> bytes:
-    """Return one `<url>`, or `<sitemap>` when `index` is true.
-
-    Raises:
-        ValueError: A text contains a character that XML cannot represent.
-    """
+    """Return one `<url>`, or `<sitemap>` when `index` is true."""
     tag = "sitemap" if index else "url"
     written = f"<{tag}><loc>{_escape(resource.uri)}</loc>"
     changed = None if resource.datetime is None else format_datetime(resource.datetime)
@@ -178,11 +171,6 @@ def closing(head: Document) -> bytes:
 
 
 def write_document(document: Document, *, profile: Profile | None = None) -> bytes:
-    """Return a whole document.
-
-    Raises:
-        ValueError: A text contains a character that XML cannot represent.
-    """
     written = bytearray(opening(document))
     for resource in document.resources:
         written += entry(resource, index=document.index, profile=profile)

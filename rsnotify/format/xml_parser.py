@@ -15,11 +15,7 @@ T = TypeVar("T")
 
 
 def safe_parser(target: ParserTarget[T]) -> CustomTargetParser[T]:
-    """Return an lxml parser for untrusted input.
-
-    Args:
-        target: Its methods are called for what is read; its `doctype` has to raise an error.
-    """
+    """Return an lxml parser for untrusted input; `doctype` of its target must raise an error."""
     return etree.XMLParser(
         target=target,
         # With False, libxml2 leaves an ampersand in an attribute as "&#38;". There is nothing
@@ -38,11 +34,10 @@ def expat_parser(separator: str) -> expat.XMLParserType:
     """Return an Expat parser that handles namespaces and parses all its input at once.
 
     Since version 2.6 Expat defers parsing a long token until its input has doubled, and
-    `CurrentByteIndex` no longer shows how long that token is. The caller has to limit the length
-    of a token, since Expat scans it from its beginning with each piece of input.
+    `CurrentByteIndex` no longer shows how long that token is. The caller has to limit the length of
+    a token, since Expat scans it from its beginning with each piece of input.
 
-    Args:
-        separator: The text between the namespace and the name of an element.
+    The separator stands between the namespace and the name of an element.
     """
     parser = expat.ParserCreate(namespace_separator=separator)
     if hasattr(parser, "SetReparseDeferralEnabled"):  # Python 3.11.9, 3.12.3, 3.13

@@ -48,11 +48,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
         return bool(self.prefixes or self.types or self.changes)
 
     def admits(self, resource: Resource) -> bool:
-        """Return whether a change is sent.
-
-        Args:
-            resource: The entry of a change document.
-        """
+        """Return whether a change is sent."""
         if self.prefixes and not resource.uri.startswith(self.prefixes):
             return False
         if self.changes and resource.change is not None and resource.change not in self.changes:
@@ -60,11 +56,9 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
         # A deletion seldom has the type of the deleted resource.
         if resource.change is ChangeType.DELETED or may_match(resource, self.types):
             return True
-        return resource.change is not ChangeType.CREATED and self._matches_name(resource.uri)
-
-    def _matches_name(self, uri: str) -> bool:
-        """Return whether the name in a URI suggests a selected type."""
-        kind = guess_media_type(uri)
+        if resource.change is ChangeType.CREATED:
+            return False
+        kind = guess_media_type(resource.uri)
         return kind is not None and matches(kind, self.types)
 
     def canonical(self) -> PushSelection:
@@ -91,11 +85,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self)
 
     def digest(self, topic: str) -> str:
-        """Return the name of the filtered topic: 32 hex digits.
-
-        Args:
-            topic: Its URI.
-        """
+        """Return the name of the filtered topic: 32 hex digits."""
         return sha256(topic.encode() + b"\n" + self.text).hexdigest()[:32]
 
 
@@ -104,11 +94,7 @@ EVERYTHING = PushSelection()
 
 
 def push_selection_for(selection: Selection) -> PushSelection:
-    """Return what a Destination requests from a hub: at least all that it selects.
-
-    Args:
-        selection: What its copy holds.
-    """
+    """Return what a Destination requests from a hub: at least all that its copy holds."""
     prefixes = [_literal(pattern) for pattern in selection.only]
     requested = PushSelection(
         prefixes=tuple(prefixes) if all(map(_PREFIX.fullmatch, prefixes)) else (),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
@@ -19,12 +19,7 @@ _LAST = 999_999
 
 
 class RepresentationSource(Struct, frozen=True):
-    """A URI from which a representation can be fetched.
-
-    Args:
-        uri: The URI to GET.
-        moment: The instant for `Accept-Datetime` if it is a TimeGate, else None.
-    """
+    """A URI to GET a representation from; `moment` is for `Accept-Datetime` if it is a TimeGate."""
 
     uri: str
     moment: Instant | None = None
@@ -69,15 +64,15 @@ def wanted_representation(
         change: The change.
         prefer: Media types, the best first; if none of them is offered, the one at `loc` is used.
         exact: Whether URIs of this very version come before those of the current version.
-        random: Shuffles mirrors of equal priority, to spread the load; None keeps the order of
-            the document.
+        random: Shuffles mirrors of equal priority, to spread the load; None keeps the order of the
+            document.
     """
     resource = change.resource
     alternate = preferred_alternate(resource, prefer)
     if alternate is not None:
         entry = _as_linked(resource, alternate)
-        at = _made(change, entry)
-        return _linked(entry, alternate, change.package, alternate=alternate, at=at)
+        wanted = wanted_link_target(alternate, change.package)
+        return replace(wanted, entry=entry, alternate=alternate, at=_made(change, entry))
     home = RepresentationSource(resource.uri)
     return WantedRepresentation(
         resource,
@@ -102,30 +97,26 @@ def has_inline_content(change: Change) -> bool:
 def wanted_link_target(link: Link, package: str | None = None) -> WantedRepresentation:
     """Return the representation that a link leads to, for instance a patch.
 
-    Args:
-        link: The link.
-        package: The URI of the package whose manifest had the link, if there is one.
+    `package` is the URI of the package whose manifest had the link, if there is one.
     """
-    entry = Resource(link.href, hash=link.hash, length=link.length, path=link.path, type=link.type)
-    return _linked(entry, link, package)
+    home = RepresentationSource(link.href)
+    return WantedRepresentation(
+        Resource(link.href, hash=link.hash, length=link.length, path=link.path, type=link.type),
+        home,
+        () if _is_data(link) else (home,),
+        inline=(link.href,) if _is_data(link) else (),
+        package=package,
+    )
 
 
 def describe_representation(resource: Resource, prefer: Sequence[str]) -> Resource:
-    """Return an entry with the hash, length and so on of the representation that a copy holds.
-
-    It keeps the URI of the resource.
-    """
+    """Return an entry with the hash, length and so on of the representation that a copy holds."""
     alternate = preferred_alternate(resource, prefer)
     return resource if alternate is None else _as_linked(resource, alternate)
 
 
 def preferred_alternate(resource: Resource, prefer: Sequence[str]) -> Link | None:
-    """Return the link to an alternate that is preferred to `loc` (core §14.3); None if none is.
-
-    Args:
-        resource: The entry.
-        prefer: Media types, the best first.
-    """
+    """Return the link to an alternate that is preferred to `loc` (core §14.3); None if none is."""
     if not prefer:
         return None
     offered = _links(resource, Rel.ALTERNATE)
@@ -139,7 +130,7 @@ def preferred_alternate(resource: Resource, prefer: Sequence[str]) -> Link | Non
 
 
 def _as_linked(resource: Resource, link: Link) -> Resource:
-    return msgspec.structs.replace(
+    return replace(
         resource,
         lastmod=link.modified or resource.lastmod,
         encoding=link.encoding,
@@ -150,26 +141,6 @@ def _as_linked(resource: Resource, link: Link) -> Resource:
     )
 
 
-def _linked(
-    entry: Resource,
-    link: Link,
-    package: str | None,
-    *,
-    alternate: Link | None = None,
-    at: Instant | None = None,
-) -> WantedRepresentation:
-    home = RepresentationSource(link.href)
-    return WantedRepresentation(
-        entry,
-        home,
-        () if _is_data(link) else (home,),
-        inline=(link.href,) if _is_data(link) else (),
-        package=package,
-        alternate=alternate,
-        at=at,
-    )
-
-
 def _sources(
     resource: Resource, home: RepresentationSource, exact: bool, random: Random | None
 ) -> tuple[RepresentationSource, ...]:
@@ -177,15 +148,9 @@ def _sources(
 
     Without a hash nothing shows whether a mirror is up to date, so mirrors are not used.
     """
-    mirrors = _links(resource, Rel.DUPLICATE, random) if resource.hash is not None else ()
-    first = [
-        RepresentationSource(link.href)
-        for link in mirrors
-        if _is_web(link) and link.pri is not None
-    ]
-    last = [
-        RepresentationSource(link.href) for link in mirrors if _is_web(link) and link.pri is None
-    ]
+    mirrors = _web_links(resource, Rel.DUPLICATE, random) if resource.hash is not None else []
+    first = [RepresentationSource(link.href) for link in mirrors if link.pri is not None]
+    last = [RepresentationSource(link.href) for link in mirrors if link.pri is None]
     current = (*first, home, *last)
     versions = _versions(resource) if exact else ()
     # Without a hash nothing would show that the current content is another version.
@@ -193,12 +158,9 @@ def _sources(
 
 
 def _versions(resource: Resource) -> tuple[RepresentationSource, ...]:
-    """Return the sources of this very version (core §14.6)."""
-    mementos = [
-        RepresentationSource(link.href) for link in _links(resource, Rel.MEMENTO) if _is_web(link)
-    ]
-    gates = [link for link in _links(resource, Rel.TIMEGATE) if _is_web(link)]
+    mementos = [RepresentationSource(link.href) for link in _web_links(resource, Rel.MEMENTO)]
     if resource.lastmod is not None:
+        gates = _web_links(resource, Rel.TIMEGATE)
         mementos += [RepresentationSource(link.href, resource.lastmod) for link in gates]
     return tuple(mementos)
 
@@ -214,5 +176,6 @@ def _is_data(link: Link) -> bool:
     return link.href[:5].lower() == "data:"
 
 
-def _is_web(link: Link) -> bool:
-    return link.href.partition(":")[0].lower() in ("http", "https")
+def _web_links(resource: Resource, rel: str, random: Random | None = None) -> list[Link]:
+    links = _links(resource, rel, random)
+    return [link for link in links if link.href.partition(":")[0].lower() in ("http", "https")]

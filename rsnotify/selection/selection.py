@@ -83,12 +83,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         )
 
     def decide(self, change: Change, *, held: bool) -> Change | None:
-        """Return the change to apply to the copy; None if there is none.
-
-        Args:
-            change: A change of any resource.
-            held: Whether the copy has that resource.
-        """
+        """Return the change to apply to the copy; None if there is none."""
         if not self.wants(change.resource):
             if not held:
                 return None

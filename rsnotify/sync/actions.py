@@ -29,12 +29,9 @@ class DocumentKind(StrEnum):
 class Fetch(Struct, frozen=True):
     """GET this document and read it to its end; answer with `fetched` or `fetch_failed`.
 
-    Args:
-        uri: The document, or the package.
-        kind: The kind of the document that led to it.
-        package: The entry of a package in its dump. The document is then the manifest inside
-            the ZIP; until the follower is level, changes may refer to the members of this package
-            and of the one before it (`Change.package`).
+    A `package` is the entry of a package in its dump, and the document is the manifest inside the
+    ZIP. Until the follower is level, changes may refer to the members of this package and of the
+    one before it (`Change.package`).
     """
 
     uri: str
@@ -58,9 +55,8 @@ class BeginBaseline(Struct, frozen=True):
 class Compare(Struct, frozen=True):
     """Record these resources as listed, and answer `differing` with those stored differently.
 
-    Args:
-        resources: Entries of a Resource List.
-        at: The instant the list describes; resources that changed later do not count.
+    They are entries of a Resource List as of `at`; stored resources that changed later do not
+    count.
     """
 
     resources: tuple[Resource, ...]
@@ -70,22 +66,18 @@ class Compare(Struct, frozen=True):
 class FindUnlisted(Struct, frozen=True):
     """Answer `unlisted` with the resources stored, but not listed since `BeginBaseline`.
 
-    Args:
-        at: The instant the Resource List describes; resources that changed later do not count.
+    Resources that changed after `at`, which the Resource List describes, do not count.
     """
 
     at: Instant
 
 
 class ForgetDatetimes(Struct, frozen=True):
-    """Forget the datetimes of resources that are later than this. Needs no answer.
+    """Forget the datetimes of resources that are later than `after`. Needs no answer.
 
     Such a datetime was wrong, and would make the Source's later changes look old for years. The
-    resources stay as they are, with an unknown datetime.
-
-    Args:
-        after: The instant.
-        entirely: Whether to forget the progress too, as the Source's clock has gone back.
+    resources stay as they are, with an unknown datetime. `entirely` says to forget the progress
+    too, as the Source's clock has gone back.
     """
 
     after: Instant
@@ -97,12 +89,7 @@ class Discover(Struct, frozen=True):
 
 
 class LogNote(Struct, frozen=True):
-    """Write a sentence to the log: for example, which kind of document is read and why.
-
-    Args:
-        text: A sentence for the operator of the Destination.
-        warning: Whether something is wrong.
-    """
+    """Write a sentence to the log of the operator: for example, which document is read and why."""
 
     text: str
     warning: bool = False
@@ -113,22 +100,15 @@ Action = (
 )
 
 
-class ActionList:
+class ActionList(list[Action]):
     """The actions that follow from the current event."""
 
-    def __init__(self) -> None:
-        self._actions: list[Action] = []
-
-    def append(self, action: Action) -> None:
-        self._actions.append(action)
-
     def note(self, text: str, *, warning: bool = False) -> None:
-        """Append a sentence for the log."""
-        self._actions.append(LogNote(text, warning))
+        self.append(LogNote(text, warning))
 
     def remove_all(self) -> list[Action]:
-        """Return the actions and clear the list."""
-        actions, self._actions = self._actions, []
+        actions = list(self)
+        self.clear()
         return actions
 
 

@@ -26,11 +26,7 @@ _MOST_MISSING = 1_000
 class ApplyResults:
     """Records which changes are applied, and derives the progress to store.
 
-    Args:
-        state: The state of the follower.
-        catch_up: Compares everything when a resource is missing.
-        audit: Whether a difference is being repaired.
-        missing: The resources that were listed and missing when the last run ended.
+    `missing` are the resources that were listed and missing when the last run ended.
     """
 
     def __init__(
@@ -58,7 +54,6 @@ class ApplyResults:
     # Progress
 
     def progress(self) -> Progress | None:
-        """Return the progress to store now."""
         state = self._state
         return self._with_missing(state.frontiers.progress(state.pending.low_water()))
 

@@ -20,7 +20,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import DocumentKind, Fetch
-from rsnotify.sync.fallback_order import DocumentQueue, resource_documents
+from rsnotify.sync.fallback_order import DocumentQueue, fetch_member, resource_documents
 
 _DUMPS = (DocumentKind.RESOURCE_DUMP, DocumentKind.RESOURCE_DUMP_ARCHIVE)
 _ARCHIVES = (DocumentKind.RESOURCE_LIST_ARCHIVE, DocumentKind.RESOURCE_DUMP_ARCHIVE)
@@ -42,12 +42,7 @@ _MANIFEST = (Capability.RESOURCE_DUMP_MANIFEST,)
 
 
 class ListedResources(Struct, frozen=True):
-    """Entries of one Resource List, or of the manifest of one package.
-
-    Args:
-        at: The instant they describe.
-        package: The URI of the package that has their content, if it is one.
-    """
+    """Entries of one Resource List, or of the manifest of a `package`, as of `at`."""
 
     resources: tuple[Resource, ...]
     at: Instant
@@ -114,18 +109,12 @@ class Baseline:
 
     @property
     def by_dump(self) -> bool:
-        """Whether the root is a dump."""
         return self.root.kind in _DUMPS
 
     def read(self, document: Document, sent: Instant | None = None) -> ListedResources | None:
         """Return the resources of the document requested by `current`, if it has any.
 
-        Args:
-            document: The document.
-            sent: When it was sent, by the clock of the Source; None if that is not known.
-
-        Raises:
-            WrongDocument: It is of another kind than expected.
+        `sent` is when it was sent, by the clock of the Source; None if that is not known.
         """
         package = self.current.package
         expected = _CAPABILITIES[self.current.kind] if package is None else _MANIFEST
@@ -167,12 +156,9 @@ class Baseline:
         return ListedResources(document.resources, at, package.uri if package else None)
 
     def _enqueue(self, members: tuple[Resource, ...], *, packaged: bool) -> None:
-        fetches = []
-        for member in members:
-            uri = resolve(self.current.uri, member.uri)
-            package = msgspec.structs.replace(member, uri=uri) if packaged else None
-            fetches.append(Fetch(uri, self.root.kind, package))
-        self._queue.put_first(fetches)
+        self._queue.put_first(
+            fetch_member(self.current, member, packaged=packaged) for member in members
+        )
 
     def _latest_lastmod(self, document: Document) -> Instant:
         return max(
@@ -215,7 +201,6 @@ class Baseline:
 
 
 def _latest_member(archive: Document) -> tuple[Resource, ...]:
-    """Return the member of an archive that describes the latest instant."""
     members = archive.resources
     dated = [(member.at, index) for index, member in enumerate(members) if member.at]
     return (members[max(dated)[1]],) if dated else members[-1:]

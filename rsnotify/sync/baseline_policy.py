@@ -18,11 +18,7 @@ _SPEEDUP_AFTER_FAILURE = 24
 
 
 class BaselinePolicy:
-    """Why a baseline is needed, and how it begins.
-
-    Args:
-        state: The state of the follower.
-    """
+    """Why a baseline is needed, and how it begins."""
 
     def __init__(self, state: SyncState) -> None:
         self._state = state
@@ -54,7 +50,6 @@ class BaselinePolicy:
         )
 
     def compared(self, baseline: Baseline) -> None:
-        """Record that the copy was compared with a baseline."""
         self._last_dump = baseline.undated_dump or self._last_dump
         self._restarted = None
 
@@ -106,11 +101,7 @@ class ComparisonSchedule:
     """When everything is compared as a matter of routine.
 
     Some Sources never list a deletion, and only leave the resource out of the Resource List.
-
-    Args:
-        pace: How often.
-        compared: When everything was compared last.
-        capability_list: The Capability List of the Source, under which that was.
+    `capability_list` is the Capability List of the Source at the last comparison.
     """
 
     def __init__(self, pace: Pace, compared: float, capability_list: str | None) -> None:

@@ -8,7 +8,7 @@ from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.actions import BeginBaseline, Compare, Fetch, FindUnlisted
+from rsnotify.sync.actions import BeginBaseline, Fetch, FindUnlisted
 from rsnotify.sync.baseline import Baseline, ListedResources
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.sync_state import SyncState
@@ -17,12 +17,8 @@ from rsnotify.sync.sync_state import SyncState
 class BaselineRun:
     """One run of a `Baseline`, which begins at once.
 
-    Args:
-        state: The state of the follower.
-        intake: Records what was compared.
-        baseline: Chooses the documents.
-        capability_list: The Capability List that has led to them.
-        is_routine: Whether the copy is compared only because that is due.
+    `capability_list` has led to its documents; `is_routine` says that the copy is compared only
+    because that is due.
     """
 
     def __init__(
@@ -51,7 +47,6 @@ class BaselineRun:
 
     @property
     def current(self) -> Fetch:
-        """The document that was requested last."""
         return self.baseline.current
 
     def _begin_root(self) -> None:
@@ -61,13 +56,12 @@ class BaselineRun:
         self.are_datetimes_checked = False
 
     def read(self, document: Document, sent: Instant | None) -> ListedResources | None:
-        """Return the resources of the document requested by `current`, if it has any."""
+        """Return the resources of the document requested by `current`, if it has any.
+
+        They have to be compared with the copy; `add_differing` follows.
+        """
         self._comparing = self.baseline.read(document, sent)
         return self._comparing
-
-    def compare(self, listed: ListedResources) -> None:
-        """Compare listed resources with the copy; `add_differing` has to follow."""
-        self._state.actions.append(Compare(listed.resources, listed.at))
 
     def advance(self) -> bool:
         """Decide what to request next; return False if nothing is left.
@@ -110,8 +104,7 @@ class BaselineRun:
     def add_differing(self, resources: Iterable[Resource]) -> bool:
         """Add the resources of the last comparison that are not stored as they are listed.
 
-        Returns:
-            Whether a comparison was under way.
+        Return whether a comparison was under way.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
@@ -133,8 +126,7 @@ class BaselineRun:
     def add_unlisted(self, uris: Iterable[str], now: float) -> bool:
         """Add deletions of the resources that are stored but not listed, and end the comparison.
 
-        Returns:
-            Whether it settles all missing resources.
+        Return whether it settles all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
         for uri in uris:

@@ -21,7 +21,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import postponed
-from rsnotify.sync.actions import Discover, Fetch, ForgetDatetimes
+from rsnotify.sync.actions import Compare, Discover, Fetch, ForgetDatetimes
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.baseline_policy import BaselinePolicy, ComparisonSchedule
 from rsnotify.sync.baseline_run import BaselineRun
@@ -35,13 +35,7 @@ from rsnotify.sync.sync_state import SyncState
 
 
 class CatchUp:
-    """The pulling half of a `Follower`.
-
-    Args:
-        offer: What the Source offers.
-        state: The state of the follower.
-        compared: When everything was compared last.
-    """
+    """The pulling half of a `Follower`."""
 
     def __init__(self, offer: Offer, state: SyncState, compared: float) -> None:
         self._offer = offer
@@ -58,12 +52,10 @@ class CatchUp:
 
     @property
     def busy(self) -> bool:
-        """Whether a pull or a baseline is under way."""
         return self._run is not None
 
     @property
     def baselining(self) -> bool:
-        """Whether a baseline is under way."""
         return isinstance(self._run, BaselineRun)
 
     @property
@@ -73,7 +65,6 @@ class CatchUp:
 
     @property
     def offer(self) -> Offer:
-        """What the Source was found to offer."""
         return self._offer
 
     @property
@@ -131,13 +122,7 @@ class CatchUp:
             state.schedule.catch_up_by(now + state.pace.retry.most)
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
-        """Begin, now or later, as something may be missing; call it only while not `busy`.
-
-        Args:
-            now: The time.
-            when: When to begin.
-            everything: Whether to compare everything.
-        """
+        """Begin at `when`, as something may be missing; call it only while not `busy`."""
         self._state.settled = False
         self._policy.needed = everything
         self._state.schedule.catch_up_by(when)
@@ -160,11 +145,7 @@ class CatchUp:
     def fetched(
         self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
     ) -> None:
-        """Use a document that was requested.
-
-        Raises:
-            DocumentError: It cannot be used.
-        """
+        """Use a document that was requested; raise `DocumentError` if it cannot be used."""
         self._source_time = sent or self._source_time
         run = self._run
         if run is None or fetch is not run.current:
@@ -179,7 +160,7 @@ class CatchUp:
         if not run.are_datetimes_checked and self._source_time is not None:
             self._forget_wrong_datetimes(listed.at)
             run.are_datetimes_checked = True
-        run.compare(listed)
+        self._state.actions.append(Compare(listed.resources, listed.at))
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
         """Use other documents, or try again later, as one could not be fetched or read."""
@@ -300,7 +281,7 @@ class CatchUp:
             return
         text = "the hub announced changes that the Source's lists do not show"
         self._state.actions.note(text, warning=True)
-        self._state.frontiers.discard_held()
+        self._state.frontiers.held.clear()
         self._lag_tries = 0
         self._poll_later(now)
 

@@ -37,11 +37,7 @@ _REPLICAS = 8
 
 
 class ChangeIntake:
-    """Adds the entries of Change Lists and packages of Change Dumps to the pending changes.
-
-    Args:
-        state: The state of the follower.
-    """
+    """Adds the entries of Change Lists and packages of Change Dumps to the pending changes."""
 
     def __init__(self, state: SyncState) -> None:
         self._frontiers = state.frontiers
@@ -49,11 +45,12 @@ class ChangeIntake:
         self._unconfirmed = state.unconfirmed
         self._most_parked = state.pace.hold
         self._last_closed: tuple[str, Instant | None] | None = None
-        self._requested = 0.0
         #: The fingerprints of the lists that were read last.
         self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
         if self._frontiers.prefix is not None:
             self._read.append(self._frontiers.prefix)
+        #: When the current pull, or the last one, began.
+        self.requested = 0.0
         #: Whether the open lists show that the Source's clock has gone back.
         self.clock = ClockRegressionDetector(state.pace)
         #: By URI, the packages that were read last, as their dump listed them.
@@ -61,24 +58,13 @@ class ChangeIntake:
         #: Whether there was something later than all before, since this was last reset.
         self.has_news = False
 
-    def begin(self, now: float) -> None:
-        """Record when a pull begins."""
-        self._requested = now
-
     def add(
         self, fetch: Fetch, coverage: Coverage, now: float, *, is_open: bool, more: bool
     ) -> int:
-        """Add the new changes of a document that joins the confirmed ones.
+        """Add the new changes of a document that joins the confirmed ones; return their number.
 
-        Args:
-            fetch: The request for the document.
-            coverage: What it covers.
-            now: The time.
-            is_open: Whether it is a list that the Source keeps up to date.
-            more: Whether other documents are about to follow.
-
-        Returns:
-            How many changes were new.
+        `is_open` says that the Source keeps the list up to date, and `more` that other documents
+        follow.
         """
         frontiers = self._frontiers
         before = frontiers.frontier.instant
@@ -113,7 +99,7 @@ class ChangeIntake:
     def end(self, now: float) -> None:
         """Verify what the lists should have confirmed, now that they are read to their end."""
         confirmed = self._frontiers.confirmed
-        self._verify(self._unconfirmed.end_of_lists(confirmed, self._requested, now))
+        self._verify(self._unconfirmed.end_of_lists(confirmed, self.requested, now))
 
     def end_baseline(self, at: Instant, now: float) -> None:
         """Record that the whole set as of an instant was compared."""
@@ -169,7 +155,7 @@ class ChangeIntake:
 
     def _checked(self, change: Change) -> Change:
         """Compare a change that push announced differently long ago, with a later datetime."""
-        is_overdue = self._unconfirmed.is_overdue(change.uri, self._requested)
+        is_overdue = self._unconfirmed.is_overdue(change.uri, self.requested)
         if change.check is CheckMethod.DATE and is_overdue:
             return structs.replace(change, check=CheckMethod.COMPARE)
         return change

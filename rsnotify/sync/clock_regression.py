@@ -45,11 +45,7 @@ class _ListSummary(Struct, frozen=True):
 
 
 class ClockRegressionDetector:
-    """Judges the lists of one Source that list the latest changes.
-
-    Args:
-        pace: How long they may be old copies, and how often everything may be compared.
-    """
+    """Judges the lists of one Source that list the latest changes."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -68,16 +64,9 @@ class ClockRegressionDetector:
     def check_open(
         self, coverage: Coverage, frontier: Frontier, now: float, *, has_lost: bool = False
     ) -> bool:
-        """Check an open list before its changes are used.
+        """Return whether no entry of an open list, not used yet, may be skipped as old.
 
-        Args:
-            coverage: What it covers.
-            frontier: What is confirmed.
-            now: The time.
-            has_lost: Whether it lacks entries that it had.
-
-        Returns:
-            Whether none of its entries may be skipped as old.
+        `has_lost` says that it lacks entries that it had.
         """
         ends = coverage.ends
         if ends is None:
@@ -105,10 +94,7 @@ class ClockRegressionDetector:
     ) -> None:
         """Check whether a closed list or a package, not applied yet, lacks changes that were known.
 
-        Args:
-            coverage: What it covers.
-            frontier: What is confirmed.
-            has_lost: Whether it lacks entries that it had while it was open.
+        `has_lost` says that it lacks entries that it had while it was open.
         """
         is_over = coverage.until is not None and coverage.until >= frontier.instant
         if is_over and (has_lost or _lacks_seen(coverage, frontier)):
@@ -136,7 +122,7 @@ class ClockRegressionDetector:
         self._is_proven = self._is_proven or shows_itself or is_first
         is_new = before != read
         goes_on = before is not None and (
-            (before.is_behind and is_new) or _is_beyond(coverage.from_, before.ends)
+            (before.is_behind and is_new) or (coverage.from_ or EARLIEST) > before.ends
         )
         if not is_back:
             self._older_since = None  # a quiet Source; a later Resource List was confirmed
@@ -181,10 +167,6 @@ class ClockRegressionDetector:
         self._last_read = self._last_complete = None
         self._older_since = self._behind_since = self._lost_since = None
         self._is_proven = self._has_lost = False
-
-
-def _is_beyond(begins: Instant | None, end: Instant) -> bool:
-    return begins is not None and begins > end
 
 
 def _lacks_seen(coverage: Coverage, frontier: Frontier) -> bool:

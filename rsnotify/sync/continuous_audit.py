@@ -41,18 +41,13 @@ class Remedy(Enum):
 
 
 class WriteNote(Protocol):
-    """Writes a sentence to the log."""
-
     def __call__(self, text: str, *, warning: bool = False) -> None: ...
 
 
 class _Statement(Struct, frozen=True):
-    """What the Source states of its set.
+    """What the Source states of its set as of `until`.
 
-    Args:
-        until: As of when.
-        digest: The number of resources, and their digest.
-        is_repeated: Whether it was compared before, and a remedy was applied since.
+    `is_repeated` says that it was compared before, and a remedy was applied since.
     """
 
     until: Instant
@@ -63,10 +58,7 @@ class _Statement(Struct, frozen=True):
 class ContinuousAudit:
     """The audit of one set of resources.
 
-    Args:
-        pace: How long lists may lag, and how often everything may be compared.
-        note: Writes to the log.
-        incomparable: Why the copy is not the whole set as it is, in a sentence; empty if it is.
+    `incomparable`, unless it is empty, says why the copy is not the whole set as it is.
     """
 
     def __init__(self, pace: Pace, note: WriteNote, incomparable: str = "") -> None:
@@ -76,29 +68,25 @@ class ContinuousAudit:
         self._statement: _Statement | None = None
         self._latest_list = EARLIEST
         self._differs_since: float | None = None
-        self._has_compared = self._has_reported = False
-        self._differences = 0
+        self._has_reported = False
         self._next = 0.0
         self._wait = pace.repair
+        #: Whether everything was compared for a difference that still exists, and how many
+        #: resources were found to differ.
+        self.repairing = False
+        self.differences = 0
         #: Whether they agreed when they were last compared; None if they never were.
         self.in_step: bool | None = None
         #: What differs, or why nothing can be compared; empty if they agree.
         self.reason = ""
-
-    @property
-    def repairing(self) -> bool:
-        """Whether everything was compared for a difference that still exists."""
-        return self._has_compared
 
     def read_fragment(
         self, document: Document, until: Instant | None, known: Instant | None
     ) -> None:
         """Read what a fragment states of the set.
 
-        Args:
-            document: The fragment.
-            until: Where its interval ends; None if it has none.
-            known: Every change up to here is known by now.
+        `until` is where its interval ends, if it has one; every change up to `known` is known by
+        now.
         """
         try:
             digest = set_digest(document)
@@ -133,10 +121,6 @@ class ContinuousAudit:
         """Forget what was stated and listed, as the Source's clock has gone back."""
         self._statement, self._latest_list, self.in_step = None, EARLIEST, None
 
-    def add_differences(self, count: int) -> None:
-        """Count the resources that a comparison of everything found to differ."""
-        self._differences += count
-
     def is_comparable_at(self, known: Instant | None) -> bool:
         """Return whether there is a statement of the set at this very instant."""
         return self._statement is not None and self._statement.until == known
@@ -144,13 +128,9 @@ class ContinuousAudit:
     def compare(
         self, held: SetSum, latest: Instant, now: float, *, can_list: bool = True
     ) -> Remedy:
-        """Compare the statement with the copy.
+        """Compare the statement with the sum over the copy, whose latest change is dated `latest`.
 
-        Args:
-            held: The sum over the copy.
-            latest: The datetime of the latest change in it.
-            now: The time, in seconds of any clock that does not jump.
-            can_list: Whether the Source has a list of all its resources.
+        `can_list` says whether the Source has a list of all its resources.
         """
         statement, self._statement = self._statement, None
         if statement is None or statement.until < max(latest, self._latest_list):
@@ -171,7 +151,7 @@ class ContinuousAudit:
         if self.in_step is False:
             self._note("the copy agrees again with the set that the Source states")
         self.in_step, self.reason = True, ""
-        self._differs_since, self._has_compared, self._wait = None, False, self._pace.repair
+        self._differs_since, self.repairing, self._wait = None, False, self._pace.repair
 
     def _differ(self, ours: SetDigest, statement: _Statement, now: float, can_list: bool) -> Remedy:
         if self._differs_since is None:
@@ -194,14 +174,13 @@ class ContinuousAudit:
             self._note(unknown + "and the Source has no list of all its resources", warning=True)
             return Remedy.PULL
         self._note(unknown + "so all resources are compared")
-        self._has_compared, self._has_reported = True, False
-        self._differences = 0
+        self.repairing, self._has_reported, self.differences = True, False, 0
         return Remedy.COMPARE
 
     def _report_comparison(self, now: float) -> None:
-        if self._has_compared and not self._has_reported:
+        if self.repairing and not self._has_reported:
             self._has_reported = True
-            found = counted(self._differences, "resource") if self._differences else "nothing"
+            found = counted(self.differences, "resource") if self.differences else "nothing"
             wait = max(0.0, self._next - now)
             self._note(
                 f"{found} differed from the Source's list, but the digests still do: "

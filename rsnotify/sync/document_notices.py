@@ -23,23 +23,14 @@ _RESOURCES = frozenset({Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP})
 
 
 class DocumentsToRead(Struct):
-    """Which documents there is a reason to read.
-
-    Args:
-        offer: The Source Description and the Capability List.
-        lists: The documents from which the Destination catches up.
-    """
+    """Whether to read what the Source offers, and the documents from which to catch up."""
 
     offer: bool = False
     lists: bool = False
 
 
 class DocumentNotices:
-    """The Framework Notifications of one Source.
-
-    Args:
-        frontiers: Which changes are known.
-    """
+    """The Framework Notifications of one Source."""
 
     def __init__(self, frontiers: SyncFrontiers) -> None:
         self._frontiers = frontiers
@@ -49,13 +40,7 @@ class DocumentNotices:
     def read(self, document: Document, offer: Offer, *, failing: bool) -> DocumentsToRead:
         """Return which documents to read after a Framework Notification.
 
-        Args:
-            document: The notification.
-            offer: What the Source was found to offer.
-            failing: Whether the lists could not be read the last time.
-
-        Raises:
-            WrongDocument: It is no Framework Notification.
+        `failing` says that the lists could not be read the last time.
         """
         if document.capability != Capability.FRAMEWORK_NOTIFICATION:
             kind = document.capability
@@ -91,16 +76,8 @@ class DocumentNotices:
     def _may_help(self, document: Resource, *, is_live: bool) -> bool:
         """Return whether a document may have something that is missing."""
         if document.capability in _CHANGES:
-            return self._may_have_later_changes(document, is_live=is_live)
-        return is_live and document.capability in _RESOURCES and self._may_close_gap(document)
-
-    def _may_have_later_changes(self, document: Resource, *, is_live: bool) -> bool:
-        known = self._frontiers.known
-        if known is None:
-            return False
-        last = document.until or document.from_
-        return is_live if last is None else last > known
-
-    def _may_close_gap(self, document: Resource) -> bool:
+            known, last = self._frontiers.known, document.until or document.from_
+            return known is not None and (is_live if last is None else last > known)
         gap, at = self._frontiers.uncovered_gap, document.at
-        return gap is not None and (at is None or at >= gap.ends)
+        lists_set = is_live and document.capability in _RESOURCES
+        return lists_set and gap is not None and (at is None or at >= gap.ends)

@@ -12,11 +12,7 @@ _DOUBLINGS = 16
 
 
 class FailurePolicy:
-    """Counts the failures to catch up, in a row.
-
-    Args:
-        pace: After how many failures other documents are tried.
-    """
+    """Counts the failures to catch up, in a row."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -29,12 +25,7 @@ class FailurePolicy:
 
         Documents of the past, packages, and documents that are too large do not improve within a
         moment. Documents of the present may; and while the Source is merely unreachable, all its
-        documents are.
-
-        Args:
-            fetch: The document.
-            error: Why it could not be used.
-            pull: The pull that needed it; None for a baseline.
+        documents are. `pull` is None for a baseline.
         """
         is_tried = self.count + 1 >= self._pace.baseline_after or isinstance(error, TooLarge)
         at_first = pull is not None and pull.at_first
@@ -43,7 +34,6 @@ class FailurePolicy:
         return is_tried or fetch.package is not None or (pull is not None and not at_first)
 
     def record(self, error: RsnotifyError) -> None:
-        """Count a failure."""
         self.count += 1
         self.error = error
 
@@ -60,11 +50,7 @@ class FailurePolicy:
         return is_too_large or self.count in doublings
 
     def least_delay(self, *, is_dump: bool) -> float:
-        """Return how long to wait at least: large documents are not downloaded over and over.
-
-        Args:
-            is_dump: Whether it was a dump that is broken.
-        """
+        """Return how long to wait at least: large documents are not downloaded over and over."""
         if not (is_dump or isinstance(self.error, TooLarge)):
             return 0.0
         return self._pace.poll * 2.0 ** min(self.count, _DOUBLINGS)

@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from rsnotify.errors import WrongDocument
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import MAX_ENTRIES
 from rsnotify.sync.actions import DocumentKind, Fetch
@@ -61,6 +65,12 @@ def _offered(*documents: tuple[DocumentKind, str | None]) -> list[Fetch]:
     return [Fetch(uri, kind) for kind, uri in documents if uri is not None]
 
 
+def fetch_member(parent: Fetch, member: Resource, *, packaged: bool) -> Fetch:
+    """Return the request for a member of an index, an archive or a dump."""
+    uri = resolve(parent.uri, member.uri)
+    return Fetch(uri, parent.kind, replace(member, uri=uri) if packaged else None)
+
+
 class DocumentQueue:
     """The documents still to be read below one root document, each of them once.
 
@@ -73,11 +83,7 @@ class DocumentQueue:
         self._known = {fetch.uri for fetch in self._fetches}
 
     def put_first(self, fetches: Iterable[Fetch]) -> None:
-        """Put documents before all others, in their order.
-
-        Raises:
-            WrongDocument: They are more than any set of resources can need.
-        """
+        """Put documents before all others, in their order."""
         new = list({fetch.uri: fetch for fetch in fetches if fetch.uri not in self._known}.values())
         self._known.update(fetch.uri for fetch in new)
         if len(self._known) > MAX_ENTRIES:
@@ -85,11 +91,7 @@ class DocumentQueue:
         self._fetches.extendleft(reversed(new))
 
     def put_page(self, page: Fetch) -> None:
-        """Put the next page of a document before all others.
-
-        Raises:
-            WrongDocument: The page was read before, or there are too many.
-        """
+        """Put the next page of a document before all others."""
         if page.uri in self._known:
             raise WrongDocument(
                 f"its link with rel=next leads to {page.uri}, which was read before; the list is "
@@ -98,7 +100,6 @@ class DocumentQueue:
         self.put_first([page])
 
     def pop(self) -> Fetch | None:
-        """Remove and return the next document, if there is one."""
         return self._fetches.popleft() if self._fetches else None
 
     def clear(self) -> None:

@@ -115,16 +115,15 @@ class Follower(FollowerView):
         incomparable: str = "",
     ) -> None:
         pace = pace or Pace()
-        state = SyncState(progress, pace, random or Random(), pushed)
-        catch_up = CatchUp(offer, state, compared)
-        audit = ContinuousAudit(pace, state.actions.note, incomparable)
+        self._state = SyncState(progress, pace, random or Random(), pushed)
+        self._catch_up = CatchUp(offer, self._state, compared)
+        self._audit = ContinuousAudit(pace, self._state.actions.note, incomparable)
+        self._push = PushIntake(self._state, self._catch_up, self._audit)
         missing = progress.missing if progress is not None else ()
-        results = ApplyResults(state, catch_up, audit, missing)
-        super().__init__(state, catch_up, audit, PushIntake(state, catch_up, audit), results)
-        self._notices = DocumentNotices(state.frontiers)
+        self._results = ApplyResults(self._state, self._catch_up, self._audit, missing)
+        self._notices = DocumentNotices(self._state.frontiers)
 
     def _next_actions(self, now: float) -> list[Action]:
-        """Return the actions that follow from the current event."""
         self._catch_up.proceed()
         changes = self._state.pending.dispatch(self._state.pace.in_flight, now)
         if changes:
@@ -167,11 +166,7 @@ class Follower(FollowerView):
     ) -> list[Action]:
         """Add the changes of a fragment that was pushed.
 
-        Args:
-            document: The fragment.
-            now: The time.
-            today: The time by a clock of the Destination, which may be wrong; None if there is
-                none.
+        `today` comes from the clock of the Destination, if it has one; that may be wrong.
         """
         self._push.add(document, now, today)
         return self._next_actions(now)
@@ -228,11 +223,7 @@ class Follower(FollowerView):
     ) -> list[Action]:
         """Use a document that was requested, read to its end.
 
-        Args:
-            fetch: The request.
-            document: The document.
-            now: The time.
-            sent: When it was sent, by the clock of the Source; None if that is not known.
+        `sent` is when it was sent, by the clock of the Source; None if that is not known.
         """
         try:
             self._catch_up.fetched(fetch, document, now, sent)
@@ -250,14 +241,14 @@ class Follower(FollowerView):
     def differing(self, resources: Iterable[Resource], now: float) -> list[Action]:
         """Add the resources of the last `Compare` that are not stored as they are listed."""
         resources = list(resources)
-        self._audit.add_differences(len(resources))
+        self._audit.differences += len(resources)
         self._catch_up.add_differing(resources, now)
         return self._next_actions(now)
 
     def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
         """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
         uris = list(uris)
-        self._audit.add_differences(len(uris))
+        self._audit.differences += len(uris)
         self._catch_up.add_unlisted(uris, now)
         return self._next_actions(now)
 
@@ -276,10 +267,8 @@ class Follower(FollowerView):
     def audited(self, held: SetSum, latest: Instant, now: float) -> list[Action]:
         """Compare the copy with the Source's statement; call it while `audit_due`.
 
-        Args:
-            held: The sum over the copy; all changes that were applied must be committed.
-            latest: The datetime of the latest change in it.
-            now: The time.
+        `held` is the sum over the copy, whose applied changes must all be committed; `latest` is
+        the datetime of the latest change in it.
         """
         can_list = self._catch_up.can_compare
         remedy = self._audit.compare(held, latest, now, can_list=can_list)

@@ -11,36 +11,19 @@ from rsnotify.sync.actions import Progress
 from rsnotify.sync.apply_results import ApplyResults
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.continuous_audit import ContinuousAudit
-from rsnotify.sync.doubts import Doubts
+from rsnotify.sync.doubts import has_doubts, list_doubts
 from rsnotify.sync.push_intake import PushIntake
 from rsnotify.sync.sync_state import SyncState
 
 
 class FollowerView:
-    """The readable state of a follower.
+    """The readable state of a follower, which consists of these parts."""
 
-    Args:
-        state: What its parts share.
-        catch_up: Its pulling half.
-        audit: Compares the copy with the Source's statements.
-        push: Its pushed half.
-        results: Records what was applied.
-    """
-
-    def __init__(
-        self,
-        state: SyncState,
-        catch_up: CatchUp,
-        audit: ContinuousAudit,
-        push: PushIntake,
-        results: ApplyResults,
-    ) -> None:
-        self._state = state
-        self._catch_up = catch_up
-        self._audit = audit
-        self._push = push
-        self._results = results
-        self._doubts = Doubts(state, catch_up)
+    _state: SyncState
+    _catch_up: CatchUp
+    _audit: ContinuousAudit
+    _push: PushIntake
+    _results: ApplyResults
 
     # What to store, and when to call
 
@@ -82,12 +65,12 @@ class FollowerView:
         The value is kept while the lists are read as a matter of routine, until they have
         something new.
         """
-        return not self._doubts
+        return not has_doubts(self._state, self._catch_up)
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """Why the copy may differ from the Source's documents; empty while `level`."""
-        return tuple(self._doubts)
+        return tuple(list_doubts(self._state, self._catch_up))
 
     @property
     def pending(self) -> int:
@@ -113,7 +96,6 @@ class FollowerView:
 
     @property
     def baselining(self) -> bool:
-        """Whether a baseline is under way."""
         return self._catch_up.baselining
 
     @property

@@ -53,12 +53,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
     latest: bytes = b""
 
     def is_extended_by(self, later: ListFingerprint, coverage: Coverage) -> bool:
-        """Return whether a list still has the entries that it had when it was read before.
-
-        Args:
-            later: The fingerprint of the list now.
-            coverage: Its entries.
-        """
+        """Return whether a list still has the entries that it had when it was read before."""
         if (self.uri, self.from_) != (later.uri, later.from_):
             return False
         if self.before == later.before:
@@ -70,10 +65,6 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
 
         Entries may be inserted, or replaced by later ones of the same resource. In such a list,
         only a resource without any entry shows that one is missing.
-
-        Args:
-            later: The fingerprint of the list now.
-            coverage: Its entries.
         """
         if self.is_missed_by(coverage):
             return True
@@ -90,11 +81,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         return not coverage.ordered or _sum(coverage, self.before)[0] < self.count
 
     def is_missed_by(self, coverage: Coverage) -> bool:
-        """Return whether another list lacks changes of this list within its own interval.
-
-        Args:
-            coverage: Its entries. It may cover only a part of the interval.
-        """
+        """Return whether a list lacks changes that this list had within the other's interval."""
         if not self.latest or coverage.from_ is None or coverage.until is None:
             return False
         after, until = to_microseconds(coverage.from_), to_microseconds(coverage.until)
@@ -113,10 +100,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
 def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerprint | None:
     """Return the fingerprint of a list; None if the list covers nothing.
 
-    Args:
-        uri: The list.
-        coverage: Its entries.
-        confirmed: The lists before it had all changes up to here.
+    The lists before it had all changes up to `confirmed`.
     """
     if coverage.until is None:
         return None

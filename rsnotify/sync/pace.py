@@ -59,11 +59,7 @@ class Pace(Struct, frozen=True):
     retry: Retry = Retry()
 
     def spread_among(self, listeners: int) -> float:
-        """Return the time over which requests that follow from a fragment are spread.
-
-        Args:
-            listeners: How many subscribers receive the same fragments, as far as is known.
-        """
+        """Return the time over which requests of so many subscribers are spread."""
         if self.spread is not None:
             return self.spread
         return 0.0 if listeners <= _FEW else min(listeners / _EACH_SECOND, _LONGEST_SPREAD)

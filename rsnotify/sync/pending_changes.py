@@ -37,12 +37,7 @@ class _Pending(Struct):
 
 
 class PendingChanges:
-    """The pending changes, and the order in which they are dispatched.
-
-    Args:
-        retry: How failures are retried.
-        random: The source of jitter.
-    """
+    """The pending changes, and the order in which they are dispatched."""
 
     def __init__(self, retry: Retry, random: Random) -> None:
         self._retry = retry
@@ -75,7 +70,6 @@ class PendingChanges:
         return [uri for uri, pending in self._pending.items() if pending.is_watched]
 
     def is_watched(self, uri: str) -> bool:
-        """Return whether a resource is listed and missing on the server."""
         pending = self._pending.get(uri)
         return pending is not None and pending.is_watched
 
@@ -99,13 +93,13 @@ class PendingChanges:
 
         Args:
             change: The change.
+            since: The instant that T must not reach before this is applied, if not the change's
+                own: an entry of a Resource List may have changed at any time.
             parked: Whether to wait for `release`, as a later change may be about to come.
-            since: The instant that T must not reach before this is applied, if that is not
-                the change's own: an entry of a Resource List may have changed at any time.
             due: When it may be dispatched, if not at once.
-            missing: The change that announced the resource, if this one removes it from the copy
-                because the server answers 404. That is no statement of the Source, so lists of
-                changes are compared with the announcement.
+            missing: The change that announced the resource, if this one removes it because of a
+                404. That is no statement of the Source, so lists of changes are compared with the
+                announcement.
         """
         since = since or change.at
         pending = self._pending.get(change.uri)
@@ -136,11 +130,9 @@ class PendingChanges:
         self.add(change, LATEST, due=due)
 
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
-        """Remove resources that the whole set does not have any more, if the server lacks them too.
+        """Remove resources that the whole set as of `at` lacks, if the server lacks them too.
 
-        Args:
-            at: The datetime of the whole set.
-            listed: The watched resources in it.
+        `listed` are the watched resources in the set.
 
         Returns:
             Whether that settles all of them. A resource that is being fetched or removed may still
@@ -174,14 +166,12 @@ class PendingChanges:
             (self._parked if parked else self._ready).append(uri)
 
     def release(self) -> None:
-        """Allow the parked changes to be dispatched."""
         self._ready.extend(self._parked)
         self._parked.clear()
 
     # Dispatching, and its answers
 
     def dispatch(self, limit: int, now: float) -> list[Change]:
-        """Return changes to apply, so that at most `limit` are in flight."""
         while self._delayed and self._delayed[0][0] <= now:
             self._ready.append(heappop(self._delayed)[1])
         changes = []
@@ -194,11 +184,7 @@ class PendingChanges:
         return changes
 
     def applied(self, change: Change) -> bool:
-        """Record that a dispatched change is durably applied.
-
-        Returns:
-            Whether no later change of its resource is known.
-        """
+        """Record that a dispatched change is durably applied; return whether it is the latest."""
         pending = self._answered(change)
         if pending is None:
             return True
@@ -213,11 +199,7 @@ class PendingChanges:
     ) -> int:
         """Record that a dispatched change could not be applied, and retry it later.
 
-        Args:
-            change: The change.
-            now: The time, in seconds of any clock that does not jump.
-            at_least: The shortest wait, in seconds, if the server asked for one.
-            missing: Whether the reason is that the server does not have the resource.
+        `at_least` is the wait that the server asked for; `missing` says that it lacks the resource.
 
         Returns:
             How often this very change has failed; 0 if it was superseded meanwhile.
@@ -249,7 +231,6 @@ class PendingChanges:
         return pending
 
     def failing(self, attempts: int = 1) -> list[Change]:
-        """Return the changes that failed at least so often."""
         return [each.change for each in self._pending.values() if each.attempts >= attempts]
 
     def missing_since(self, change: Change) -> float | None:
@@ -306,10 +287,7 @@ def _contradicts(change: Change, listed: Change) -> bool:
 
 
 def _verification(change: Change, listed: Change) -> Change:
-    """Return a change that makes a Destination store the current state of the resource.
-
-    If either of the two is a deletion, the resource may be missing.
-    """
+    """Return a change that makes a Destination store the current state of the resource, if any."""
     is_deleted = ChangeType.DELETED in (change.change, listed.change)
     kind = ChangeType.DELETED if is_deleted else change.change
     resource = replace(change.resource, change=kind, hash=None, length=None)

@@ -32,7 +32,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import end_of_unit
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import DocumentKind, Fetch
-from rsnotify.sync.fallback_order import DocumentQueue, change_documents
+from rsnotify.sync.fallback_order import DocumentQueue, change_documents, fetch_member
 
 #: How often one pull falls back to the other roots: lists may be rotated while they are read.
 _FALLBACKS = 8
@@ -79,14 +79,7 @@ class PageJoiner:
         self._entries = 0
 
     def add(self, uri: str, document: Document) -> Document | str:
-        """Add a page.
-
-        Returns:
-            The URI of the next page; or the whole document, if this is the last page.
-
-        Raises:
-            WrongDocument: The pages do not end.
-        """
+        """Return the URI of the page after this one; or after the last page, the whole document."""
         self._pages[uri] = document
         self._entries += len(document.resources)
         link = document.link(Rel.NEXT)
@@ -106,7 +99,6 @@ class PageJoiner:
 
 
 def _joined(pages: list[Document]) -> Document:
-    """Return one document with the entries of all pages and the interval of all of them."""
     froms = [page.from_ for page in pages if page.from_ is not None]
     untils = [page.until for page in pages if page.until is not None]
     return msgspec.structs.replace(
@@ -124,10 +116,8 @@ def _begins(member: Resource) -> Instant:
 class Pull:
     """One pull, which reads as few documents as it needs.
 
-    Args:
-        offer: What the Source offers; at least one document must list changes.
-        read: By URI, the entries of packages that need not be read once more, unless they
-            have changed.
+    At least one document of the offer must list changes. Packages that were `read` with the same
+    entry need not be read once more.
     """
 
     def __init__(self, offer: Offer, read: Mapping[str, Resource] | None = None) -> None:
@@ -148,7 +138,6 @@ class Pull:
 
     @property
     def at_first(self) -> bool:
-        """Whether the first root is being read."""
         return self.current.kind is self._first.kind
 
     def is_open(self, fetch: Fetch) -> bool:
@@ -156,12 +145,10 @@ class Pull:
         return fetch.kind is self._first.kind and fetch.package is None
 
     def read(self, document: Document, frontier: Frontier, sent: Instant | None = None) -> PullStep:
-        """Return the step that follows from the document requested by `current`.
+        """Return the step that follows from the document requested by `current`, read to its end.
 
-        Args:
-            document: The document, read to its end.
-            frontier: What is known from the Source's documents so far.
-            sent: When it was sent, by the clock of the Source; None if that is not known.
+        `frontier` is what is known from the Source's documents so far; `sent` is when it was sent,
+        by the clock of the Source, if that is known.
 
         Raises:
             DocumentError: It is of another kind than expected, or unusable.
@@ -205,7 +192,6 @@ class Pull:
         return self._begins_too_late(coverage.from_, frontier)
 
     def _queue_members(self, document: Document, frontier: Frontier) -> PullStep:
-        """Queue the members of an index, an archive or a dump that may have new changes."""
         joint = self._joint(frontier)
         # A member without `until` may have something new.
         members = [
@@ -217,14 +203,9 @@ class Pull:
         if begins is not None and begins > self._latest_beginning(frontier):
             return self._begins_too_late(begins, frontier)
         packaged = document.capability == Capability.CHANGE_DUMP and not document.index
-        fetches = [self._member(member, packaged=packaged) for member in members]
+        fetches = [fetch_member(self.current, member, packaged=packaged) for member in members]
         self._queue.put_first(fetch for fetch in fetches if not self._was_read(fetch))
         return self._next(frontier)
-
-    def _member(self, member: Resource, *, packaged: bool) -> Fetch:
-        uri = resolve(self.current.uri, member.uri)
-        package = msgspec.structs.replace(member, uri=uri) if packaged else None
-        return Fetch(uri, self.current.kind, package)
 
     def _was_read(self, fetch: Fetch) -> bool:
         package = fetch.package

@@ -14,26 +14,18 @@ from rsnotify.sync.sync_state import SyncState
 
 
 class PullRun:
-    """One run of a `Pull`, which begins at once.
-
-    Args:
-        state: The state of the follower.
-        intake: Adds the changes.
-        offer: What the Source offers.
-        now: The time.
-    """
+    """One run of a `Pull`, which begins at once."""
 
     def __init__(self, state: SyncState, intake: ChangeIntake, offer: Offer, now: float) -> None:
         self._state = state
         self._intake = intake
         self._next_package: Fetch | None = None
         self.pull = Pull(offer, intake.packages)
-        intake.begin(now)
+        intake.requested = now
         state.actions.append(self.pull.current)
 
     @property
     def current(self) -> Fetch:
-        """The document that was requested last."""
         return self.pull.current
 
     def read(self, document: Document, now: float, sent: Instant | None) -> PullStep | None:

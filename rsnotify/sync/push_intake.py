@@ -13,13 +13,7 @@ from rsnotify.sync.sync_state import SyncState
 
 
 class PushIntake:
-    """Adds the changes of fragments to the pending changes, and notices gaps.
-
-    Args:
-        state: The state of the follower.
-        catch_up: Whether a pull is under way.
-        audit: Reads what fragments state of the set.
-    """
+    """Adds the changes of fragments to the pending changes, and notices gaps."""
 
     def __init__(self, state: SyncState, catch_up: CatchUp, audit: ContinuousAudit) -> None:
         self._state = state
@@ -36,13 +30,7 @@ class PushIntake:
         return state.random.uniform(0.0, state.pace.spread_among(self.listeners))
 
     def add(self, document: Document, now: float, today: Instant | None) -> None:
-        """Add the changes of a fragment.
-
-        Args:
-            document: The fragment.
-            now: The time.
-            today: The time by the clock of the Destination, which may be wrong.
-        """
+        """Add the changes of a fragment; `today` comes from a clock that may be wrong."""
         try:
             coverage = fragment_coverage(document)
         except DocumentError as error:

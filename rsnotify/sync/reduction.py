@@ -20,13 +20,11 @@ from rsnotify.format.vocabulary import ChangeType
 
 
 class ReducedChanges(Struct, frozen=True):
-    """The latest change of each resource in a list.
+    """The latest change of each resource in a list, by URI in document order.
 
-    Args:
-        latest: By URI, in document order.
-        since: By URI, the datetime of the earliest change in the list.
-        ambiguous: URIs whose latest change the list does not determine. `latest` has a change
-            that makes a Destination fetch the resource, and store its current state.
+    `since` has the datetime of its earliest change in the list. If the list does not determine the
+    latest one, the resource is `ambiguous`, and its change makes a Destination store its current
+    state.
     """
 
     latest: dict[str, Change]
@@ -41,13 +39,10 @@ def reduce_changes(
     compare: bool = False,
     from_: Instant | None = None,
 ) -> ReducedChanges:
-    """Return the final change of each resource in a list.
+    """Return the final change of each resource in a list, whose entries are in document order.
 
-    Args:
-        changes: The entries, in document order.
-        ordered: Whether they are in chronological order.
-        compare: Whether their datetimes may be wrong nevertheless.
-        from_: The beginning of the list. An entry dated before it has no reliable datetime.
+    `ordered` says that they are in chronological order, `compare` that their datetimes may be wrong
+    nevertheless. The list begins at `from_`; an entry dated before it has no reliable datetime.
     """
     latest: dict[str, Change] = {}
     since: dict[str, Instant] = {}
@@ -99,13 +94,7 @@ def _is_newest_first(changes: Sequence[Change]) -> bool:
 
 
 def _contradict(before: Change, change: Change, *, newest_first: bool) -> bool:
-    """Return whether position and datetime leave open which of two changes came last.
-
-    Args:
-        before: The latest change of the resource so far.
-        change: A later entry of the same list.
-        newest_first: Whether the whole list is in reverse chronological order.
-    """
+    """Return whether position and datetime leave open which of two changes came last."""
     if change.at == before.at:
         return not _is_equal(before, change)
     # A `lastmod` may be older than the change (core §7): a restored file keeps it. Position and

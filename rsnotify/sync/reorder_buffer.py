@@ -11,10 +11,8 @@ from rsnotify.format.datetimes import Instant
 class ReorderBuffer:
     """Fragments that begin later than the last known change, ordered by their `from`.
 
-    Args:
-        limit: How many changes are kept; a fragment without changes counts as one. Fragments
-            beyond the limit are discarded, and only the last `until` is remembered: the Change
-            List has their changes.
+    Beyond `limit` changes (a fragment without any counts as one) fragments are discarded, and only
+    the last `until` is remembered: the Change List has their changes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -24,10 +22,7 @@ class ReorderBuffer:
         self._discarded_until: Instant | None = None
 
     def add(self, coverage: Coverage) -> None:
-        """Add a fragment, once if it arrives over several transports.
-
-        A fragment without `from` cannot be beyond a gap.
-        """
+        """Add a fragment with a `from`, once if it arrives over several transports."""
         begins = coverage.from_
         assert begins is not None
         first = bisect_left(self._fragments, begins, key=_begins)

@@ -24,27 +24,19 @@ class Retry(Struct, frozen=True):
     most: float = 60.0
 
     def delay(self, failures: int, random: Random, *, at_least: float = 0.0) -> float:
-        """Return how long to wait: between half and all of the step, so that clients that failed
-        together do not come back together.
+        """Return how long to wait after so many failures in a row, at least 1.
 
-        Args:
-            failures: How often it failed in a row, at least 1.
-            random: The source of jitter.
-            at_least: The wait the server asked for; respected if it is longer, up to an hour.
+        The wait is between half and all of the step, so that clients that failed together do not
+        come back together. A longer one that the server asked for is respected, up to an hour.
         """
         step = min(self.most, self.first * 2.0 ** min(failures - 1, 64))
         return max(min(at_least, LONGEST_RETRY_AFTER), step * (0.5 + random.random() / 2))
 
 
 def parse_retry_after(value: str, now: Instant) -> float | None:
-    """Read a `Retry-After` header (RFC 9110 §10.2.3).
+    """Return how many seconds a `Retry-After` header asks to wait; None if it is malformed.
 
-    Args:
-        value: The header's value; may be anything.
-        now: The current instant.
-
-    Returns:
-        The seconds to wait, at least 0; None if the value cannot be understood.
+    RFC 9110 §10.2.3 allows a number of seconds or a date.
     """
     value = value.strip()
     if value.isascii() and value.isdigit():

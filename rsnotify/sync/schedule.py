@@ -12,12 +12,9 @@ SPEEDUP_AFTER_NEWS = 8
 
 
 class PollInterval:
-    """The wait between polls: short after news, then longer and longer.
+    """The wait between polls, of at most `most` seconds: short after news, then longer and longer.
 
     Changes come in bursts, so the next change is most likely shortly after the last one.
-
-    Args:
-        most: The longest wait, in seconds.
     """
 
     def __init__(self, most: float) -> None:
@@ -25,23 +22,13 @@ class PollInterval:
         self._wait = most
 
     def next(self, *, news: bool) -> float:
-        """Return how long to wait now.
-
-        Args:
-            news: Whether there is reason to expect more changes soon.
-        """
         wait = self._most / SPEEDUP_AFTER_NEWS if news else self._wait
         self._wait = min(self._most, 2 * wait)
         return wait
 
 
 class Schedule:
-    """When the follower catches up next. `now` is in seconds of a clock that never jumps.
-
-    Args:
-        pace: How fast.
-        random: The source of jitter.
-    """
+    """When the follower catches up next. `now` is in seconds of a clock that never jumps."""
 
     def __init__(self, pace: Pace, random: Random) -> None:
         self._pace = pace
@@ -73,13 +60,7 @@ class Schedule:
         self.due = when if self.due is None else min(self.due, when)
 
     def documents_changed(self, documents: DocumentsToRead, now: float, listeners: int) -> None:
-        """Read documents soon, at a random moment, so that not all subscribers come at once.
-
-        Args:
-            documents: What to read.
-            now: The time.
-            listeners: How many subscribers received the same notification, as far as is known.
-        """
+        """Read documents soon, at a random moment, so that not all subscribers come at once."""
         within = max(self._pace.spread_among(listeners), self._pace.poll / SPEEDUP_AFTER_NEWS)
         when = now + self._random.uniform(0.0, within)
         if documents.lists:
@@ -99,13 +80,7 @@ class Schedule:
         return True
 
     def poll_later(self, now: float, *, news: bool, push_is_enough: bool) -> None:
-        """Poll again after the usual interval.
-
-        Args:
-            now: The time.
-            news: Whether there was something new this time.
-            push_is_enough: Whether push, while it works, delivers everything that is missing.
-        """
+        """Poll again after the usual interval; much later if push works and is enough."""
         wait = self._interval.next(news=news)
         relaxed = self.push_works and push_is_enough
         self._poll_by(now + (self._pace.poll_with_push if relaxed else wait))
@@ -115,14 +90,7 @@ class Schedule:
         self.catch_up_by(now + self._pace.retry.delay(attempts, self._random))
 
     def back_off(self, now: float, failures: int, retry_after: float | None, least: float) -> None:
-        """Try again later, as something failed.
-
-        Args:
-            now: The time.
-            failures: How often in a row.
-            retry_after: How long the Source asked to wait, if it did.
-            least: How long to wait at least, as another attempt is expensive.
-        """
+        """Try again later, after so many failures in a row, and after `least` seconds."""
         least = max(retry_after or 0.0, least)
         self.due = now + self._pace.retry.delay(failures, self._random, at_least=least)
         if retry_after is not None:

@@ -36,12 +36,7 @@ class Gap(Struct, frozen=True):
 
 
 class SyncFrontiers:
-    """The frontiers of one set of resources.
-
-    Args:
-        progress: Where an earlier run stopped; None before the first baseline.
-        hold: How many changes of fragments beyond a gap are kept.
-    """
+    """The frontiers of one set of resources; `hold` changes of fragments beyond a gap are kept."""
 
     def __init__(self, progress: Progress | None, hold: int) -> None:
         self._known: Frontier | None = None
@@ -49,7 +44,8 @@ class SyncFrontiers:
         self._through: Instant | None = None
         #: `confirmed` as it was when all changes known by then were applied.
         self._durable = Frontier.at(EARLIEST)
-        self._held = ReorderBuffer(hold)
+        #: The fragments beyond a gap.
+        self.held = ReorderBuffer(hold)
         self.uncovered_gap: Gap | None = None
         #: A fingerprint of the Change List that was read last.
         self.prefix: ListFingerprint | None = None
@@ -86,27 +82,25 @@ class SyncFrontiers:
     @property
     def has_push_gap(self) -> bool:
         """Whether fragments were announced that do not join what is known."""
-        return self._held.is_ahead_of(self.known or EARLIEST)
+        return self.held.is_ahead_of(self.known or EARLIEST)
 
     # Push
 
     def push(self, coverage: Coverage, today: Instant | None = None) -> list[Change]:
         """Return the new changes of a fragment; one that does not join is held.
 
-        Args:
-            coverage: What it covers.
-            today: The time by the clock of the Destination, which may be wrong.
+        `today` comes from the clock of the Destination, which may be wrong.
         """
         if coverage.from_ is None:
             # It proves nothing, so no frontier advances, but its changes count.
             return self._known.fresh(coverage) if self._known else []
         if self._known is None or not coverage.reaches(self._known.instant):
-            self._held.add(coverage)
+            self.held.add(coverage)
             return []
         if self._leaps(self._known, coverage, today):
-            self._held.discard(coverage)
+            self.held.discard(coverage)
             return []
-        return self._join(self._known, coverage) + self.join_held()
+        return self._known.learn(coverage) + self.join_held()
 
     def _leaps(self, known: Frontier, coverage: Coverage, today: Instant | None) -> bool:
         """Return whether a fragment is dated so far ahead that only the Source's lists are trusted.
@@ -117,21 +111,12 @@ class SyncFrontiers:
         latest = postponed(max(known.instant, today or EARLIEST), LONGEST_LEAP)
         return until is not None and until > latest
 
-    def _join(self, frontier: Frontier, coverage: Coverage) -> list[Change]:
-        fresh = frontier.fresh(coverage)
-        frontier.learn(coverage)
-        return fresh
-
     def join_held(self) -> list[Change]:
         """Return the changes of the held fragments that join by now."""
         fresh: list[Change] = []
-        while self._known and (held := self._held.pop_joining(self._known.instant)) is not None:
-            fresh += self._join(self._known, held)
+        while self._known and (held := self.held.pop_joining(self._known.instant)) is not None:
+            fresh += self._known.learn(held)
         return fresh
-
-    def discard_held(self) -> None:
-        """Give up on announced changes that do not appear in the Source's lists."""
-        self._held.clear()
 
     # Pull and baseline
 
@@ -142,7 +127,7 @@ class SyncFrontiers:
         them twice does nothing. `join_held` is to be called next.
         """
         assert self._known is not None
-        fresh = self._join(self._confirmed, coverage)
+        fresh = self._confirmed.learn(coverage)
         if coverage.until is not None:
             self._known.advance(coverage.until, coverage.changes)
         return fresh
@@ -172,7 +157,7 @@ class SyncFrontiers:
         self._confirmed = Frontier.at(to or EARLIEST)
         self._durable = Frontier.at(to or EARLIEST)
         self._through = to
-        self._held.clear()
+        self.held.clear()
         self.uncovered_gap = None
         self.prefix = self._durable_prefix = None
 
@@ -181,9 +166,8 @@ class SyncFrontiers:
     def progress(self, low_water: Instant | None) -> Progress | None:
         """Return the progress to store; None while there is no T.
 
-        Args:
-            low_water: The instant of the earliest pending change; `EARLIEST` while that is a
-                resource of a baseline, which may have changed at any time.
+        `low_water` is the instant of the earliest pending change; `EARLIEST` while that is a
+        resource of a baseline, which may have changed at any time.
         """
         if self._known is not None:
             self._through = self._reached(low_water)

@@ -18,11 +18,7 @@ from rsnotify.sync.unconfirmed_changes import UnconfirmedChanges
 class SyncState:
     """What is known, what is pending, and what is to be done next.
 
-    Args:
-        progress: Where an earlier run stopped; None before the first baseline.
-        pace: How fast, and how much at once.
-        random: The source of jitter.
-        pushed: The changes that an earlier run applied and no list has confirmed.
+    `pushed` are the changes that an earlier run applied and no list has confirmed.
     """
 
     def __init__(

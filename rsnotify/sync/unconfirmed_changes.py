@@ -25,12 +25,7 @@ Verification = tuple[Change, Instant]
 
 
 class UnconfirmedChange(Struct, frozen=True):
-    """What push announced of one resource.
-
-    Args:
-        change: The latest change.
-        received: When it arrived, in seconds of any clock that does not jump.
-    """
+    """What push announced of one resource, and when that arrived (by the clock of `now`)."""
 
     change: Change
     received: float
@@ -39,9 +34,8 @@ class UnconfirmedChange(Struct, frozen=True):
 class UnconfirmedChanges:
     """The pushed changes of one set of resources that no list has confirmed.
 
-    Args:
-        grace: For how many seconds a list may lag behind push.
-        patience: After so many seconds of lag the resources are fetched.
+    A list may lag behind push for `grace` seconds; after `patience` seconds the resources are
+    fetched.
     """
 
     def __init__(self, grace: float, patience: float) -> None:
@@ -61,15 +55,10 @@ class UnconfirmedChanges:
     def confirm(
         self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
     ) -> list[Verification]:
-        """Remove the changes that a list repeats, and return what to fetch instead of others.
+        """Remove the changes that a list repeats; and verify those that it should repeat.
 
-        Args:
-            coverage: The interval and the entries of the list.
-            latest: The latest change of each resource that is new in it.
-            before: Earlier lists had all changes up to here.
-
-        Returns:
-            Verifications of the changes that the list should repeat and does not.
+        `latest` has the latest change of each resource that is new in the list; earlier lists had
+        all changes up to `before`.
         """
         until = coverage.until
         if not self._pushed or until is None:
@@ -97,15 +86,9 @@ class UnconfirmedChanges:
         }
 
     def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
-        """Count the changes that the lists still lack now that they are read to their end.
+        """Count the overdue changes at the end of the lists; and verify those lacked for too long.
 
-        Args:
-            confirmed: Where the lists end.
-            requested: When reading them began.
-            now: The time.
-
-        Returns:
-            Verifications of the changes that the lists have lacked for too long.
+        The lists end at `confirmed`; reading them began at `requested`.
         """
         self.overdue = 0
         verifications = []
@@ -132,12 +115,10 @@ class UnconfirmedChanges:
 
 
 def verification(change: Change, at: Instant) -> Change:
-    """Return a change that makes a Destination fetch a resource and store its current state.
+    """Return a change that makes a Destination fetch a resource and store its state as of `at`.
 
-    Args:
-        change: The change that was announced. The properties that may decide whether the resource
-            is selected are kept. If it is a deletion, the resource may be missing.
-        at: The datetime under which the result is recorded.
+    The announced properties that may decide whether the resource is selected are kept. If a
+    deletion was announced, the resource may be missing.
     """
     announced = change.resource
     is_deletion = change.change is ChangeType.DELETED

@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 from xml.parsers import expat
 
+from msgspec import Struct
+
 from rsnotify.format.reader import DocumentLimits
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.format.xml_parser import expat_parser
@@ -39,27 +41,17 @@ class TextElement(NamedTuple):
     line: int
 
 
-class EntryElement:
-    """A `url` or `sitemap`.
+class EntryElement(Struct):
+    """A `url` or `sitemap`, with its position from 1."""
 
-    Args:
-        line: The line where it begins.
-        name: `url` or `sitemap`.
-        number: Its position, from 1.
-    """
-
-    __slots__ = ("line", "links", "md", "name", "number", "texts")
-
-    def __init__(self, line: int, name: str, number: int) -> None:
-        self.line = line
-        self.name = name
-        self.number = number
-        self.texts: dict[str, TextElement] = {}
-        self.md: Element | None = None
-        self.links: list[Element] = []
+    line: int
+    name: str
+    number: int
+    texts: dict[str, TextElement] = {}
+    md: Element | None = None
+    links: list[Element] = []
 
     def text(self, name: str) -> str | None:
-        """Return the text of a child element, if there is one."""
         found = self.texts.get(name)
         return None if found is None else found.text
 
@@ -74,24 +66,19 @@ class EntryElement:
 
 
 class ElementListener(Protocol):
-    """Receives the elements of a document, in document order."""
+    """Receives the elements of a document, in document order, and the rules that they break.
 
-    def root(self, *, index: bool, line: int) -> None:
-        """Called for the root element."""
+    `head` and `link` are called for an `rs:md` and an `rs:ln` below the root, `entry` at the end of
+    an entry.
+    """
 
-    def head(self, md: Element) -> None:
-        """Called for an `rs:md` below the root."""
-
-    def link(self, link: Element) -> None:
-        """Called for an `rs:ln` below the root."""
-
-    def entry(self, entry: EntryElement) -> None:
-        """Called at the end of an entry."""
-
+    def root(self, *, index: bool, line: int) -> None: ...
+    def head(self, md: Element) -> None: ...
+    def link(self, link: Element) -> None: ...
+    def entry(self, entry: EntryElement) -> None: ...
     def report(
         self, rule: str, line: int, element: str, detail: str = "", entry: int | None = None
-    ) -> None:
-        """Called for a rule that the elements themselves break."""
+    ) -> None: ...
 
 
 class _Stop(Exception):
@@ -100,10 +87,6 @@ class _Stop(Exception):
 
 class ElementReader:
     """Reads one document; call `feed` with each chunk and `close` once.
-
-    Args:
-        listener: Receives the elements.
-        limits: The limits beyond which the document is not read.
 
     Attributes:
         bytes: How many bytes were fed.
@@ -142,7 +125,6 @@ class ElementReader:
         self._parser.CharacterDataHandler = self._data
 
     def feed(self, chunk: bytes) -> None:
-        """Read the next chunk."""
         if self.ended:
             return
         self.bytes += len(chunk)
@@ -152,7 +134,6 @@ class ElementReader:
             del self._pending[:_SLICE]
 
     def close(self) -> None:
-        """End the input."""
         if not self.ended:
             self._parse(bytes(self._pending), final=True)
             self.complete = not self.ended
@@ -184,7 +165,7 @@ class ElementReader:
 
     def _report(self, rule: str, element: str, detail: str = "") -> None:
         entry = None if self._entry is None else self._entry.number
-        self._listener.report(rule, self._parser.CurrentLineNumber, element, detail, entry)
+        self._listener.report(rule, self._line, element, detail, entry)
 
     @property
     def _line(self) -> int:
@@ -241,8 +222,7 @@ class ElementReader:
         if (namespace, local) == (RS_NS, "md"):
             self._listener.head(self._element(attributes))
         elif (namespace, local) == (RS_NS, "ln"):
-            self._count_link()
-            self._listener.link(self._element(attributes))
+            self._listener.link(self._link(attributes))
         else:
             self._start_unknown(name)
 
@@ -255,8 +235,7 @@ class ElementReader:
             else:
                 entry.md = self._element(attributes)
         elif (namespace, local) == (RS_NS, "ln"):
-            self._count_link()
-            entry.links.append(self._element(attributes))
+            entry.links.append(self._link(attributes))
         elif namespace == SITEMAP_NS and local in _TEXTS:
             self._start_text(entry, local)
         else:
@@ -277,10 +256,11 @@ class ElementReader:
         elif namespace in (SITEMAP_NS, RS_NS, ""):
             self._report("element-unknown", _shown(name))
 
-    def _count_link(self) -> None:
+    def _link(self, attributes: dict[str, str]) -> Element:
         self._links += 1
         if self._links > self._limits.links:
             raise self._beyond(f"more than {self._limits.links} links in one place")
+        return self._element(attributes)
 
     def _data(self, text: str) -> None:
         if not self._text_of:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rsnotify.format.digest import AUDIT_NS, FORMS
 from rsnotify.format.vocabulary import RS_NS, Capability, ChangeType, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, EntryElement
 from rsnotify.validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
+from rsnotify.validation.outline import TIMES
 from rsnotify.validation.strict_datetimes import read_strict_datetime
 from rsnotify.validation.values import broken_by, shown
 
 #: Called with a broken rule, the line, the element and a detail.
 Report = Callable[..., None]
 
-_TIMES = ("at", "completed", "from", "until")
-HEAD_ATTRIBUTES = frozenset({"capability", *_TIMES})
+HEAD_ATTRIBUTES = frozenset({"capability", *TIMES})
 ENTRY_ATTRIBUTES = HEAD_ATTRIBUTES | {
     "change", "datetime", "encoding", "hash", "length", "path", "type",
 }  # fmt: skip
@@ -29,14 +30,7 @@ _OF_CONTENT = ("encoding", "hash", "length", "type")
 
 
 def check_attributes(element: Element, name: str, known: frozenset[str], report: Report) -> None:
-    """Check which attributes an element has, and the syntax of each (core §7).
-
-    Args:
-        element: The element.
-        name: Its name, `rs:md` or `rs:ln`.
-        known: The attributes that ResourceSync defines there.
-        report: Called for each broken rule.
-    """
+    """Check that the attributes of an element are known, and the syntax of each (core §7)."""
     for attribute, value in element.attributes.items():
         namespace, _, local = attribute.rpartition(" ")
         if namespace == RS_NS:
@@ -66,7 +60,7 @@ def check_audit(md: Element, report: Report) -> None:
 def check_order_of_times(element: Element, report: Report) -> None:
     """Check that a snapshot or interval does not end before it begins (core §7)."""
     at, completed, from_, until = (
-        read_strict_datetime(element.attributes.get(name)) for name in _TIMES
+        read_strict_datetime(element.attributes.get(name)) for name in TIMES
     )
     if at and completed and completed.is_before(at):
         report("completed-before-at", element.line, "rs:md")
@@ -85,10 +79,7 @@ def check_link(link: Element, report: Report) -> None:
 class EntryCheck:
     """Checks the entries of one document, each by itself.
 
-    Args:
-        kind: The kind of document; None for one that core and Archives do not describe.
-        spec: The version of the specification.
-        report: Called for each broken rule.
+    The kind is None for a document that core and Archives do not describe.
     """
 
     def __init__(self, kind: Kind | None, spec: Profile, report: Report) -> None:
@@ -139,13 +130,8 @@ class EntryCheck:
         """Check that the entry has no attributes of other kinds (core §7, Appendix A)."""
         if entry.md is None:
             return
-        attributes, line = entry.md.attributes, entry.md.line
-
-        def refuse(rule: str, *names: str) -> None:
-            found = [name for name in names if name in attributes]
-            if found:
-                self._report(rule, line, "rs:md", ", ".join(found))
-
+        attributes = entry.md.attributes
+        refuse = partial(self._refuse, entry.md, "rs:md")
         if "at" not in kind.entry_time:
             refuse("entry-at-not-allowed", "at", "completed")
         elif "at" not in attributes:
@@ -162,6 +148,11 @@ class EntryCheck:
             refuse("change-not-used", "change")
         if not kind.is_manifest:
             refuse("path-not-allowed", "path")
+
+    def _refuse(self, element: Element, name: str, rule: str, *attributes: str) -> None:
+        found = [attribute for attribute in attributes if attribute in element.attributes]
+        if found:
+            self._report(rule, element.line, name, ", ".join(found))
 
     def _capability(self, kind: Kind, entry: EntryElement) -> None:
         """Check the kind of document that the entry states (core §8, §9)."""
@@ -183,19 +174,14 @@ class EntryCheck:
 
     def _relation(self, entry: EntryElement, link: Element) -> None:
         """Check the rules for single relations (core §14)."""
-        attributes, line = link.attributes, link.line
-        relation = attributes.get("rel")
+        relation = link.attributes.get("rel")
         if relation == Rel.DUPLICATE:
-            found = [name for name in _OF_CONTENT if name in attributes]
-            if found:
-                self._report("duplicate-attributes", line, "rs:ln", ", ".join(found))
+            self._refuse(link, "rs:ln", "duplicate-attributes", *_OF_CONTENT)
         elif relation == Rel.ALTERNATE:
-            if "type" not in attributes:
-                self._report("alternate-type-missing", line, "rs:ln")
+            if "type" not in link.attributes:
+                self._report("alternate-type-missing", link.line, "rs:ln")
         elif relation == Rel.TIMEGATE:
-            found = [name for name in _OF_LINKED if name in attributes]
-            if found:
-                self._report("timegate-attributes", line, "rs:ln", ", ".join(found))
+            self._refuse(link, "rs:ln", "timegate-attributes", *_OF_LINKED)
         elif relation == Rel.PATCH:
             self._patch(entry, link)
 
@@ -211,10 +197,9 @@ class EntryCheck:
 
     def _link_counts(self, entry: EntryElement) -> None:
         relations = [link.attributes.get("rel") for link in entry.links]
-        if relations.count(Rel.MEMENTO) > 1:
-            self._report("memento-repeated", entry.line, entry.name)
-        if relations.count(Rel.VIA) > 1:
-            self._report("via-repeated", entry.line, entry.name)
+        for relation in (Rel.MEMENTO, Rel.VIA):
+            if relations.count(relation) > 1:
+                self._report(f"{relation}-repeated", entry.line, entry.name)
         if self._is_1_0 and "lastmod" not in entry.texts:
             # If the kind itself requires lastmod, that was reported already.
             required = self._kind is not None and "lastmod" in self._kind.entry_required

@@ -30,16 +30,6 @@ class Rule(Struct, frozen=True):
     sentence: str
 
 
-def must(id: str, section: str, sentence: str) -> Rule:
-    """Return a rule whose breaking is an error."""
-    return Rule(id, section, Severity.ERROR, sentence)
-
-
-def should(id: str, section: str, sentence: str) -> Rule:
-    """Return a rule whose breaking is a warning."""
-    return Rule(id, section, Severity.WARNING, sentence)
-
-
 class Finding(Struct, frozen=True, omit_defaults=True):
     """A rule that a document breaks.
 

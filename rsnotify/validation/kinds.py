@@ -21,25 +21,17 @@ class Kind(Struct, frozen=True, kw_only=True):
     """One kind of document, identified by its capability and its root element.
 
     Args:
-        id: The prefix of the names of its rules.
         name: Its name, with the article.
         capability: `rs:md/@capability` of the document.
         section: Its section in the specification.
         index: Whether the root is a `sitemapindex`.
         time: The times of the document: `at` (and `completed`), `from` (and `until`), or
-            neither.
-        entry_time: The same for each entry, or both.
-        required: The parts that the document must have.
-        recommended: The parts that it should have.
-        entry_required: The parts that each entry must have.
-        entry_recommended: The parts that each entry should have.
+            neither; `entry_time` the same for each entry, or both.
+        required: The parts that the document must have; it should have those `recommended`.
         ordered: The severity if its entries are not in chronological order.
-        changes: Whether its entries are changes.
-        packages: Whether its entries are packages.
-        documents: Whether its entries are ResourceSync documents.
+        changes: Whether its entries are changes; or else `packages`, or ResourceSync `documents`.
     """
 
-    id: str
     name: str
     capability: str
     section: str
@@ -56,6 +48,11 @@ class Kind(Struct, frozen=True, kw_only=True):
     documents: bool = False
 
     @property
+    def id(self) -> str:
+        """The prefix of the names of its rules."""
+        return f"{self.capability}-index" if self.index else self.capability
+
+    @property
     def is_manifest(self) -> bool:
         """Whether it describes the content of a package."""
         return self.capability.endswith("-manifest")
@@ -69,7 +66,6 @@ class Kind(Struct, frozen=True, kw_only=True):
 def _archives(name: str, core: str, section: str, time: str) -> tuple[Kind, Kind]:
     """Return the kinds of an Archive and its Index (archives §3 to §6, §3.1)."""
     archive = Kind(
-        id=f"{core}-archive",
         name=f"a {name} Archive",
         capability=f"{core}-archive",
         section=section,
@@ -79,30 +75,19 @@ def _archives(name: str, core: str, section: str, time: str) -> tuple[Kind, Kind
         ordered=Severity.ERROR if time == _FROM else None,
         documents=True,
     )
-    index = Kind(
-        id=f"{core}-archive-index",
-        name=f"a {name} Archive Index",
-        capability=f"{core}-archive",
-        section="archives §3.1",
-        index=True,
-        entry_time=time,
-        required=("up",),
-        documents=True,
-    )
-    return archive, index
+    return archive, _index(archive, "archives §3.1")
 
 
 def _index(kind: Kind, section: str) -> Kind:
-    """Return the kind of an index of lists or dumps (core §10.2, §12.2)."""
+    """Return the kind of an index of documents of another kind (core §10.2, §12.2)."""
     has_changes = kind.time == _FROM
     return Kind(
-        id=f"{kind.id}-index",
         name=f"{kind.name} Index",
         capability=kind.capability,
         section=section,
         index=True,
         time=kind.time,
-        entry_time=kind.time,
+        entry_time=kind.time or kind.entry_time,
         required=kind.required,
         entry_recommended=(_FROM,) if has_changes else (),
         ordered=Severity.ERROR if has_changes else None,
@@ -110,8 +95,15 @@ def _index(kind: Kind, section: str) -> Kind:
     )
 
 
+_DESCRIPTION = Kind(
+    name="a Source Description",
+    capability=Capability.DESCRIPTION,
+    section="core §8",
+    recommended=("describedby",),
+    entry_recommended=("describedby",),
+    documents=True,
+)
 _RESOURCE_LIST = Kind(
-    id="resourcelist",
     name="a Resource List",
     capability=Capability.RESOURCE_LIST,
     section="core §10.1",
@@ -119,7 +111,6 @@ _RESOURCE_LIST = Kind(
     required=(_AT, "up"),
 )
 _RESOURCE_DUMP = Kind(
-    id="resourcedump",
     name="a Resource Dump",
     capability=Capability.RESOURCE_DUMP,
     section="core §11.1",
@@ -130,7 +121,6 @@ _RESOURCE_DUMP = Kind(
     packages=True,
 )
 _CHANGE_LIST = Kind(
-    id="changelist",
     name="a Change List",
     capability=Capability.CHANGE_LIST,
     section="core §12.1",
@@ -141,7 +131,6 @@ _CHANGE_LIST = Kind(
     changes=True,
 )
 _CHANGE_DUMP = Kind(
-    id="changedump",
     name="a Change Dump",
     capability=Capability.CHANGE_DUMP,
     section="core §13.1",
@@ -154,25 +143,9 @@ _CHANGE_DUMP = Kind(
 )
 
 KINDS: tuple[Kind, ...] = (
+    _DESCRIPTION,
+    _index(_DESCRIPTION, "core §8"),
     Kind(
-        id="description",
-        name="a Source Description",
-        capability=Capability.DESCRIPTION,
-        section="core §8",
-        recommended=("describedby",),
-        entry_recommended=("describedby",),
-        documents=True,
-    ),
-    Kind(
-        id="description-index",
-        name="a Source Description Index",
-        capability=Capability.DESCRIPTION,
-        section="core §8",
-        index=True,
-        documents=True,
-    ),
-    Kind(
-        id="capabilitylist",
         name="a Capability List",
         capability=Capability.CAPABILITY_LIST,
         section="core §9",
@@ -186,7 +159,6 @@ KINDS: tuple[Kind, ...] = (
     _RESOURCE_DUMP,
     _index(_RESOURCE_DUMP, "core §11.1"),
     Kind(
-        id="resourcedump-manifest",
         name="a Resource Dump Manifest",
         capability=Capability.RESOURCE_DUMP_MANIFEST,
         section="core §11.2",
@@ -200,7 +172,6 @@ KINDS: tuple[Kind, ...] = (
     _CHANGE_DUMP,
     _index(_CHANGE_DUMP, "core §13.1"),
     Kind(
-        id="changedump-manifest",
         name="a Change Dump Manifest",
         capability=Capability.CHANGE_DUMP_MANIFEST,
         section="core §13.2",
@@ -216,7 +187,6 @@ KINDS: tuple[Kind, ...] = (
     *_archives("Change List", Capability.CHANGE_LIST, "archives §5", _FROM),
     *_archives("Change Dump", Capability.CHANGE_DUMP, "archives §6", _FROM),
     Kind(
-        id=Capability.FRAMEWORK_NOTIFICATION,
         name="a Framework Notification",
         capability=Capability.FRAMEWORK_NOTIFICATION,
         section="framework notification §3",

@@ -12,22 +12,15 @@ from rsnotify.validation.kinds import Kind
 
 #: How many references an outline keeps; the validator follows no more.
 _MAX_REFERENCES = 2_000
-_TIMES = ("at", "completed", "from", "until")
+TIMES = ("at", "completed", "from", "until")
 
 
 class Reference(Struct, frozen=True):
-    """An entry, or link, that leads to another document or a package.
+    """An entry, or link, that leads to another document, a package or a bitstream.
 
-    Args:
-        uri: The URI it leads to.
-        line: Its line.
-        entry: The position of the entry.
-        capability: The kind of document that it states.
-        times: `at`, `completed`, `from` and `until`, as far as it has them.
-        contents: The stated URI of a package's Manifest.
-        hash: The hashes of a package or bitstream.
-        length: The length of a package or bitstream, in bytes.
-        path: The path of a bitstream in its package.
+    `entry` is the position of the entry, and `capability` the kind of document that it states.
+    `contents` is the stated URI of a package's Manifest, and `path` where a bitstream is in its
+    package; `hash` and `length` are of the package or bitstream.
     """
 
     uri: str
@@ -48,10 +41,9 @@ class Outline(Struct):
         kind: Its kind; None if the specifications do not define it.
         capability: Its stated capability.
         line: The line of its `rs:md`, or of the root.
-        times: `at`, `completed`, `from` and `until`, as far as it has them.
+        times: Those of `TIMES` that it has.
         links: The target of the first link of each relation, with its line.
-        references: References to documents, packages or, in a Manifest, bitstreams; the first
-            ones, up to a limit.
+        references: The first references, up to a limit.
         entries: How many entries it has.
         fingerprint: A digest of its entries; equal for two copies of one Manifest.
     """
@@ -67,21 +59,17 @@ class Outline(Struct):
 
 
 def most_references(kind: Kind) -> int:
-    """Return how many references an outline of this kind of document keeps."""
     return MAX_ENTRIES if kind.is_manifest else _MAX_REFERENCES
 
 
 def times_of(attributes: dict[str, str]) -> dict[str, str]:
-    """Return the times among the attributes of an `rs:md`."""
-    return {name: attributes[name] for name in _TIMES if name in attributes}
+    return {name: attributes[name] for name in TIMES if name in attributes}
 
 
 def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]:
     """Yield the references of an entry.
 
-    Args:
-        entry: An entry of an index, a dump, a Manifest or another document with references.
-        manifest: Whether it describes a bitstream, and the patches to it (core §14.4).
+    In a Manifest they are a bitstream and the patches to it (core §14.4).
     """
     uri = entry.text("loc")
     attributes = {} if entry.md is None else entry.md.attributes

@@ -11,14 +11,7 @@ from rsnotify.validation.strict_datetimes import StrictDatetime, read_strict_dat
 
 
 class SequenceCheck:
-    """Checks the entries of one document, in document order.
-
-    Args:
-        kind: The kind of document.
-        spec: The version of the specification.
-        head: The `rs:md` of the document.
-        report: Called for each broken rule.
-    """
+    """Checks the entries of one document, in document order."""
 
     def __init__(self, kind: Kind, spec: Profile, head: Element, report: Report) -> None:
         self._kind = kind
@@ -34,7 +27,6 @@ class SequenceCheck:
         self._format: str | None = None
 
     def add(self, entry: EntryElement) -> None:
-        """Check the next entry against those before it."""
         if self._kind.changes:
             self._change(entry)
         elif self._kind.entry_time == "from":
@@ -87,11 +79,8 @@ class SequenceCheck:
         return early or late
 
     def _interval(self, entry: EntryElement) -> None:
-        """Check the interval of a list or package against that of the document."""
-        from_, until = (
-            read_strict_datetime(entry.attribute("from")),
-            read_strict_datetime(entry.attribute("until")),
-        )
+        from_ = read_strict_datetime(entry.attribute("from"))
+        until = read_strict_datetime(entry.attribute("until"))
         line = entry.md_line
         if self._is_outside(from_, until):
             self._report("entry-interval-outside", line, "rs:md")

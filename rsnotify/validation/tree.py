@@ -7,6 +7,7 @@ that it leads to, and gets findings, each with the document at fault.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,10 +28,7 @@ _UNTIL_IS_SPECIFIED = frozenset({"changelist-index", "changedump-index"})
 class TreePosition(Struct, frozen=True):
     """A validated document in the tree of documents.
 
-    Args:
-        uri: The base of its references; empty for a file.
-        name: Its name in findings.
-        outline: Its outline.
+    `uri` is the base of its references, and empty for a file; `name` stands for it in findings.
     """
 
     uri: str
@@ -80,14 +78,11 @@ def _expected(kind: Kind, reference: Reference) -> str | None:
 
 
 def lists(above: TreePosition, uri: str) -> bool:
-    """Return whether a document has an entry for another."""
     return any(resolve(above.uri, each.uri) == uri for each in above.outline.references)
 
 
 def up_link(place: TreePosition) -> str | None:
-    """Return the target of a document's link `up`."""
-    found = place.outline.links.get(Rel.UP)
-    return None if found is None else resolve(place.uri, found[0])
+    return _target(place, Rel.UP)
 
 
 def expected_up(parent: TreePosition) -> str | None:
@@ -109,12 +104,15 @@ def wrong_up(parent: TreePosition, child: TreePosition) -> LocatedFinding:
     """Return the finding for a wrong link `up`."""
     _, line = child.outline.links[Rel.UP]
     detail = f"it leads to {up_link(child)}, not {expected_up(parent) or parent.name}"
-    return LocatedFinding(child.name, make_finding("tree-up", line, "rs:ln", detail))
+    return _found(child, "tree-up", line, "rs:ln", detail)
 
 
 def index_link(place: TreePosition) -> str | None:
-    """Return the target of a document's link `index`."""
-    found = place.outline.links.get(Rel.INDEX)
+    return _target(place, Rel.INDEX)
+
+
+def _target(place: TreePosition, rel: str) -> str | None:
+    found = place.outline.links.get(rel)
     return None if found is None else resolve(place.uri, found[0])
 
 
@@ -132,7 +130,7 @@ def wrong_index(part: TreePosition) -> LocatedFinding:
     """Return the finding for a link `index` to a document that does not list the part."""
     _, line = part.outline.links[Rel.INDEX]
     detail = f"{index_link(part)} does not list it"
-    return LocatedFinding(part.name, make_finding("tree-index", line, "rs:ln", detail))
+    return _found(part, "tree-index", line, "rs:ln", detail)
 
 
 def check_pair(
@@ -140,17 +138,13 @@ def check_pair(
 ) -> Iterator[LocatedFinding]:
     """Check a document against one below it, except the links `up` and `index`.
 
-    Args:
-        parent: The document above.
-        reference: The entry or link from it, as `references_below` yielded it.
-        child: The document below, or the Manifest in the package below.
+    `references_below(parent)` has yielded the reference. Below a dump, the child is a Manifest.
     """
     kind, outline = parent.outline.kind, child.outline
     expected = reference.capability
     if outline.capability is not None and expected not in (None, outline.capability):
         detail = f"{parent.name} states {expected}, and the document {outline.capability}"
-        finding = make_finding("tree-capability", outline.line, "rs:md", detail)
-        yield LocatedFinding(child.name, finding)
+        yield _found(child, "tree-capability", outline.line, "rs:md", detail)
         return
     if kind is None:
         return
@@ -165,13 +159,9 @@ def _check_part(
     """Check a part against its index (core §6.2, §10.2)."""
     outline = child.outline
     if outline.kind is not None and outline.kind.index:
-        finding = make_finding(
-            "tree-index-nested", reference.line, "sitemap", child.name, reference.entry
-        )
-        yield LocatedFinding(parent.name, finding)
-        return
-    if Rel.INDEX not in outline.links:
-        yield LocatedFinding(child.name, make_finding("tree-index-missing", outline.line, "urlset"))
+        yield _found_at(parent, reference, "tree-index-nested", "sitemap", child.name)
+    elif Rel.INDEX not in outline.links:
+        yield _found(child, "tree-index-missing", outline.line, "urlset")
 
 
 def _check_times(
@@ -181,22 +171,20 @@ def _check_times(
     times, actual = reference.times, child.outline.times
     if not times:
         return
-
-    def at_fault(rule: str, detail: str) -> LocatedFinding:
-        return LocatedFinding(
-            parent.name, make_finding(rule, reference.line, "rs:md", detail, reference.entry)
-        )
-
+    at_fault = partial(_found_at, parent, reference)
     kind = parent.outline.kind
     if kind is not None and kind.id in _UNTIL_IS_SPECIFIED:
         if "until" in actual and "until" not in times:
-            yield at_fault("tree-until-missing", f"{child.name} has until {actual['until']}")
+            yield at_fault(
+                "tree-until-missing", "rs:md", f"{child.name} has until {actual['until']}"
+            )
         if "until" in times and "until" not in actual:
-            yield at_fault("tree-until-early", f"{child.name} has no until")
+            yield at_fault("tree-until-early", "rs:md", f"{child.name} has no until")
     for name, text in times.items():
         stated, own = read_strict_datetime(text), read_strict_datetime(actual.get(name))
         if stated and own and (stated.is_before(own) or own.is_before(stated)):
-            yield at_fault("tree-times", f"{name} {text}, and {child.name} has {actual[name]}")
+            detail = f"{name} {text}, and {child.name} has {actual[name]}"
+            yield at_fault("tree-times", "rs:md", detail)
 
 
 def check_copy(
@@ -205,5 +193,17 @@ def check_copy(
     """Check that the Manifest at `contents` equals the one in the package (core §11.1)."""
     both_read = manifest.outline.kind is not None and copy.outline.kind is not None
     if both_read and manifest.outline.fingerprint != copy.outline.fingerprint:
-        finding = make_finding("tree-contents", reference.line, "rs:ln", copy.name, reference.entry)
-        yield LocatedFinding(dump.name, finding)
+        yield _found_at(dump, reference, "tree-contents", "rs:ln", copy.name)
+
+
+def _found(
+    place: TreePosition, rule: str, line: int, element: str, detail: str = ""
+) -> LocatedFinding:
+    return LocatedFinding(place.name, make_finding(rule, line, element, detail))
+
+
+def _found_at(
+    place: TreePosition, reference: Reference, rule: str, element: str, detail: str
+) -> LocatedFinding:
+    finding = make_finding(rule, reference.line, element, detail, reference.entry)
+    return LocatedFinding(place.name, finding)

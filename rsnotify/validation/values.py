@@ -79,10 +79,6 @@ def _hash(text: str) -> RuleIds:
     return broken
 
 
-def _length(text: str) -> RuleIds:
-    return () if text.isascii() and text.isdigit() else ("length-value",)
-
-
 def _priority(text: str) -> RuleIds:
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
     return () if 1 <= number <= 999_999 else ("pri-range",)
@@ -120,7 +116,7 @@ _CHECKS: dict[str, Callable[[str], RuleIds]] = {
     "encoding": _like(_CODINGS, "encoding-value"),
     "hash": _hash,
     "href": _uri,
-    "length": _length,
+    "length": _like(re.compile("[0-9]+"), "length-value"),
     "loc": _loc,
     "path": _path,
     "pri": _priority,
@@ -130,12 +126,7 @@ _CHECKS: dict[str, Callable[[str], RuleIds]] = {
 
 
 def broken_by(name: str, value: str) -> RuleIds:
-    """Return the syntax rules that a value breaks.
-
-    Args:
-        name: The attribute, or the element whose text it is.
-        value: The text, without surrounding white space.
-    """
+    """Return the syntax rules that the value of an attribute or element breaks."""
     check = _CHECKS.get(name)
     return () if check is None else check(value)
 

@@ -24,13 +24,7 @@ LATE = 1.0
 
 
 class PushUp(Struct, frozen=True, tag=True):
-    """Changes arrive from a hub.
-
-    Args:
-        transport: The transport.
-        hub: The hub's URI.
-        topic: The URI of the topic.
-    """
+    """Changes of a topic arrive from a hub."""
 
     transport: Via = field(name="way")
     hub: str
@@ -38,12 +32,9 @@ class PushUp(Struct, frozen=True, tag=True):
 
 
 class PushDown(Struct, frozen=True, tag=True):
-    """Changes no longer arrive from a hub, or it could not be reached.
+    """Changes of a topic no longer arrive from a hub, or it could not be reached.
 
     Args:
-        transport: The transport.
-        hub: The hub's URI.
-        topic: The URI of the topic.
         reason: Why; empty where the connection is not needed any more, or not offered.
         left: The number of other connections by which changes of the topic still arrive.
     """
@@ -60,12 +51,7 @@ class GapSeen(Struct, frozen=True, tag=True):
 
 
 class Pulling(Struct, frozen=True, tag=True):
-    """The Source's documents are read.
-
-    Args:
-        kind: The kind of document.
-        uri: The first document of this kind.
-    """
+    """The Source's documents are read, beginning with the first of this kind."""
 
     kind: DocumentKind = field(name="rung")
     uri: str
@@ -80,11 +66,7 @@ class BaselineComplete(Struct, frozen=True, tag=True):
 
 
 class LevelReached(Struct, frozen=True, tag="Level"):
-    """Nothing is known to be missing.
-
-    Args:
-        through: T.
-    """
+    """Nothing is known to be missing, up to T."""
 
     through: Instant | None
 
@@ -114,12 +96,7 @@ class Audited(Struct, frozen=True, tag=True):
 
 
 class OfferChanged(Struct, frozen=True, tag=True):
-    """The Source offers other documents or hubs than before.
-
-    Args:
-        before: The previous offer.
-        now: The current offer.
-    """
+    """The Source offers other documents or hubs than before."""
 
     before: Offer
     now: Offer
@@ -140,11 +117,7 @@ Event = (
 
 
 class Announcer:
-    """Calls `on_event`. An exception that it raises is logged, and does no other harm.
-
-    Args:
-        on_event: The function; None if the application wants no events.
-    """
+    """Calls `on_event`, if the application has one. An exception that it raises is logged."""
 
     def __init__(self, on_event: Callable[[Event], None] | None) -> None:
         self._on_event = on_event
@@ -159,17 +132,10 @@ class Announcer:
             logger.exception("on_event failed at %s", type(event).__name__)
 
 
-#: Calls nothing.
-SILENT = Announcer(None)
-
-
 class EventWatch:
     """Announces the events that follow from a change of the follower's state.
 
     Changes that are applied within `LATE` cause no event, as the copy is not behind meanwhile.
-
-    Args:
-        announce: Is called with the events.
     """
 
     def __init__(self, announce: Announcer) -> None:

@@ -56,8 +56,6 @@ class Handler(Protocol):
 
 @runtime_checkable
 class PreparedHandler(Protocol):
-    """A handler that is prepared for the set of resources before the first change."""
-
     def prepare(self, base: str, temporary: Path) -> None:
         """Prepare for the set of resources; called once, before the first `apply`.
 

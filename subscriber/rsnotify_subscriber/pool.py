@@ -52,11 +52,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 class SubscriberPool:
     """Connections, threads and memory for any number of subscribers; an async context manager.
 
-    Args:
-        limits: How much of each there is.
-
     Attributes:
-        connections: The HTTP connections.
         kept: The cache of documents.
         moved: Set for a moment whenever the status of a subscriber may have changed.
     """

@@ -78,7 +78,6 @@ class StatusCounters:
         self._lags: deque[tuple[datetime, float]] = deque()
 
     def count(self, changes: Iterable[Change]) -> None:
-        """Count changes that are durable."""
         now = datetime.now(UTC)
         for change in changes:
             self.applied += 1

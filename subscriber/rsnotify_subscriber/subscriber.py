@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.runtime.arguments import require, require_function
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.selection.push_selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.identification import SourceIdentification
@@ -39,9 +40,8 @@ from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.endpoints import Transports
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storage.database import StateLocation
-from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 from rsnotify_subscriber.storage.disk import is_disk_fault
-from rsnotify_subscriber.storage.opening import opened
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
 from rsnotify_subscriber.sync.following import Following
 from rsnotify_subscriber.sync.presence import PresenceCheck, check_files, check_location
@@ -134,11 +134,8 @@ class Subscriber:
     @property
     def in_handler(self) -> list[str]:
         """The Source's URL while a call of its handler has not returned; otherwise nothing."""
-        return (
-            [without_credentials(self._url)]
-            if self._followed and self._followed.is_in_handler
-            else []
-        )
+        is_in_handler = self._followed is not None and self._followed.is_in_handler
+        return [without_credentials(self._url)] if is_in_handler else []
 
     async def until(self, condition: Callable[[Status], bool]) -> bool:
         """Wait until the status meets a condition, as `until(lambda status: status.level)`.
@@ -179,10 +176,8 @@ class Subscriber:
                         raise
                     logger.warning("waiting for the disk: %s", error)
                 failures = 1 if monotonic() - begun > retry.most else failures + 1
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(retry.delay(failures, Random())):
-                        await self._stopping.wait()
-                        return None
+                if await wait_for_event(self._stopping, retry.delay(failures, Random())):
+                    return None
 
     async def catch_up(self) -> None:
         """Follow until level with the Source's lists.
@@ -221,7 +216,9 @@ class Subscriber:
     # One run, from opening the state until closing it
 
     async def _run(self, *, once: bool) -> None:
-        with self._worker() as worker:
+        shared = self._shared
+        # The executor of all that blocks on the disk, one call after another.
+        with shared.worker() if shared else ThreadPoolExecutor(1, "rsnotify-state") as worker:
             async with opened(self._location, worker) as state, self._sessions:
                 loop = asyncio.get_running_loop()
                 incoming = await loop.run_in_executor(worker, state.make_incoming)
@@ -237,10 +234,6 @@ class Subscriber:
                     self._last = replace(last, level=False, error=failure) if failure else last
                     self._following = None
                     self._wake()
-
-    def _worker(self) -> Executor:
-        """Return the executor of all that blocks on the disk, one call after another."""
-        return self._shared.worker() if self._shared else ThreadPoolExecutor(1, "rsnotify-state")
 
     async def _run_with(
         self, state: DestinationState, worker: Executor, incoming: Path, *, once: bool

@@ -8,11 +8,7 @@ from typing import Any
 
 
 class Tasks:
-    """Runs tasks until they end or are cancelled together.
-
-    Args:
-        failed: Is called with the exception of a task that failed and was not cancelled.
-    """
+    """Runs tasks until they end or are cancelled together; a failed one calls `failed`."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed

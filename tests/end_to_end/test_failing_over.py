@@ -7,7 +7,7 @@ from asyncio.subprocess import Process
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from rsnotify.runtime.processes import free_port
+from tests.ports import free_port
 from tests.subscriber.processes import SECONDS, running, until_reported
 
 

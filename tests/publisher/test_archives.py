@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.model import Resource
-from rsnotify.runtime.processes import free_port
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
+from tests.ports import free_port
 from tests.publisher.helpers import BASE, Clock, eventually
 from tests.publisher.published import QUIET, Published, join, names
 
@@ -328,7 +329,7 @@ def test_temporary_files_that_a_crash_left_go_at_once(tmp_path: Path) -> None:
 def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path) -> None:
     name = "resourcesync/changedump-20200101T000000000000Z.xml"
     source = Published(tmp_path).publisher.source
-    recorder = Recorder(source.open_journal, lambda: None)
+    recorder = Recorder(source.open_journal, lambda: None, ThreadPoolExecutor(1))
     recorder.start()
     archives = Archives(source, recorder)
 

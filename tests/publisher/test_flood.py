@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record
-from rsnotify_publisher.documents import DocumentStore
+from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.source_context import SourceContext
@@ -41,7 +42,7 @@ class Flood:
 def test_a_flood_does_not_keep_the_other_documents_from_being_written(tmp_path: Path) -> None:
     flood = Flood()
     source = SourceContext(tmp_path, BASE, (), Options(rotate="4 changes"), flood)
-    recorder = Recorder(source.open_journal, lambda: None)
+    recorder = Recorder(source.open_journal, lambda: None, ThreadPoolExecutor(1))
     recorder.start()
     flood.record(recorder)
     library = DocumentStore(source, recorder)

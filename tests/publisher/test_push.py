@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -404,7 +405,7 @@ async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(
             await asyncio.sleep(0)
 
     with publisher.source.open_journal() as journal:
-        recorder = Recorder(publisher.source.open_journal, lambda: None)
+        recorder = Recorder(publisher.source.open_journal, lambda: None, ThreadPoolExecutor(1))
         push = HubPush(publisher.source, journal, recorder)
         slow = asyncio.create_task(be_slow())
         await push.drain()

@@ -30,7 +30,7 @@ import threading, time
 from rsnotify_publisher import Publisher
 
 def clock():
-    if threading.current_thread().name == "rsnotify-recorder" and publisher_started:
+    if threading.current_thread().name.startswith("rsnotify-recorder") and publisher_started:
         suspend()
     return time.time_ns() // 1000
 

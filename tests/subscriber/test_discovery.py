@@ -16,7 +16,7 @@ from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of, discover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.storage.description_memory import DescriptionMemory
+from rsnotify_subscriber.storage.identity import DescriptionMemory
 from tests.subscriber.source import Answer, SmallSource, body, status
 
 

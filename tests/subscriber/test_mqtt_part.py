@@ -73,7 +73,7 @@ async def receiving(
         options,
         trusts=anywhere,
         select=select,
-        without_selections=unasked,
+        without_selections=set() if unasked is None else unasked,
     )
     heard = Heard()
     task = asyncio.create_task(transport.receive(None, heard))
@@ -193,7 +193,7 @@ async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
         DEFAULT_MQTT,
         trusts=anywhere,
         select=MAPS,
-        without_selections=unasked,
+        without_selections=set() if unasked is None else unasked,
     )
     receive = asyncio.create_task(transport.receive(None, Heard()))
     await hub.asked()

@@ -251,4 +251,4 @@ async def test_a_session_that_a_broker_keeps_stays_with_the_changes() -> None:
     (way,) = usable.notice_endpoints(OFFER)
     transport = way.transport()
     assert isinstance(transport, MqttTransport)
-    assert transport._options.session == ""
+    assert transport.options.session == ""

@@ -265,9 +265,10 @@ def test_a_state_of_a_version_without_sums_is_summed_up_once(
 ) -> None:
     state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
     if kept is None:
-        state._database.execute("DELETE FROM {facts} WHERE name = 'sum'")
+        state.database.execute("DELETE FROM {facts} WHERE name = 'sum'")
     else:
-        state.transactions.run(lambda: state.transactions.write_facts(sum=kept))
+        with state.transactions.writing():
+            state.transactions.write_facts(sum=kept)
     state.close()
     again = DestinationState(place)
     assert str(again.sum) == summed_up(("a", 1), ("b", 2))
@@ -385,10 +386,10 @@ def test_a_state_of_an_earlier_version_is_used_on(
     for column in ("fetched_at", "validator"):
         if isinstance(place, PostgreSQLState) and column == "validator":
             break  # there was none without it
-        state._database.execute(f"ALTER TABLE {{resources}} DROP COLUMN {column}")
+        state.database.execute(f"ALTER TABLE {{resources}} DROP COLUMN {column}")
     values = ("u", 1, "updated", A, 5, None)
     marks = "?, ?, ?, ?, ?, ?" + (", NULL" if isinstance(place, PostgreSQLState) else "")
-    state._database.execute(f"INSERT INTO {{resources}} VALUES ({marks})", values)
+    state.database.execute(f"INSERT INTO {{resources}} VALUES ({marks})", values)
     state.close()
     again = DestinationState(place)
     assert again.find("u") == ResourceState("u", 1, "updated", A, 5)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import Future
-from contextlib import suppress
 
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.background.leader import Leader
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.journal import Recorder
@@ -26,10 +26,6 @@ class LeaderElection:
 
     The operating system releases the lock of a leader that dies, however it dies.
 
-    Args:
-        source: The Source.
-        pool: Where the leader runs.
-
     Attributes:
         published: Done once every document is written.
     """
@@ -44,11 +40,7 @@ class LeaderElection:
         self.published: Future[None] = Future()
 
     def start(self, recorder: Recorder) -> None:
-        """Lead from now on, or wait until that is possible.
-
-        Args:
-            recorder: Makes durable what the leader decides.
-        """
+        """Lead from now on, or wait until that is possible."""
         self._running = self._pool.spawn(self._run(recorder))
 
     def wake(self) -> None:
@@ -62,7 +54,6 @@ class LeaderElection:
         self._pool.call(self._stop.set)
 
     def close(self) -> None:
-        """End in order."""
         self.stop()
         self._running.result()
 
@@ -81,12 +72,12 @@ class LeaderElection:
             return True
         except Timeout:
             self._check_documents()
-            await self._pause(_TAKE_OVER_WITHIN)
+            await wait_for_event(self._stop, _TAKE_OVER_WITHIN)
         except Exception as error:  # a running Source must go on publishing, or try to
             expected = isinstance(error, RsnotifyError | OSError)
             then = "the next start continues" if self._stop.is_set() else "trying again"
             _log.error("publishing failed; %s: %s", then, error, exc_info=not expected)
-            await self._pause(_RETRY_AFTER)
+            await wait_for_event(self._stop, _RETRY_AFTER)
         return False
 
     async def _lead(self, recorder: Recorder) -> None:
@@ -107,8 +98,3 @@ class LeaderElection:
         folder = self._source.documents_folder
         if all((folder / name).exists() for name in (RESOURCE_LIST, DESCRIPTION)):
             self._set_published()
-
-    async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()

@@ -30,7 +30,6 @@ class JobScheduler:
         self._scheduler = AsyncIOScheduler(timezone=UTC, logger=_log)
 
     async def run(self) -> None:
-        """Schedule until cancelled."""
         self._scheduler.start()
         try:
             while True:
@@ -51,19 +50,11 @@ class JobScheduler:
     async def repeat(
         self, name: str, schedule: JobSchedule, work: Callable[[], Awaitable[None]]
     ) -> None:
-        """Run a job by a schedule until cancelled, one run at a time.
+        """Run a job by a schedule until cancelled, one run at a time, or until `work` raises.
 
         Times that come while the job runs are skipped, and several that passed unnoticed make one
         run. A cron time that passed more than `MISFIRE_GRACE` ago is skipped; an interval has no
         such limit.
-
-        Args:
-            name: Of the job, for logs.
-            schedule: When the job runs.
-            work: The job.
-
-        Raises:
-            Exception: `work` raised it.
         """
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         running: asyncio.Future[None] | None = None
@@ -76,15 +67,14 @@ class JobScheduler:
             if error is not None and not failed.done():
                 failed.set_exception(error)
 
+        grace = None if schedule.cron is None else round(MISFIRE_GRACE.total_seconds())
         job = self._scheduler.add_job(
             run,
             schedule.trigger(),
             name=name,
             coalesce=True,
             max_instances=1,
-            misfire_grace_time=None
-            if schedule.cron is None
-            else round(MISFIRE_GRACE.total_seconds()),
+            misfire_grace_time=grace,
         )
         try:
             await failed

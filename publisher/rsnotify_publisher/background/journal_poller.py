@@ -43,13 +43,7 @@ class JournalPoller:
 
     @contextmanager
     def watch(self, journal: Journal, every: float, on_write: Callable[[], None]) -> Iterator[None]:
-        """Poll a journal within the context.
-
-        Args:
-            journal: The journal.
-            every: Seconds between two polls, at least.
-            on_write: Called after another process has written.
-        """
+        """Poll a journal within the context; call `on_write` after another process has written."""
         polled = _PolledJournal(journal, every, on_write, journal.data_version())
         self._polled[polled] = None
         self._not_empty.set()
@@ -59,7 +53,6 @@ class JournalPoller:
             del self._polled[polled]
 
     async def run(self) -> None:
-        """Poll until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             if not self._polled:

@@ -13,13 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
-from rsnotify_publisher.background.pool import PublisherPool, WorkKind, WorkPermit
-from rsnotify_publisher.documents import DocumentStore, WritingStopped
+from rsnotify_publisher.background.pool import PublisherPool, WorkKind
+from rsnotify_publisher.documents.document_store import DocumentStore, WritingStopped
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_push import HubPush
 from rsnotify_publisher.schedule import JobSchedule
@@ -35,34 +38,22 @@ _CHECK_DUMP_EVERY = 0.1
 # Seconds after which the next set may start, though not all documents of this one are written.
 _PATIENCE = 10.0
 
-_Job = Callable[[], Awaitable[None]]
+_Job = Callable[[], Awaitable[object]]
 
 
+@dataclass(eq=False)
 class Leader:
-    """Leads until it is stopped.
+    """Leads until it is stopped; the journal is read in the event loop's thread."""
 
-    Args:
-        source: The Source.
-        journal: Its journal, read in the event loop's thread.
-        recorder: Makes durable what the leader decides.
-        pool: Where the leader runs, and whose threads do its work.
-        on_published: Called when all documents have been written.
-    """
+    source: SourceContext
+    journal: Journal
+    recorder: Recorder
+    pool: PublisherPool
+    on_published: Callable[[], None]
 
-    def __init__(
-        self,
-        source: SourceContext,
-        journal: Journal,
-        recorder: Recorder,
-        pool: PublisherPool,
-        on_published: Callable[[], None],
-    ) -> None:
-        self._source = source
-        self._journal = journal
-        self._pool = pool
-        self._on_published = on_published
-        self.push = HubPush(source, journal, recorder)
-        self._store = DocumentStore(source, recorder)
+    def __post_init__(self) -> None:
+        self.push = HubPush(self.source, self.journal, self.recorder)
+        self._store = DocumentStore(self.source, self.recorder)
         self._random = Random()
         self._busy = {kind: asyncio.Lock() for kind in WorkKind}
         self._published = asyncio.Event()
@@ -70,14 +61,10 @@ class Leader:
         self._skipped_writes = 0
 
     async def lead(self, stop: asyncio.Event) -> None:
-        """Lead until `stop` is set, then end in order.
-
-        Raises:
-            StorageError: The journal cannot be read.
-        """
-        every = self._source.options.poll
+        """Lead until `stop` is set, then end in order."""
+        every = self.source.options.poll
         try:
-            with self._pool.poller.watch(self._journal, every, self.push.changes.notify):
+            with self.pool.threads.poller.watch(self.journal, every, self.push.changes.notify):
                 async with asyncio.TaskGroup() as tasks:
                     working = tasks.create_task(self._work())
                     try:
@@ -90,11 +77,12 @@ class Leader:
             await self._write_last()
         finally:
             # The next leader must not meet a thread of ours that still writes.
-            await self._pool.in_thread(WorkKind.CHANGES, self._store.close)
+            await self.pool.in_thread(WorkKind.CHANGES, self._store.close)
         await self.push.save_cursors()
 
     async def _work(self) -> None:
-        async with WorkPermit(self._pool.permits) as permit, asyncio.TaskGroup() as tasks:
+        async with AsyncExitStack() as permit, asyncio.TaskGroup() as tasks:
+            await permit.enter_async_context(self.pool.threads.permits)
             tasks.create_task(self._release_when_published(permit))
             tasks.create_task(self.push.run())
             for seconds, job in self._frequent_jobs():
@@ -102,21 +90,20 @@ class Leader:
             for name, schedule, job in self._scheduled_jobs():
                 tasks.create_task(self._run_by_schedule(name, schedule, job))
 
-    async def _release_when_published(self, permit: WorkPermit) -> None:
-        """Release the start slot once all documents are written, or take too long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                await self._published.wait()
-        permit.release()
+    async def _release_when_published(self, permit: AsyncExitStack) -> None:
+        """Let the next set start once all documents are written, or take too long."""
+        await wait_for_event(self._published, _PATIENCE)
+        await permit.aclose()
 
     def _frequent_jobs(self) -> Iterator[tuple[float, _Job]]:
         """Yield the seconds between two runs, and the job."""
-        options = self._source.options
+        options, store = self.source.options, self._store
+        delete_discarded = partial(self._in_thread, WorkKind.CHANGES, store.delete_discarded)
         yield options.refresh, self._write_change_lists
         yield _NOTE_CURSORS_EVERY, self.push.save_cursors
-        yield options.refresh * _TIDY_EVERY, self._delete_discarded
+        yield options.refresh * _TIDY_EVERY, delete_discarded
         if options.change_dump:
-            yield options.refresh, self._write_change_dumps
+            yield options.refresh, self._late_job(WorkKind.DUMPS, store.write_change_dumps)
 
     def _scheduled_jobs(self) -> Iterator[tuple[str, JobSchedule, _Job]]:
         """Yield the name, the schedule, and the job; each also runs at the start.
@@ -124,16 +111,26 @@ class Leader:
         So each decides whether it is due by what the journal knows of its last run. A cron time
         that passed while the Source was stopped is made up for in this way.
         """
-        source = self._source
+        source, store = self.source, self._store
         yield "Resource List", source.resource_list_schedule, self._write_resource_list
         if (dump := source.resource_dump_schedule) is not None:
             if dump.cron is None:
                 dump = JobSchedule(dump.seconds * _CHECK_DUMP_EVERY)
-            yield "Resource Dump", dump, self._write_resource_dump
-        if source.rotation.schedule is not None:
-            yield "rotation", source.rotation.schedule, self._rotate
+            write_dump = self._late_job(WorkKind.DUMPS, store.write_resource_dump)
+            yield "Resource Dump", dump, write_dump
+        if (rotation := source.rotation.schedule) is not None:
+            yield "rotation", rotation, self._late_job(WorkKind.CHANGES, store.rotate)
         retention = source.retention.schedule or JobSchedule(source.options.refresh * _TIDY_EVERY)
-        yield "retention", retention, self._drop_expired
+        yield "retention", retention, partial(self._in_thread, WorkKind.CHANGES, store.drop_expired)
+
+    def _late_job(self, kind: WorkKind, work: Callable[[], None]) -> _Job:
+        """Return a job that needs current Change Lists."""
+
+        async def job() -> bool:
+            await self._write_change_lists()
+            return await self._in_thread(kind, work)
+
+        return job
 
     async def _repeat(self, seconds: float, job: _Job) -> None:
         """Run a job now and at an interval that no setting of the clock can stretch."""
@@ -144,9 +141,9 @@ class Leader:
             await asyncio.sleep(max(0.0, due - clock()))
 
     async def _run_by_schedule(self, name: str, schedule: JobSchedule, job: _Job) -> None:
-        await self._run_until_done(job)
-        run = lambda: self._run_until_done(job)  # noqa: E731
-        await self._pool.scheduler.repeat(name, schedule, run)
+        run = partial(self._run_until_done, job)
+        await run()
+        await self.pool.threads.scheduler.repeat(name, schedule, run)
 
     async def _run_until_done(self, job: _Job) -> None:
         """Run a job; after a failure, retry with growing delays."""
@@ -165,7 +162,7 @@ class Leader:
         """Run blocking work, one of a kind at a time; return False if the store was closed."""
         async with self._busy[kind]:  # waiting here occupies no thread
             with suppress(WritingStopped):
-                await self._pool.in_thread(kind, work)
+                await self.pool.in_thread(kind, work)
                 self.push.notices.notify()
                 return True
         return False
@@ -173,10 +170,10 @@ class Leader:
     async def _write_change_lists(self) -> None:
         """Write the Change Lists if the journal has something that they do not show yet."""
         self._skipped_writes += 1
-        with self._journal.snapshot() as state:
-            current = state.last_change, state.closed, self._journal.last_notice()
+        with self.journal.snapshot() as state:
+            current = state.last_change, state.closed, self.journal.last_notice()
         # Limits by age are reached at any time, so they are checked now and then.
-        by_age = self._source.rotation.age is not None and self._skipped_writes >= _TIDY_EVERY
+        by_age = self.source.rotation.age is not None and self._skipped_writes >= _TIDY_EVERY
         if current == self._written and not by_age:
             return
         if await self._in_thread(WorkKind.CHANGES, self._store.write_change_lists):
@@ -190,29 +187,11 @@ class Leader:
         await self._write_change_lists()
         if not self._store.is_complete:
             if await self._in_thread(WorkKind.RESOURCES, self._store.complete):
-                self._on_published()
+                self.on_published()
             await self._write_change_lists()
-
-    async def _delete_discarded(self) -> None:
-        await self._in_thread(WorkKind.CHANGES, self._store.delete_discarded)
-
-    async def _drop_expired(self) -> None:
-        await self._in_thread(WorkKind.CHANGES, self._store.drop_expired)
-
-    async def _rotate(self) -> None:
-        await self._write_change_lists()
-        await self._in_thread(WorkKind.CHANGES, self._store.rotate)
-
-    async def _write_change_dumps(self) -> None:
-        await self._write_change_lists()
-        await self._in_thread(WorkKind.DUMPS, self._store.write_change_dumps)
-
-    async def _write_resource_dump(self) -> None:
-        await self._write_change_lists()
-        await self._in_thread(WorkKind.DUMPS, self._store.write_resource_dump)
 
     async def _write_resource_list(self) -> None:
         await self._write_change_lists()
         if await self._in_thread(WorkKind.RESOURCES, self._store.write_resource_list):
             self._published.set()
-            self._on_published()
+            self.on_published()

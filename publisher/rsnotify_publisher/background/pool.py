@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from rsnotify.runtime.lanes import Lane
 from rsnotify_publisher.background.job_scheduler import JobScheduler
 from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.journal.storage import USUAL_MEMORY
@@ -33,7 +32,7 @@ class WorkKind(StrEnum):
 _WORKERS = {WorkKind.CHANGES: 6, WorkKind.RESOURCES: 4, WorkKind.DUMPS: 2}
 #: Threads that read contents to send them inline.
 _READERS = 6
-#: Threads that commit the changes of sets that are one of several; they wait for the disk.
+#: Threads that commit changes; they wait for the disk. A single set needs only one of them.
 _RECORDERS = 8
 #: MiB of cache for all journals together, and at least for each.
 _MEMORY, _LEAST_MEMORY = 512.0, 2.0
@@ -41,33 +40,7 @@ _MEMORY, _LEAST_MEMORY = 512.0, 2.0
 _STARTING = 8
 
 
-class WorkPermit:
-    """Limits how many sets start at the same time; an async context manager.
-
-    Args:
-        permits: As many as may start at a time.
-    """
-
-    def __init__(self, permits: asyncio.Semaphore) -> None:
-        self._permits = permits
-        self._is_held = False
-
-    async def __aenter__(self) -> Self:
-        await self._permits.acquire()
-        self._is_held = True
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Release the permit before the end of the context."""
-        if self._is_held:
-            self._is_held = False
-            self._permits.release()
-
-
-class _PoolThreads:
+class PoolThreads:
     """The threads of a pool that is in use."""
 
     def __init__(self) -> None:
@@ -85,7 +58,6 @@ class _PoolThreads:
         self._thread.start()
 
     def end(self) -> None:
-        """Wait until all work is done, and end."""
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         for pool in (*self.workers.values(), self.recorders):
@@ -110,22 +82,19 @@ class PublisherPool:
     """One thread with an event loop for all sets, and a few threads for their work.
 
     It runs while at least one Publisher uses it.
-
-    Args:
-        sets: How many sets there are. The changes of a single set have a thread of their own.
     """
 
     def __init__(self, sets: int = 1) -> None:
         self._sets = sets
         self._lock = threading.Lock()
         self._users = 0
-        self._threads: _PoolThreads
+        self.threads: PoolThreads
 
     def enter(self) -> None:
         """Use the pool; the first user starts the threads."""
         with self._lock:
             if self._users == 0:
-                self._threads = _PoolThreads()
+                self.threads = PoolThreads()
             self._users += 1
 
     def leave(self) -> None:
@@ -133,13 +102,7 @@ class PublisherPool:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._threads.end()
-
-    # From any thread
-
-    def recording_executor(self) -> Executor | None:
-        """Return what commits the changes of one Publisher; None for a thread of its own."""
-        return None if self._sets == 1 else Lane(self._threads.recorders)
+                self.threads.end()
 
     @property
     def memory(self) -> float:
@@ -147,31 +110,14 @@ class PublisherPool:
         return max(_LEAST_MEMORY, min(USUAL_MEMORY, _MEMORY / self._sets))
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine in the event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._threads.loop)
+        """Run a coroutine in the event loop; call this in any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.threads.loop)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function in the event loop, soon."""
+        """Call a function in the event loop, soon; call this in any thread."""
         with suppress(RuntimeError):  # the loop was closed this moment
-            self._threads.loop.call_soon_threadsafe(function)
-
-    # In the event loop
+            self.threads.loop.call_soon_threadsafe(function)
 
     async def in_thread(self, kind: WorkKind, work: Callable[[], T]) -> T:
-        """Run blocking work in a thread of its kind."""
-        return await self._threads.loop.run_in_executor(self._threads.workers[kind], work)
-
-    @property
-    def scheduler(self) -> JobScheduler:
-        """Runs jobs at intervals and at the times of cron expressions."""
-        return self._threads.scheduler
-
-    @property
-    def poller(self) -> JournalPoller:
-        """Notices what other processes write."""
-        return self._threads.poller
-
-    @property
-    def permits(self) -> asyncio.Semaphore:
-        """Limits how many sets start at a time."""
-        return self._threads.permits
+        """Run blocking work in a thread of its kind; call this in the event loop."""
+        return await self.threads.loop.run_in_executor(self.threads.workers[kind], work)

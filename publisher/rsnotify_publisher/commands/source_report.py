@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 import typer
 
@@ -25,13 +24,11 @@ _LINE_EVERY = 60
 
 
 def totals(status: SourceStatus) -> str:
-    """Return the line on resources and changes."""
     resources = counted(status.resources, "resource")
     return f"{resources}, {counted(status.changes, 'change')} recorded since the start"
 
 
 def hub_line(hub: HubStatus) -> str:
-    """Return the line on a hub."""
     many = "more than " if hub.waiting >= MOST_COUNTED else ""
     waiting = many + counted(hub.waiting, "change")
     if hub.reached:
@@ -42,12 +39,6 @@ def hub_line(hub: HubStatus) -> str:
         when = f"since {hub.through:%Y-%m-%dT%H:%M:%SZ}" if hub.reached_before else "yet"
         state = f"not reached {when}" + (f", lacks {waiting}" if hub.waiting else "")
     return printable(f"hub {without_credentials(hub.uri)}: {state}")
-
-
-class SourceReport(Protocol):
-    """Shows a status."""
-
-    def show(self, status: SourceStatus) -> None: ...
 
 
 class SourceLineReport:
@@ -70,8 +61,6 @@ class SourceLineReport:
 
 
 class SourceTerminalReport:
-    """Shows lines that are updated in place."""
-
     def __init__(self) -> None:
         from rsnotify.runtime.cli.display import live
 
@@ -85,15 +74,10 @@ class SourceTerminalReport:
 
 
 async def show_status(publishers: Sequence[Publisher], started: asyncio.Event) -> None:
-    """Show the status of a Source until cancelled.
-
-    Args:
-        publishers: Of each set of resources.
-        started: Set when all have started.
-    """
+    """Show the status of a Source from when all sets have started, until cancelled."""
     reader = StatusReader(publishers)
     await started.wait()
-    report: SourceReport
+    report: SourceLineReport | SourceTerminalReport
     display: AbstractContextManager[object] = nullcontext()
     if sys.stdout.isatty():
         report = terminal = SourceTerminalReport()

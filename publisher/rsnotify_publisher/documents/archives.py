@@ -10,13 +10,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.vocabulary import Capability
-from rsnotify_publisher.documents.notifications import (
-    NO_NOTIFICATIONS,
-    NotificationBuilder,
-    Notifications,
-)
+from rsnotify_publisher.documents.notifications import NotificationBuilder
 from rsnotify_publisher.documents.paging import Pager
-from rsnotify_publisher.files import sweep
+from rsnotify_publisher.files import remove, sweep
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import ARCHIVES, PARTS, compact, is_final
@@ -25,12 +21,7 @@ _BASELINES = (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP)
 
 
 class Archives:
-    """Keeps the archives of one Source, and removes what they no longer hold.
-
-    Args:
-        source: The Source.
-        recorder: Makes durable which documents are in the archives.
-    """
+    """Keeps the archives of one Source, and removes what they no longer hold."""
 
     def __init__(self, source: SourceContext, recorder: Recorder) -> None:
         self._source = source
@@ -38,7 +29,7 @@ class Archives:
         self._folder = source.documents_folder
         self._recorder = recorder
         self._retention = source.retention
-        self._pager = Pager(source.documents, source.documents_folder, source.options)
+        self._pager = Pager(source)
         self._notifications = NotificationBuilder(source.documents)
         # Several jobs may have something to archive at the same time.
         self._lock = threading.Lock()
@@ -54,10 +45,9 @@ class Archives:
                 if self._documents.keeps(kind):
                     self._write(kind, journal.finished(kind, archived=True))
                 else:
-                    (self._folder / name).unlink(missing_ok=True)
+                    remove(self._folder, [name])
             former = [kind for kind in ARCHIVES if kind not in self._documents.offered]
-            for kind in former:
-                (self._folder / f"{kind}.xml").unlink(missing_ok=True)
+            remove(self._folder, [f"{kind}.xml" for kind in former])
             dropped = [document for kind in former for document in journal.finished(kind)]
             self._note(lambda journal: journal.drop(dropped))
             self._discard_lost(journal)
@@ -82,12 +72,7 @@ class Archives:
             self._note(lambda journal: journal.reclaim(stem))
 
     def keep_only(self, stem: str, parts: Sequence[str]) -> None:
-        """Discard all parts whose names begin with `stem`, except the current ones.
-
-        Args:
-            stem: Without the folder.
-            parts: The names of the current parts; all have been written.
-        """
+        """Discard all parts whose names begin with `stem`, except the current ones."""
         found = {PARTS + path.name for path in (self._folder / PARTS).glob(f"{stem}*")}
         if not found:
             return
@@ -104,21 +89,14 @@ class Archives:
         documents: Sequence[FinishedDocument],
         note: Callable[[Journal], None],
     ) -> None:
-        """Put documents of one kind into its archive, if there is one.
+        """Put documents of one kind, newer than all in its archive, into it if there is one.
 
-        Args:
-            journal: Read only.
-            documents: At least one; newer than those in the archive.
-            note: Enters in the journal that they are in the archive; run once they are.
+        Then `note` enters in the journal that they are there.
         """
         kind = documents[0].kind
         with self._lock:
-            notifications = NO_NOTIFICATIONS
-            if self._documents.keeps(kind):
-                self._write(kind, [*journal.finished(kind, archived=True), *documents])
-                notifications = self._notifications.archive(kind)
-            # Only now may a reader of the journal see the live document without them.
-            self._note(note, notifications)
+            # Only then may a reader of the journal see the live document without them.
+            self._rewrite(kind, [*journal.finished(kind, archived=True), *documents], note)
 
     def replace(self, journal: Journal, document: FinishedDocument) -> None:
         """Enter a new live document, in place of the former ones of its kind.
@@ -145,23 +123,16 @@ class Archives:
             self._note(note)
 
     def drop_expired(self, journal: Journal, now: int) -> None:
-        """Drop from the archives what the retention policy does not keep.
-
-        Raises:
-            OSError: The folder cannot be written.
-            StorageError: The journal cannot be used.
-        """
+        """Drop from the archives what the retention policy does not keep."""
         with self._lock:
             for kind in ARCHIVES:
                 self._drop_expired(journal, kind, now)
 
     def delete_discarded(self, journal: Journal, now: int) -> None:
-        """Delete the files that were discarded long enough ago; errors as in `drop_expired`."""
         with self._lock:
             linger = round(self._source.options.linger * 1e6)
             if gone := journal.discarded(now - linger):
-                for name in gone:
-                    (self._folder / name).unlink(missing_ok=True)
+                remove(self._folder, gone)
                 self._note(lambda journal: journal.keep(gone))
 
     def _drop_expired(self, journal: Journal, kind: str, now: int) -> None:
@@ -173,17 +144,29 @@ class Archives:
             needed = self._needed_after(journal)
             expired = [document for document in expired if document.end <= needed]
         if expired:
-            notifications = NO_NOTIFICATIONS
-            if self._documents.keeps(kind):
-                self._write(kind, documents[len(expired) :])
-                notifications = self._notifications.archive(kind)
-            # Their files are discarded only now that no document refers to them.
-            self._note(lambda journal: journal.drop(expired), notifications)
+            # Their files are discarded only when no document refers to them.
+            kept = documents[len(expired) :]
+            self._rewrite(kind, kept, lambda journal: journal.drop(expired))
 
     def _needed_after(self, journal: Journal) -> int:
         """Return after which instant a Destination that begins with a baseline needs changes."""
         live = [v.begin for kind in _BASELINES for v in journal.finished(kind, archived=False)]
         return min(live, default=journal.state().closed)
+
+    def _rewrite(
+        self, kind: str, documents: list[FinishedDocument], note: Callable[[Journal], None]
+    ) -> None:
+        """Write the archive of a kind, if there is one, then note in the journal what it holds."""
+        if not self._documents.keeps(kind):
+            self._note(note)
+            return
+        self._write(kind, documents)
+
+        def note_all(journal: Journal) -> None:
+            note(journal)
+            journal.add_notices(self._notifications.archive(kind))
+
+        self._note(note_all)
 
     def _write(self, kind: str, documents: list[FinishedDocument]) -> None:
         stem = f"{PARTS}{kind}-archive-"
@@ -198,11 +181,5 @@ class Archives:
         )
         self.keep_only(f"{kind}-archive-", parts)
 
-    def _note(
-        self, operation: Callable[[Journal], None], notifications: Notifications = NO_NOTIFICATIONS
-    ) -> None:
-        def note(journal: Journal) -> None:
-            operation(journal)
-            journal.add_notices(notifications)
-
+    def _note(self, note: Callable[[Journal], None]) -> None:
         self._recorder.submit(note).result()

@@ -16,14 +16,6 @@ _AT_ONCE = 20_000
 
 
 class ChangeLists:
-    """Keeps the Change Lists of one Source in step with the journal.
-
-    Args:
-        source: The Source.
-        recorder: Makes durable which lists were closed.
-        archives: Where lists go that leave the open period.
-    """
-
     def __init__(self, source: SourceContext, recorder: Recorder, archives: Archives) -> None:
         self._captured = source.captured
         self._clock = source.clock
@@ -37,16 +29,10 @@ class ChangeLists:
         self._published = ""
 
     def write(self, journal: Journal, scheduled: int | None = None) -> bool:
-        """Update the open Change List and the channel; close what the rotation closes.
+        """Update the open Change List and the channel; return whether something was closed.
 
+        The rotation decides that; changes through `scheduled` (µs) are to be closed in any case.
         Changes that arrive meanwhile wait for the next call: in a flood this would never end.
-
-        Args:
-            journal: Read only.
-            scheduled: Changes through this instant (µs) are to be closed.
-
-        Returns:
-            Whether something was closed.
         """
         closed = False
         last = journal.state().last_change

@@ -16,11 +16,7 @@ from rsnotify_publisher.journal import FinishedDocument, Journal
 
 
 def changes_in(folder: Path, closed: FinishedDocument) -> Iterator[Resource]:
-    """Stream the changes of a closed Change List, each with its datetime.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Stream the changes of a closed Change List, each with its datetime."""
     reader = SitemapReader()
     for piece in reading(folder / closed.files[0]):
         for change in reader.feed(piece):
@@ -29,18 +25,9 @@ def changes_in(folder: Path, closed: FinishedDocument) -> Iterator[Resource]:
 
 
 def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path) -> Iterable[str]:
-    """Return which resources are not deleted, as far as the journal knows.
+    """Return which of some resources that were in the set after an instant (µs) are not deleted.
 
     If the Source itself returns the set, only changes show that a resource is deleted.
-
-    Args:
-        uris: Resources that were in the set after `since`.
-        since: An instant (µs).
-        journal: What was recorded.
-        folder: The folder of the documents.
-
-    Raises:
-        OSError: A closed Change List cannot be read.
     """
     if not uris:
         return ()

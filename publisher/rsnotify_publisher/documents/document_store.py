@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import blake2b
 
 from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.format.datetimes import to_microseconds
@@ -16,7 +15,7 @@ from rsnotify_publisher.changes import as_listed, check_resource
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.change_lists import ChangeLists
 from rsnotify_publisher.documents.notifications import notify_version
-from rsnotify_publisher.documents.resource_list import ResourceListWriter
+from rsnotify_publisher.documents.resource_list import write_resource_list
 from rsnotify_publisher.documents.source_dumps import SourceDumps
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
@@ -26,6 +25,7 @@ from rsnotify_publisher.source_documents import (
     DESCRIPTION,
     FRAMEWORK,
     RESOURCE_LIST,
+    digest_of,
     stem,
 )
 
@@ -43,10 +43,6 @@ class DocumentStore:
 
     Every method raises OSError if the folder cannot be written, StorageError if the journal or
     the Source's own resources cannot be read, and WritingStopped after `close` was called.
-
-    Args:
-        source: Whose documents they are.
-        recorder: Makes promises and closed documents durable.
     """
 
     def __init__(self, source: SourceContext, recorder: Recorder) -> None:
@@ -56,18 +52,14 @@ class DocumentStore:
         self._archives = Archives(source, recorder)
         self._dumping = SourceDumps(source, recorder, self._archives, self._check)
         self._change_lists = ChangeLists(source, recorder, self._archives)
-        self._resource_list = ResourceListWriter(source)
-        self._prepared = self._offered = False
+        self._prepared = False
+        #: Whether the Capability List and every document that it must list are written.
+        self.is_complete = False
         self._listed = self._told = -1
         # A job that was cancelled may still be at work in its thread.
         self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
         self._offering = threading.Lock()
         self._stopping = threading.Event()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the Capability List and every document that it must list are written."""
-        return self._offered
 
     def close(self) -> None:
         """Stop writing; when this returns, no thread writes any more."""
@@ -113,14 +105,14 @@ class DocumentStore:
 
     def _offer(self) -> bool:
         """Write Capability List and Source Description once; return whether they were written."""
-        if self._offered or not self._has_baseline():
+        if self.is_complete or not self._has_baseline():
             return False
         self._write_capability_list()
         with self._offering:
             self._write(DESCRIPTION, self._source.documents.description())
         if self._source.documents.framework is None:
             (self._folder / FRAMEWORK).unlink(missing_ok=True)
-        self._offered = True
+        self.is_complete = True
         return True
 
     def _write(self, name: str, document: Document) -> None:
@@ -128,23 +120,21 @@ class DocumentStore:
         body = documents.write(document)
         write_atomically(self._folder / name, [body])
         notice = Resource(documents.uri(name), capability=document.capability)
-        notify_version(documents, self._recorder, notice, blake2b(body, digest_size=12).hexdigest())
-
-    def write_change_lists(self) -> None:
-        """Update the open Change List and the channel; close what the rotation closes.
-
-        Call this before anything else: the first call prepares the folder.
-        """
-        self._write_change_lists(None)
+        notify_version(documents, self._recorder, notice, digest_of(body))
 
     def rotate(self) -> None:
         """Close all changes up to the last time of the rotation's schedule."""
         schedule = self._source.rotation.schedule
         scheduled = None if schedule is None else schedule.last_time(self._source.clock())
         if scheduled is not None:
-            self._write_change_lists(scheduled)
+            self.write_change_lists(scheduled)
 
-    def _write_change_lists(self, scheduled: int | None) -> None:
+    def write_change_lists(self, scheduled: int | None = None) -> None:
+        """Update the open Change List and the channel; close what the rotation closes.
+
+        Call this before anything else: the first call prepares the folder. If a time of the
+        rotation's schedule is given (µs), all changes up to that time are closed.
+        """
         with self._working("changes") as journal:
             if not self._prepared:
                 self._prepare(journal)
@@ -156,7 +146,6 @@ class DocumentStore:
                 self._write_framework(journal)
 
     def _write_framework(self, journal: Journal) -> None:
-        """Write the current content of the channel for notices of documents."""
         documents = self._source.documents
         until = journal.last_notice()
         if documents.framework is None or until == self._told:
@@ -183,8 +172,9 @@ class DocumentStore:
         if journal.state().last_change != self._listed:
             state = self._recorder.submit(Journal.promise).result()
             self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
-            document = self._resource_list.write(
-                state.reached, self._resources(journal), self._promise
+            resources = self._resources(journal)
+            document = write_resource_list(
+                self._source, state.reached, resources, self._recorder.promise
             )
             self._archives.replace(journal, document)
             self._listed = state.last_change
@@ -198,7 +188,6 @@ class DocumentStore:
                 self._write_capability_list()
 
     def write_change_dumps(self) -> None:
-        """Pack the content of Change Lists that were closed since the last call."""
         with self._working("dumps") as journal:
             self._dumping.write_change_dumps(journal)
 
@@ -213,9 +202,6 @@ class DocumentStore:
         """Delete the files that no document has referred to for `Options.linger` seconds."""
         with self._working("changes") as journal:
             self._archives.delete_discarded(journal, self._source.clock())
-
-    def _promise(self) -> int:
-        return self._recorder.submit(Journal.promise).result().reached
 
     def _resources(self, journal: Journal) -> Iterator[Resource]:
         given = self._source.resources

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import from_microseconds
@@ -11,25 +12,18 @@ from rsnotify_publisher.journal import FinishedDocument, Recorder
 from rsnotify_publisher.source_documents import ARCHIVES, CHANGE_LIST, SourceDocuments
 
 Notifications = tuple[Resource, ...]
-NO_NOTIFICATIONS: Notifications = ()
 
 
-class NotificationBuilder:
+class NotificationBuilder(Struct, frozen=True):
     """Builds notifications; none if no hub can have the channel."""
 
-    def __init__(self, documents: SourceDocuments) -> None:
-        self._documents = documents
+    documents: SourceDocuments
 
     def live(self, document: FinishedDocument, *, first: bool) -> Notifications:
-        """Notify of a new Resource List or Resource Dump.
-
-        Args:
-            document: The document.
-            first: Whether it is the first of its kind.
-        """
+        """Notify of a new Resource List or Resource Dump."""
         change = ChangeType.CREATED if first else ChangeType.UPDATED
         begin, end = from_microseconds(document.begin), from_microseconds(document.end)
-        uri = self._documents.uri(f"{document.kind}.xml")
+        uri = self.documents.uri(f"{document.kind}.xml")
         return self._if_wanted(
             Resource(uri, capability=document.kind, change=change, at=begin, completed=end)
         )
@@ -37,7 +31,7 @@ class NotificationBuilder:
     def closed(self, document: FinishedDocument) -> Notifications:
         """Notify that the older part of the Change List was closed, and where the rest begins."""
         part = replace(
-            self._documents.archived(document),
+            self.documents.archived(document),
             capability=Capability.CHANGE_LIST,
             change=ChangeType.CREATED,
         )
@@ -47,7 +41,7 @@ class NotificationBuilder:
         """Notify that the Change List begins at another instant (µs)."""
         return self._if_wanted(
             Resource(
-                self._documents.uri(CHANGE_LIST),
+                self.documents.uri(CHANGE_LIST),
                 capability=Capability.CHANGE_LIST,
                 change=ChangeType.UPDATED,
                 from_=from_microseconds(begin),
@@ -56,25 +50,21 @@ class NotificationBuilder:
 
     def archive(self, kind: str) -> Notifications:
         """Notify that an archive holds other documents."""
-        uri = self._documents.uri(ARCHIVES[kind])
+        uri = self.documents.uri(ARCHIVES[kind])
         return self._if_wanted(
             Resource(uri, capability=f"{kind}-archive", change=ChangeType.UPDATED)
         )
 
     def _if_wanted(self, document: Resource) -> Notifications:
-        return NO_NOTIFICATIONS if self._documents.framework is None else (document,)
+        return () if self.documents.framework is None else (document,)
 
 
 def notify_version(
     documents: SourceDocuments, recorder: Recorder, document: Resource, version: str
 ) -> None:
-    """Notify of a document that is often rewritten without a difference.
+    """Notify of a document, without `change`, that is often rewritten without a difference.
 
-    Args:
-        documents: Of the Source.
-        recorder: Makes the notification durable.
-        document: The notification, without `change`.
-        version: A text that differs whenever the document does.
+    The version differs whenever the document does.
     """
     if documents.framework is not None:
         recorder.submit(lambda journal: journal.add_version_notice(document, version)).result()

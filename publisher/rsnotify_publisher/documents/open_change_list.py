@@ -25,12 +25,9 @@ _HEAD = 50_000
 
 
 class ListToClose(Struct, frozen=True):
-    """The changes that are closed next.
+    """The `count` oldest changes of the open list, through `until`, which are closed next.
 
-    Args:
-        count: How many of the oldest changes of the open list.
-        until: The datetime of the last of them.
-        archived: Whether they leave the open period at once.
+    If `archived`, they leave the open period at once.
     """
 
     count: int
@@ -46,23 +43,19 @@ class OpenChangeList:
         self._documents = documents
         self._max_entries = options.max_entries
         self._max_bytes = max(1, options.max_bytes - min(_HEAD, options.max_bytes // 2))
-        self._from = 0
+        #: Where the open Change List begins (µs).
+        self.begin = 0
         self._parts: list[FinishedDocument] = []
         self._datetimes: list[int] = []
         self._entries: list[bytes] = []
         self._size = 0
 
     def refresh(self, journal: Journal, limit: int = -1) -> list[Resource]:
-        """Update the list from the journal; return the new changes.
-
-        Args:
-            journal: The journal.
-            limit: Largest number of changes to read, if not negative.
-        """
+        """Append the next changes, at most `limit` if that is not negative, and return them."""
         with journal.snapshot() as state:
             changes = journal.changes(max(state.closed, self.through), limit)
             self._parts = journal.finished(Capability.CHANGE_LIST, archived=False)
-        if state.closed != self._from:
+        if state.closed != self.begin:
             self._drop(state.closed)
         for change in changes:
             assert change.datetime is not None
@@ -76,17 +69,12 @@ class OpenChangeList:
         self._size -= sum(map(len, self._entries[:gone]))
         del self._datetimes[:gone]
         del self._entries[:gone]
-        self._from = begin
-
-    @property
-    def begin(self) -> int:
-        """Where the open Change List begins (µs)."""
-        return self._from
+        self.begin = begin
 
     @property
     def through(self) -> int:
         """The datetime of the last change (µs), or where the list begins."""
-        return self._datetimes[-1] if self._datetimes else self._from
+        return self._datetimes[-1] if self._datetimes else self.begin
 
     @property
     def is_indexed(self) -> bool:
@@ -101,8 +89,8 @@ class OpenChangeList:
 
     def _head(self) -> bytes:
         if self._parts:
-            return self._documents.write(self._documents.change_list_index(self._parts, self._from))
-        return opening(self._documents.change_list(self._from))
+            return self._documents.write(self._documents.change_list_index(self._parts, self.begin))
+        return opening(self._documents.change_list(self.begin))
 
     def chunks(self) -> list[bytes]:
         """Return changelist.xml in pieces: the list, or the index of its parts."""
@@ -114,12 +102,11 @@ class OpenChangeList:
         An open list promises nothing after its last entry, so it may end with the last entry that
         fits into one document; the others are in the next list, a moment later.
         """
-        head = self._documents.change_list(self._from, is_part=bool(self._parts))
+        head = self._documents.change_list(self.begin, is_part=bool(self._parts))
         return [opening(head), *self._entries[: self._max_entries], closing(head)]
 
     def closed(self, part: ListToClose) -> list[bytes]:
-        """Return the oldest changes as a closed Change List, in pieces."""
-        head = self._documents.change_list(self._from, part.until, is_part=not part.archived)
+        head = self._documents.change_list(self.begin, part.until, is_part=not part.archived)
         return [opening(head), *self._entries[: part.count], closing(head)]
 
     def parts_to_archive(
@@ -145,10 +132,7 @@ class OpenChangeList:
     ) -> ListToClose | None:
         """Return which changes to close next: by the rotation, or what fills a whole document.
 
-        Args:
-            rotation: When changes are closed.
-            now: The time of day (µs).
-            scheduled: Changes through this instant (µs) are to be closed.
+        Changes through `scheduled` (µs) are to be closed in any case.
         """
         count = 0 if self._parts else self._surplus(rotation, now, scheduled)
         if count:

@@ -7,28 +7,28 @@ from pathlib import Path
 
 from rsnotify.format.model import Document
 from rsnotify.format.writer import closing, opening
-from rsnotify_publisher.files import atomic, reading, write_atomically, writing
-from rsnotify_publisher.options import Options
-from rsnotify_publisher.source_documents import SourceDocuments
+from rsnotify_publisher.files import (
+    all_or_none,
+    atomic,
+    reading,
+    remove,
+    write_atomically,
+    writing,
+)
+from rsnotify_publisher.source_context import SourceContext
 
 Write = Callable[[bytes], object]
 
 
 class Pager:
-    """Writes long documents, streamed.
+    """Writes long documents of a Source, streamed."""
 
-    Args:
-        documents: Writes the index.
-        folder: Where the files are written.
-        options: How much one document holds, and whether parts are compressed.
-    """
-
-    def __init__(self, documents: SourceDocuments, folder: Path, options: Options) -> None:
-        self._documents = documents
-        self._folder = folder
-        self._max_entries = options.max_entries
-        self._max_bytes = options.max_bytes
-        self._suffix = ".xml.gz" if options.gzip else ".xml"
+    def __init__(self, source: SourceContext) -> None:
+        self._documents = source.documents
+        self._folder = source.documents_folder
+        self._max_entries = source.options.max_entries
+        self._max_bytes = source.options.max_bytes
+        self._suffix = ".xml.gz" if source.options.gzip else ".xml"
 
     def write(
         self,
@@ -38,7 +38,9 @@ class Pager:
         entries: Iterable[bytes],
         top: Callable[[list[str]], Document],
     ) -> list[str]:
-        """Write a document, or its parts and then the index of them.
+        """Write a document, or its parts and then the index of them; return the names of the parts.
+
+        After any error, no part is left behind.
 
         Args:
             name: Of the document, below the base URL.
@@ -46,29 +48,15 @@ class Pager:
             part: Each part without its entries.
             entries: All entries, in order.
             top: Returns the document without its entries; or the index, given the names of parts.
-
-        Returns:
-            The names of the parts; none if the document holds all entries.
-
-        Raises:
-            OSError: The folder cannot be written. After any error, no part is left behind.
         """
-        parts: list[str] = []
-        try:
+        with all_or_none(self._folder) as parts:
             self._write_parts(stem, part, iter(entries), parts)
             if len(parts) > 1:
                 write_atomically(self._folder / name, [self._documents.write(top(parts))])
                 return parts
             self._make_single(self._folder / parts[0], part, self._folder / name, top([]))
-        except BaseException:
-            self._remove(parts)
-            raise
-        self._remove(parts)
+            remove(self._folder, parts)
         return []
-
-    def _remove(self, names: list[str]) -> None:
-        for name in names:
-            (self._folder / name).unlink(missing_ok=True)
 
     def _write_parts(
         self, stem: str, head: Document, entries: Iterator[bytes], parts: list[str]
@@ -83,7 +71,7 @@ class Pager:
     def _fill(
         self, write: Write, head: Document, pending: bytes | None, entries: Iterator[bytes]
     ) -> bytes | None:
-        """Write one part, and return the entry that did not fit."""
+        """Write one part; return the entry that did not fit."""
         begin, end = opening(head), closing(head)
         write(begin)
         count, size = 0, len(begin) + len(end)

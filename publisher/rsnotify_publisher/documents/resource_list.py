@@ -18,49 +18,35 @@ from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import RESOURCE_LIST, stem
 
 
-class ResourceListWriter:
-    """Writes the Resource List of one Source."""
+def write_resource_list(
+    source: SourceContext, at: int, resources: Iterable[Resource], completed: Callable[[], int]
+) -> FinishedDocument:
+    """Write the Resource List of the streamed set, which has all changes through `at` (µs).
 
-    def __init__(self, source: SourceContext) -> None:
-        self._documents = source.documents
-        self._folder = source.documents_folder
-        self._keeps = source.documents.keeps(Capability.RESOURCE_LIST)
-        self._pager = Pager(source.documents, source.documents_folder, source.options)
-        self._count = 0
+    At the end, `completed` returns a datetime that no change in the set exceeds.
+    """
+    documents, folder = source.documents, source.documents_folder
+    own = stem(Capability.RESOURCE_LIST, at)
+    keeps = documents.keeps(Capability.RESOURCE_LIST)
+    name = f"{own}.xml" if keeps else RESOURCE_LIST
+    count, end = 0, at
 
-    def write(
-        self, at: int, resources: Iterable[Resource], completed: Callable[[], int]
-    ) -> FinishedDocument:
-        """Write the Resource List.
+    def entries() -> Iterator[bytes]:
+        nonlocal count, end
+        for resource in resources:
+            count += 1
+            yield documents.entry(resource)
+        end = completed()
 
-        Args:
-            at: All changes with a datetime (µs) up to this are in `resources`.
-            resources: The set, streamed.
-            completed: Called at the end; returns a datetime that no change in `resources` exceeds.
-
-        Raises:
-            OSError: The folder cannot be written.
-        """
-        own = stem(Capability.RESOURCE_LIST, at)
-        name = f"{own}.xml" if self._keeps else RESOURCE_LIST
-        end = at
-
-        def entries() -> Iterator[bytes]:
-            nonlocal end
-            self._count = 0
-            for self._count, resource in enumerate(resources, 1):
-                yield self._documents.entry(resource)
-            end = completed()
-
-        parts = self._pager.write(
-            name,
-            own,
-            self._documents.resource_list_part(at, name),
-            entries(),
-            lambda parts: self._documents.resource_list(at, end, parts),
-        )
-        if self._keeps:
-            parts = [name, *parts]
-            also_as(self._folder / name, self._folder / RESOURCE_LIST)
-        size = sum((self._folder / part).stat().st_size for part in parts)
-        return FinishedDocument(Capability.RESOURCE_LIST, at, end, self._count, size, tuple(parts))
+    parts = Pager(source).write(
+        name,
+        own,
+        documents.resource_list_part(at, name),
+        entries(),
+        lambda parts: documents.resource_list(at, end, parts),
+    )
+    if keeps:
+        parts = [name, *parts]
+        also_as(folder / name, folder / RESOURCE_LIST)
+    size = sum((folder / part).stat().st_size for part in parts)
+    return FinishedDocument(Capability.RESOURCE_LIST, at, end, count, size, tuple(parts))

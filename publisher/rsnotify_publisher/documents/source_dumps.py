@@ -7,11 +7,9 @@ a closed Change Dump, too; the live Change Dump lists the packages of the newest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from shutil import rmtree
-
-from msgspec.structs import replace
 
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
@@ -22,7 +20,7 @@ from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.closed_list_reader import changes_in, still_listed
 from rsnotify_publisher.documents.notifications import notify_version
 from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
-from rsnotify_publisher.files import also_as
+from rsnotify_publisher.files import all_or_none, also_as
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import (
@@ -40,29 +38,22 @@ _LIVE = 10
 _NEVER = 2**63
 
 
+@dataclass(eq=False)
 class SourceDumps:
     """Keeps the dumps of one Source.
 
-    Args:
-        source: The Source.
-        recorder: Makes durable which dumps there are.
-        archives: Where dumps go that are no longer live.
-        check: Called often; raises an exception to stop.
+    While it writes, it calls `check` often, which raises an exception to stop.
     """
 
-    def __init__(
-        self,
-        source: SourceContext,
-        recorder: Recorder,
-        archives: Archives,
-        check: Callable[[], None],
-    ) -> None:
-        self._source = source
+    source: SourceContext
+    recorder: Recorder
+    archives: Archives
+    check: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        source = self.source
         self._documents = source.documents
         self._folder = source.documents_folder
-        self._recorder = recorder
-        self._archives = archives
-        self._check = check
         self._writer = DumpWriter(
             source.documents_folder,
             source.base_url,
@@ -85,11 +76,11 @@ class SourceDumps:
 
     def resource_dump_is_due(self, journal: Journal) -> bool:
         """Return whether it is time for a Resource Dump, and something changed since the last."""
-        schedule = self._source.resource_dump_schedule
+        schedule = self.source.resource_dump_schedule
         live = journal.finished(Capability.RESOURCE_DUMP, archived=False)
         if schedule is None or not live:
             return schedule is not None
-        at, now = live[-1].begin, self._source.clock()
+        at, now = live[-1].begin, self.source.clock()
         if journal.state().last_change <= at:
             return False
         if schedule.cron is None:
@@ -103,21 +94,26 @@ class SourceDumps:
         Raises:
             StorageError: A resource is in the set, but its content is not available.
         """
-        at = self._promise()
+        assert self.source.contents is not None
+        at = self.recorder.promise()
         own = stem(Capability.RESOURCE_DUMP, at)
-        contents = self._contents(journal, at)
-        self._archives.reclaim(own)
+        contents = CheckedContents(
+            self.source.contents,
+            lambda uris: still_listed(uris, at, journal, self._folder),
+        )
+        self.archives.reclaim(own)
         packages = self._writer.resource_packages(
             own,
             from_microseconds(at),
             resources,
             lambda resource: contents.get(resource.uri),
-            now=lambda: from_microseconds(self._promise()),
-            check=self._check,
+            now=lambda: from_microseconds(self.recorder.promise()),
+            check=self.check,
         )
-        with self._all_or_none(packages):
+        with all_or_none(self._folder) as files:
+            files += _names(packages)
             contents.check()
-            end = self._promise()
+            end = self.recorder.promise()
             parts = self._writer.write_resource_dump(
                 f"{own}.xml",
                 from_microseconds(at),
@@ -126,38 +122,16 @@ class SourceDumps:
                 links=self._documents.archives_link(Capability.RESOURCE_DUMP),
             )
         also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
-        dump = FinishedDocument(Capability.RESOURCE_DUMP, at, end, 0, 0, (f"{own}.xml",))
-        document = self._with_files(dump, parts, packages)
-        self._archives.replace(journal, document)
+        files = [f"{own}.xml", *parts, *files]
+        dump = self._finished(Capability.RESOURCE_DUMP, at, end, files, packages)
+        self.archives.replace(journal, dump)
 
-    def _contents(self, journal: Journal, since: int) -> CheckedContents:
-        """Return the contents of resources that were in the set after an instant (µs)."""
-        assert self._source.contents is not None
-        return CheckedContents(
-            self._source.contents,
-            lambda uris: still_listed(uris, since, journal, self._folder),
-        )
-
-    @contextmanager
-    def _all_or_none(self, packages: list[WrittenPackage]) -> Iterator[None]:
-        """Delete packages if there will be no document that lists them."""
-        try:
-            yield
-        except BaseException:
-            for name in chain.from_iterable(package.files for package in packages):
-                (self._folder / name).unlink(missing_ok=True)
-            raise
-
-    def _with_files(
-        self, document: FinishedDocument, parts: list[str], packages: list[WrittenPackage]
+    def _finished(
+        self, kind: str, begin: int, end: int, files: list[str], packages: list[WrittenPackage]
     ) -> FinishedDocument:
-        """Return a dump document with its parts and packages."""
-        files = (*document.files, *parts, *(name for package in packages for name in package.files))
+        count = sum(package.count for package in packages)
         size = sum((self._folder / name).stat().st_size for name in files)
-        return replace(document, entries=sum(p.count for p in packages), size=size, files=files)
-
-    def _promise(self) -> int:
-        return self._recorder.submit(Journal.promise).result().reached
+        return FinishedDocument(kind, begin, end, count, size, tuple(files))
 
     # Change Dumps
 
@@ -170,7 +144,7 @@ class SourceDumps:
         if self._captured is not None:
             self._write_live(journal.finished(Capability.CHANGE_DUMP, archived=False))
         else:
-            rmtree(self._source.captured_folder, ignore_errors=True)
+            rmtree(self.source.captured_folder, ignore_errors=True)
 
     def _announced(self) -> int:
         """Return the instant (µs) from which the live Change Dump claims to hold changes.
@@ -212,14 +186,14 @@ class SourceDumps:
         if archives:
             removed = live[:-_LIVE]
         else:
-            removed = self._source.retention.expired(live, self._source.clock())
+            removed = self.source.retention.expired(live, self.source.clock())
         # It covers an interval without a gap, even if a list was dropped before it was packed.
         gaps = (n for n in range(len(live) - 1, 0, -1) if live[n].begin > live[n - 1].end)
         removed = live[: max(len(removed), next(gaps, 0))]
         if removed and archives:
-            self._archives.add(journal, removed, lambda journal: journal.archive(removed))
+            self.archives.add(journal, removed, lambda journal: journal.archive(removed))
         elif removed:
-            self._recorder.submit(lambda journal: journal.drop(removed)).result()
+            self.recorder.submit(lambda journal: journal.drop(removed)).result()
         if removed:
             self._begin = max(self._begin, removed[-1].end)
 
@@ -232,7 +206,7 @@ class SourceDumps:
             [entry for document in live for entry in self._entries(document.files[0])],
             links=self._documents.archives_link(Capability.CHANGE_DUMP),
         )
-        self._archives.keep_only(f"{Capability.CHANGE_DUMP}-part-", parts)
+        self.archives.keep_only(f"{Capability.CHANGE_DUMP}-part-", parts)
         self._shown = live
         dump = Resource(
             self._documents.uri(CHANGE_DUMP),
@@ -240,34 +214,34 @@ class SourceDumps:
             from_=from_microseconds(begin),
         )
         through = live[-1].end if live else begin
-        notify_version(self._documents, self._recorder, dump, f"{begin}-{through}")
+        notify_version(self._documents, self.recorder, dump, f"{begin}-{through}")
 
     def _entries(self, name: str) -> Iterator[Resource]:
-        """Yield the entries of the packages of a closed Change Dump."""
         document = read_document((self._folder / name).read_bytes(), source=name)
         for entry in document.resources:
             if document.index:
-                yield from self._entries(entry.uri.removeprefix(self._source.base_url))
+                yield from self._entries(entry.uri.removeprefix(self.source.base_url))
             else:
                 yield entry
 
     def _write_change_dump(self, closed: FinishedDocument) -> None:
-        captured, contents = self._captured, self._source.contents
+        captured, contents = self._captured, self.source.contents
         assert captured is not None
         assert contents is not None
         # If the journal was restored from a backup, another list may begin at this instant.
         own = f"{stem(Capability.CHANGE_DUMP, closed.begin)}-{compact(closed.end)}"
         from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
-        self._archives.reclaim(own)
+        self.archives.reclaim(own)
         packages = self._writer.change_packages(
             own,
             from_,
             until,
             changes_in(self._folder, closed),
             lambda change: captured.content(change) or contents.get(change.uri),
-            check=self._check,
+            check=self.check,
         )
-        with self._all_or_none(packages):
+        with all_or_none(self._folder) as files:
+            files += _names(packages)
             parts = self._writer.write_change_dump(
                 f"{own}.xml",
                 from_,
@@ -275,8 +249,11 @@ class SourceDumps:
                 [package.entry for package in packages],
                 links=self._documents.archives_link(Capability.CHANGE_DUMP),
             )
-        dump = FinishedDocument(
-            Capability.CHANGE_DUMP, closed.begin, closed.end, 0, 0, (f"{own}.xml",)
-        )
-        document = self._with_files(dump, parts, packages)
-        self._recorder.submit(lambda journal: journal.put(document)).result()
+        files = [f"{own}.xml", *parts, *files]
+        dump = self._finished(Capability.CHANGE_DUMP, closed.begin, closed.end, files, packages)
+        self.recorder.submit(lambda journal: journal.put(dump)).result()
+
+
+def _names(packages: list[WrittenPackage]) -> Iterator[str]:
+    """Yield the files of packages, which are deleted if no document comes to list them."""
+    return chain.from_iterable(package.files for package in packages)

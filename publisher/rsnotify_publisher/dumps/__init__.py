@@ -5,11 +5,7 @@ written, and how long it is kept is decided in `documents.source_dumps`. Memory 
 the size of a dump.
 """
 
-from __future__ import annotations
-
-from rsnotify_publisher.dumps.bitstreams import EntryContent
 from rsnotify_publisher.dumps.captured import Captured
-from rsnotify_publisher.dumps.packages import WrittenPackage
-from rsnotify_publisher.dumps.writer import DumpWriter
+from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
 
-__all__ = ["Captured", "DumpWriter", "EntryContent", "WrittenPackage"]
+__all__ = ["Captured", "DumpWriter", "WrittenPackage"]

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher.hashes import Digests
 
 #: Bytes that are copied at a time.
 CHUNK = 262_144
@@ -23,15 +22,18 @@ EntryContent = Callable[[Resource], bytes | Path | None]
 
 
 class Bitstream(Struct, frozen=True):
-    """Content about to be copied.
-
-    Args:
-        file: Readable and seekable.
-        size: Number of bytes to read; a file may grow meanwhile.
-    """
+    """Content about to be copied, in a seekable file that may grow beyond `size` meanwhile."""
 
     file: BinaryIO
     size: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes from the beginning, up to the size."""
+        self.file.seek(0)
+        left = self.size
+        while left and (chunk := self.file.read(min(CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
 
 
 #: An entry, and its bitstream if there is one.
@@ -40,11 +42,7 @@ EntryBitstream = tuple[Resource, Bitstream | None]
 
 @contextmanager
 def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
-    """Open what an `EntryContent` returned; None if there is no content.
-
-    Raises:
-        OSError: The file exists and cannot be read.
-    """
+    """Open what an `EntryContent` returned; None if there is no content."""
     if isinstance(found, bytes):
         yield Bitstream(io.BytesIO(found), len(found))
         return
@@ -63,34 +61,11 @@ def _open(path: Path) -> BinaryIO | None:
         return None
 
 
-def chunks(bitstream: Bitstream) -> Iterator[bytes]:
-    """Yield the bytes of a bitstream, up to its size."""
-    bitstream.file.seek(0)
-    left = bitstream.size
-    while left and (chunk := bitstream.file.read(min(CHUNK, left))):
-        left -= len(chunk)
-        yield chunk
+class BitstreamSupplier(Struct, frozen=True):
+    """Opens the bitstreams of entries, one after the other; `check` raises an exception to stop."""
 
-
-def agrees(bitstream: Bitstream, hashes: str) -> bool:
-    """Return whether a bitstream has the digests of a `hash` attribute."""
-    digests = Digests(hashes)
-    for chunk in chunks(bitstream):
-        digests.update(chunk)
-    return digests.agree is True
-
-
-class BitstreamSupplier:
-    """Opens the bitstreams of entries, one after the other.
-
-    Args:
-        content: Returns the content of an entry.
-        check: Called often; raises an exception to stop.
-    """
-
-    def __init__(self, content: EntryContent, check: Callable[[], None]) -> None:
-        self._content = content
-        self.check = check
+    content: EntryContent
+    check: Callable[[], None]
 
     def of(self, entries: Iterable[Resource]) -> Generator[EntryBitstream]:
         """Yield entries with their bitstreams; each is open until the next one is requested."""
@@ -103,5 +78,4 @@ class BitstreamSupplier:
                 yield entry, bitstream
 
     def opened(self, entry: Resource) -> AbstractContextManager[Bitstream | None]:
-        """Open the bitstream of one entry, if there is one."""
-        return opened(self._content(entry))
+        return opened(self.content(entry))

@@ -18,7 +18,7 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.plural import counted
-from rsnotify_publisher.dumps.bitstreams import Bitstream, chunks, opened
+from rsnotify_publisher.dumps.bitstreams import Bitstream, opened
 from rsnotify_publisher.hashes import Digests
 
 _log = logging.getLogger("rsnotify.publisher")
@@ -29,10 +29,6 @@ class Captured:
 
     Content is kept only for changes with a hash: nothing else shows that the content of a resource
     is still that of the change.
-
-    Args:
-        folder: The folder; made when it is needed.
-        content: Returns the current content of a resource, as the callback of `Publisher` does.
     """
 
     def __init__(self, folder: Path, content: Callable[[str], bytes | Path | None]) -> None:
@@ -40,11 +36,7 @@ class Captured:
         self._content = content
 
     def put(self, change: Resource, content: bytes) -> None:
-        """Keep the content that came with a change.
-
-        Raises:
-            OSError: The folder cannot be written.
-        """
+        """Keep the content that came with a change."""
         with opened(content) as bitstream:
             assert bitstream is not None
             _copy(bitstream, change.hash or "", self._path(change))
@@ -85,7 +77,6 @@ class Captured:
         return path if path.exists() else None
 
     def forget(self, through: Instant) -> None:
-        """Delete the content of the changes through an instant."""
         last = _name(through)
         for path in self._folder.glob("*"):
             if path.name <= last:
@@ -108,7 +99,7 @@ def _copy(bitstream: Bitstream, hashes: str, path: Path) -> None:
     digests = Digests(hashes)
     try:
         with open(temporary, "wb") as file:
-            for chunk in chunks(bitstream):
+            for chunk in bitstream.chunks():
                 digests.update(chunk)
                 file.write(chunk)
         if digests.agree:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.model import Document, Link, Resource
@@ -16,37 +17,18 @@ _PARTS = "resourcesync"
 _COMPACT = "%Y%m%dT%H%M%S%fZ"
 
 
-class DumpDocument:
-    """Writes Resource Dumps and Change Dumps into a folder.
+class DumpDocument(Struct, frozen=True):
+    """Writes Resource Dumps and Change Dumps into the folder with the URI `base_url`."""
 
-    Args:
-        folder: The folder of the documents.
-        base_url: Its URI, which ends in a slash.
-        max_entries: Packages in one document.
-        max_bytes: Bytes in one document.
-    """
-
-    def __init__(
-        self, folder: Path, base_url: str, *, max_entries: int, max_bytes: int = MAX_BYTES
-    ) -> None:
-        self._folder = folder
-        self._base_url = base_url
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
+    folder: Path
+    base_url: str
+    max_entries: int
+    max_bytes: int = MAX_BYTES
 
     def write(self, name: str, head: Document, packages: Iterable[Resource]) -> list[str]:
-        """Write the document, or its parts and then the index.
+        """Write the document, or its parts and then the index; return the names of the parts.
 
-        Args:
-            name: Of the document, relative to the base URL.
-            head: The document without its entries.
-            packages: The entries, in their order.
-
-        Returns:
-            The names of the parts, if there is an index.
-
-        Raises:
-            OSError: The folder cannot be written.
+        The name is relative to the base URL; `head` is the document without its entries.
         """
         groups = list(self._groups(packages))
         if len(groups) == 1:
@@ -65,7 +47,7 @@ class DumpDocument:
         size = 0
         for package in packages:
             length = len(entry(package))
-            if group and (len(group) == self._max_entries or size + length > self._max_bytes):
+            if group and (len(group) == self.max_entries or size + length > self.max_bytes):
                 yield tuple(group)
                 group, size = [], 0
             group.append(package)
@@ -76,7 +58,7 @@ class DumpDocument:
         self, name: str, head: Document, groups: list[tuple[Resource, ...]]
     ) -> Iterator[tuple[str, Document]]:
         """Yield the parts. If the dump is open, its last part is open, too."""
-        links = (*head.links, Link(Rel.INDEX, self._base_url + name))
+        links = (*head.links, Link(Rel.INDEX, self.base_url + name))
         for number, group in enumerate(groups, 1):
             part = replace(head, resources=group, links=links, completed=group[-1].completed)
             if head.from_ is not None:
@@ -86,7 +68,7 @@ class DumpDocument:
 
     def _listed(self, name: str, part: Document) -> Resource:
         return Resource(
-            self._base_url + name,
+            self.base_url + name,
             at=part.at,
             completed=part.completed,
             from_=part.from_,
@@ -94,7 +76,7 @@ class DumpDocument:
         )
 
     def _write(self, name: str, document: Document) -> None:
-        write_atomically(self._folder / name, [write_document(document)])
+        write_atomically(self.folder / name, [write_document(document)])
 
 
 def _part_name(name: str, part: Document, number: int) -> str:

@@ -2,61 +2,56 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
-from rsnotify_publisher.dumps.bitstreams import Bitstream, BitstreamSupplier, agrees
+from rsnotify_publisher.dumps.bitstreams import Bitstream, BitstreamSupplier
 from rsnotify_publisher.dumps.package import PackageFile
+from rsnotify_publisher.hashes import matches
 
 
-class DumpEntries(Protocol):
+class DumpEntries(ABC):
     """The entries of one kind of dump.
 
-    Args:
-        folder: The folder of a package for bitstreams.
-        stamp: The modification time of all members.
+    All members have the modification time `stamp`. Entries that are no deletions and have no
+    bitstream are counted as `missing`.
     """
 
     folder: str
-    stamp: Instant
 
-    #: How many entries that are no deletions have no bitstream.
-    missing: int
+    def __init__(self, stamp: Instant, links: tuple[Link, ...]) -> None:
+        self.stamp = stamp
+        self.missing = 0
+        self._links = links
 
+    @abstractmethod
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
         """Copy a bitstream, and add the entry to the manifest."""
 
+    @abstractmethod
     def manifest(self, *, is_last: bool) -> Document:
         """Return the manifest, without entries, of the package that is complete now."""
 
 
-class ResourceEntries:
-    """The entries of a Resource Dump Manifest (core §11.2).
-
-    Args:
-        at: The instant of the snapshot.
-        now: Returns when a package was completed.
-        links: Those of every manifest.
-    """
+class ResourceEntries(DumpEntries):
+    """The entries of a Resource Dump Manifest (core §11.2)."""
 
     folder = "resources"
 
     def __init__(self, at: Instant, now: Callable[[], Instant], links: tuple[Link, ...]) -> None:
-        self.stamp = at
-        self.missing = 0
+        super().__init__(at, links)
         self._now = now
-        self._links = links
 
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
         """Copy a bitstream, and add the entry to the manifest.
 
         Every entry must have a bitstream (core §11.2). A resource without one is left out: it was
-        deleted after `at`, and the Change List has that change.
+        deleted after the snapshot, and the Change List has that change.
         """
         if bitstream is None:
             self.missing += 1
@@ -65,11 +60,9 @@ class ResourceEntries:
         # If the content changed since it was recorded, its modification time is unknown.
         lastmod = None if stored.as_recorded is False else entry.lastmod
         # A patch applies to a version that the reader of a dump does not have (core §14.4).
-        links = tuple(link for link in entry.links if link.rel != Rel.PATCH)
-        package.note(replace(stored.describe(entry), lastmod=lastmod, links=links))
+        package.note(replace(stored.describe(entry), lastmod=lastmod, links=_unpatched(entry)))
 
     def manifest(self, *, is_last: bool) -> Document:
-        """Return the manifest, without entries, of the package that is complete now."""
         return Document(
             Capability.RESOURCE_DUMP_MANIFEST,
             at=self.stamp,
@@ -78,19 +71,13 @@ class ResourceEntries:
         )
 
 
-class ChangeEntries:
+class ChangeEntries(DumpEntries):
     """The entries of a Change Dump Manifest (core §13.2).
 
     Every change of the interval has an entry. An entry has a `path` only if the hash proves that
     the bitstream is the content that the change gave the resource. If that content is lost, the
     entry keeps its hash and length and has no `path`: Destinations GET the resource, or apply the
     later change that replaced the content.
-
-    Args:
-        from_: Where the interval of all packages begins.
-        until: Where it ends.
-        supply: Opens the patches.
-        links: Those of every manifest.
     """
 
     folder = "changes"
@@ -98,19 +85,15 @@ class ChangeEntries:
     def __init__(
         self, from_: Instant, until: Instant, supply: BitstreamSupplier, links: tuple[Link, ...]
     ) -> None:
-        self.stamp = until
+        super().__init__(until, links)
         self._from = self._last = from_
-        self._until = until
         self._supply = supply
-        self._links = links
-        self.missing = 0
 
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
-        """Copy a bitstream, and add the entry to the manifest."""
         assert entry.datetime is not None, "a change has a datetime"
         self._last = entry.datetime
         stored = None
-        if bitstream is not None and entry.hash is not None and agrees(bitstream, entry.hash):
+        if bitstream is not None and entry.hash and matches(entry.hash, bitstream.chunks()):
             stored = package.store(entry, bitstream)
         # A file may change while it is copied.
         if stored is not None and stored.as_recorded:
@@ -118,12 +101,10 @@ class ChangeEntries:
             package.note(replace(stored.describe(entry), links=links))
             return
         self.missing += entry.change is not ChangeType.DELETED
-        links = tuple(link for link in entry.links if link.rel != Rel.PATCH)
-        package.note(replace(entry, path=None, links=links))
+        package.note(replace(entry, path=None, links=_unpatched(entry)))
 
     def manifest(self, *, is_last: bool) -> Document:
-        """Return the manifest, without entries, of the package that is complete now."""
-        from_, until = self._from, self._until if is_last else self._last
+        from_, until = self._from, self.stamp if is_last else self._last
         self._from = until
         return Document(
             Capability.CHANGE_DUMP_MANIFEST, from_=from_, until=until, links=self._links
@@ -141,7 +122,13 @@ class ChangeEntries:
             return []
         patch = Resource(link.href, hash=link.hash, length=link.length, type=link.type)
         with self._supply.opened(patch) as bitstream:
-            if bitstream is None or not (link.hash is None or agrees(bitstream, link.hash)):
+            if bitstream is None or not (
+                link.hash is None or matches(link.hash, bitstream.chunks())
+            ):
                 return []
             stored = package.store(patch, bitstream)
         return [replace(link, path=stored.path, hash=stored.hash, length=stored.length)]
+
+
+def _unpatched(entry: Resource) -> tuple[Link, ...]:
+    return tuple(link for link in entry.links if link.rel != Rel.PATCH)

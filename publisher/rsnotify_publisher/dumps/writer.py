@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from zipfile import ZipFile
+
+from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import MAX_ENTRIES, Capability, Rel
+from rsnotify.format.vocabulary import MAX_BYTES, MAX_ENTRIES, Capability, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.plural import counted
-from rsnotify_publisher.dumps.bitstreams import BitstreamSupplier, EntryContent
+from rsnotify_publisher.dumps.bitstreams import BitstreamSupplier, EntryBitstream, EntryContent
 from rsnotify_publisher.dumps.dump_document import DumpDocument
-from rsnotify_publisher.dumps.entries import ChangeEntries, ResourceEntries
-from rsnotify_publisher.dumps.packages import PackageSeries, WrittenPackage
+from rsnotify_publisher.dumps.entries import ChangeEntries, DumpEntries, ResourceEntries
+from rsnotify_publisher.dumps.package import PackageFile
+from rsnotify_publisher.files import all_or_none, atomic, write_atomically
 
+# Leaves space for one more entry, whose length is known only after its content was copied.
+_MANIFEST_BYTES = MAX_BYTES * 9 // 10
+_IN_MEMORY = 1_000_000
 log = logging.getLogger("rsnotify.publisher")
 
 
+class WrittenPackage(Struct, frozen=True):
+    """A package that was written.
+
+    Args:
+        entry: Its entry in the dump document (core §11.1, §13.1).
+        files: The ZIP and the copy of its manifest, relative to the base URL.
+        count: Entries in the manifest.
+    """
+
+    entry: Resource
+    files: tuple[str, str]
+    count: int
+
+
+@dataclass(eq=False)
 class DumpWriter:
     """Writes the dumps of one Source.
 
@@ -32,26 +58,17 @@ class DumpWriter:
         profile: How documents and manifests are written.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        base_url: str,
-        capability_list: str,
-        *,
-        max_resources: int = MAX_ENTRIES,
-        max_content: int = 1_000_000_000,
-        max_entries: int = MAX_ENTRIES,
-        profile: Profile = Profile.V1_1,
-    ) -> None:
-        self._links = (Link(Rel.UP, capability_list),)
-        self._packages = PackageSeries(
-            folder,
-            base_url,
-            max_resources=max_resources,
-            max_content=max_content,
-            profile=profile,
-        )
-        self._document = DumpDocument(folder, base_url, max_entries=max_entries)
+    folder: Path
+    base_url: str
+    capability_list: str
+    max_resources: int = MAX_ENTRIES
+    max_content: int = 1_000_000_000
+    max_entries: int = MAX_ENTRIES
+    profile: Profile = Profile.V1_1
+
+    def __post_init__(self) -> None:
+        self._links = (Link(Rel.UP, self.capability_list),)
+        self._document = DumpDocument(self.folder, self.base_url, self.max_entries)
 
     def resource_packages(
         self,
@@ -66,23 +83,21 @@ class DumpWriter:
         """Write the packages of a Resource Dump; at least one, even without resources.
 
         Hash and length are those of the bytes in the package, not those of the entry. If the
-        content has changed since `at`, the entry has no `lastmod`, which is unknown.
+        content has changed since `at`, the entry has no `lastmod`, which is unknown. A resource
+        without content is left out. After any error, also one that an argument raises, no file is
+        left behind.
 
         Args:
             stem: Beginning of the names of all files.
             at: The instant of the snapshot; all packages have it, since the set is as of then.
             resources: The set, streamed.
-            content: Returns the current content of each; a resource without content is left out.
+            content: Returns the current content of each.
             now: Returns when a package was completed.
             check: Called often; raises an exception to stop.
-
-        Raises:
-            OSError: A file cannot be read or written. After any error, also one that an argument
-                raises, no file is left behind.
         """
         supply = BitstreamSupplier(content, check)
         entries = ResourceEntries(at, now, self._links)
-        written = self._packages.write(stem, entries, resources, supply)
+        written = self._write_packages(stem, entries, resources, supply)
         if entries.missing:
             log.info("%s: %d resources without content were left out", stem, entries.missing)
         return written
@@ -100,23 +115,11 @@ class DumpWriter:
         """Write the packages of a closed interval of changes; at least one, even if it is empty.
 
         The manifests have an entry for every change, with a bitstream wherever `content` returns
-        one with the hash of the change; see `ChangeEntries`.
-
-        Args:
-            stem: Beginning of the names of all files.
-            from_: Where the interval begins, exclusive.
-            until: Where it ends, inclusive.
-            changes: Its changes in order, each with its datetime.
-            content: Returns the content of a resource after a change.
-            check: Called often; raises an exception to stop.
-
-        Raises:
-            OSError: A file cannot be read or written. After any error, also one that an argument
-                raises, no file is left behind.
+        one with the hash of the change; see `ChangeEntries`. Otherwise as `resource_packages`.
         """
         supply = BitstreamSupplier(content, check)
         entries = ChangeEntries(from_, until, supply, self._links)
-        written = self._packages.write(stem, entries, changes, supply)
+        written = self._write_packages(stem, entries, changes, supply)
         if entries.missing:
             log.warning(
                 "%s: the content of %s was not kept; these entries have no path",
@@ -133,21 +136,7 @@ class DumpWriter:
         *,
         links: tuple[Link, ...] = (),
     ) -> list[str]:
-        """Write a Resource Dump (core §11.1), or an index and its parts.
-
-        Args:
-            name: Of the document, relative to the base URL.
-            at: As for `resource_packages`.
-            completed: When the last package was completed.
-            packages: The entries of the packages.
-            links: Further links, such as to the archive.
-
-        Returns:
-            The names of the parts, if there is an index.
-
-        Raises:
-            OSError: The folder cannot be written.
-        """
+        """Write a Resource Dump (core §11.1), or an index and its parts; return their names."""
         all_links = (*self._links, *links)
         head = Document(Capability.RESOURCE_DUMP, at=at, completed=completed, links=all_links)
         return self._document.write(name, head, packages)
@@ -161,21 +150,77 @@ class DumpWriter:
         *,
         links: tuple[Link, ...] = (),
     ) -> list[str]:
-        """Write a Change Dump (core §13.1), or an index and its parts.
+        """Write a Change Dump (core §13.1), as `write_resource_dump` does.
 
-        Args:
-            name: Of the document, relative to the base URL.
-            from_: Where the first package begins.
-            until: Where the last ends; None if packages may still be added.
-            packages: The entries of the packages, oldest first.
-            links: As for `write_resource_dump`.
-
-        Returns:
-            The names of the parts, if there is an index.
-
-        Raises:
-            OSError: The folder cannot be written.
+        It is open without `until`: packages may still be added.
         """
         all_links = (*self._links, *links)
         head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=all_links)
         return self._document.write(name, head, packages)
+
+    def _write_packages(
+        self,
+        stem: str,
+        entries: DumpEntries,
+        resources: Iterable[Resource],
+        supply: BitstreamSupplier,
+    ) -> list[WrittenPackage]:
+        """Write all packages, at least one; after any error, no file is left behind."""
+        written: list[WrittenPackage] = []
+        with closing(supply.of(resources)) as offers, all_or_none(self.folder) as names:
+            pending = next(offers, None)
+            while pending is not None or not written:
+                number = len(written) + 1
+                files = f"{stem}-{number:05}.zip", f"{stem}-{number:05}-manifest.xml"
+                names.extend(files)
+                package, pending = self._write_one(files, entries, pending, offers, supply.check)
+                written.append(package)
+        return written
+
+    def _write_one(
+        self,
+        files: tuple[str, str],
+        entries: DumpEntries,
+        pending: EntryBitstream | None,
+        offers: Iterator[EntryBitstream],
+        check: Callable[[], None],
+    ) -> tuple[WrittenPackage, EntryBitstream | None]:
+        """Write one package and the copy of its manifest; return the entry that did not fit."""
+        path, copy = (self.folder / name for name in files)
+        with (
+            atomic(path) as file,
+            SpooledTemporaryFile(max_size=_IN_MEMORY) as buffer,
+            ZipFile(file, "w") as zip,
+        ):
+            package = PackageFile(zip, buffer, entries.folder, entries.stamp, check, self.profile)
+            while pending is not None and self._fits(package, pending):
+                entries.put(package, *pending)
+                pending = next(offers, None)
+            head = entries.manifest(is_last=pending is None)
+            package.finish(head)
+            write_atomically(copy, package.manifest(head))
+        return WrittenPackage(self._entry(files, head), files, package.count), pending
+
+    def _fits(self, package: PackageFile, offer: EntryBitstream) -> bool:
+        size = offer[1].size if offer[1] else 0
+        return package.count == 0 or (
+            package.count < self.max_resources
+            and package.content_size + size <= self.max_content
+            and package.manifest_size <= _MANIFEST_BYTES
+        )
+
+    def _entry(self, files: tuple[str, str], head: Document) -> Resource:
+        path, copy = self.folder / files[0], self.base_url + files[1]
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Resource(
+            self.base_url + files[0],
+            at=head.at,
+            completed=head.completed,
+            from_=head.from_,
+            until=head.until,
+            hash=f"sha-256:{digest}",
+            length=path.stat().st_size,
+            type="application/zip",
+            links=(Link(Rel.CONTENTS, copy, type="application/xml"),),
+        )

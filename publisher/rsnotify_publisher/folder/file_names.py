@@ -17,18 +17,14 @@ _RAW = "/!$&'()*+,;=:@"
 
 
 def media_type(path: Path) -> str:
-    """Return the media type of a file by its name."""
     return guess_media_type(f"file:///{quote(os.fsencode(path.name))}") or _UNKNOWN
 
 
 class FileNames:
     """Maps the files below a folder to URIs and back, one to one.
 
-    Hidden files, and files with the name of a document, are not published.
-
-    Args:
-        root: The folder.
-        base_url: The URI of the folder, with a slash at its end.
+    Hidden files, and files with the name of a document, are not published. The base URL ends in a
+    slash.
     """
 
     def __init__(self, root: Path, base_url: str) -> None:
@@ -36,12 +32,7 @@ class FileNames:
         self.base_url = base_url
 
     def check(self) -> None:
-        """Check that the folder can be published.
-
-        Raises:
-            ConfigurationError: It is not a folder, cannot be read, or has a file with the name of
-                a document.
-        """
+        """Raise ConfigurationError if the folder cannot be published."""
         if not self.root.is_dir():
             raise ConfigurationError(f"{self.root} is not a folder; name one that exists")
         try:

@@ -9,18 +9,17 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from rsnotify.errors import RsnotifyError
 from rsnotify.plural import counted
 from rsnotify.runtime.lanes import Lane
+from rsnotify.runtime.tasks import running
 from rsnotify_publisher.folder.server import PublishedFolder
 from rsnotify_publisher.folder.sets import load
 from rsnotify_publisher.folder.system_watch import SystemWatch
 from rsnotify_publisher.folder.watcher import FolderWatcher
-from rsnotify_publisher.groups import first_cause
-from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.startable import close_all
+from rsnotify_publisher.tasks import first_cause
 
 # Threads that scan folders before the start, and threads that read changed files.
 _OPENERS = 4
 _SCANNERS = 4
-
 
 _Announce = Callable[[str], None]
 
@@ -30,12 +29,7 @@ class PublishingStopped(RsnotifyError):
 
 
 class FolderPublishing:
-    """Publishes folders.
-
-    Args:
-        folders: All that are sets of the Source.
-        listening: The URL at which this process serves them.
-    """
+    """Publishes all folders of a Source, which are served at the URL `listening`."""
 
     def __init__(self, folders: Sequence[PublishedFolder], listening: str) -> None:
         self._folders = folders
@@ -46,51 +40,38 @@ class FolderPublishing:
         self.published = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, announce: _Announce) -> None:
-        """Publish until stopped, and end in order.
+        """Publish until stopped, and end in order; RsnotifyError if a folder cannot be published.
 
-        Args:
-            stop: Set to stop.
-            announce: Called with a line for each folder once it is published, in their order.
-
-        Raises:
-            RsnotifyError: A folder cannot be published.
+        Each folder is announced by a line once it is published, in their order.
         """
-        publishing = asyncio.create_task(self._publish(announce))
-        stopped = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({publishing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._is_stopping = True
-            for task in (publishing, stopped):
-                task.cancel()
-            await asyncio.gather(publishing, stopped, return_exceptions=True)
+        async with running(self._publish(announce), stop.wait()) as tasks:
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._is_stopping = True
+        publishing, _ = tasks
         if not publishing.cancelled() and (error := publishing.exception()) is not None:
             raise first_cause(error) if isinstance(error, Exception) else error
 
     async def _publish(self, announce: _Announce) -> None:
         openers = ThreadPoolExecutor(_OPENERS, "rsnotify-opener")
         scanners = ThreadPoolExecutor(_SCANNERS, "rsnotify-scanner")
-        try:
-            await self._watch(openers, scanners, announce)
-        finally:
-            for pool in (openers, scanners):
-                await asyncio.to_thread(pool.shutdown, cancel_futures=True)
-            await asyncio.to_thread(close_all, [each.publisher for each in self._folders])
-
-    async def _watch(
-        self, openers: Executor, scanners: ThreadPoolExecutor, announce: _Announce
-    ) -> None:
         watchers = {
             folder.names.root: FolderWatcher(folder.names, folder.publisher, Lane(scanners))
             for folder in self._folders
         }
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(SystemWatch(watchers).run())
-            await asyncio.sleep(0)  # now they are watched, so that no change is missed
-            for folder in self._folders:
-                watcher = watchers[folder.names.root]
-                tasks.create_task(self._keep(folder, watcher, openers))
-            tasks.create_task(self._announce_all(announce))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(SystemWatch(watchers).run())
+                await asyncio.sleep(0)  # now they are watched, so that no change is missed
+                for folder in self._folders:
+                    watcher = watchers[folder.names.root]
+                    tasks.create_task(self._keep(folder, watcher, openers))
+                tasks.create_task(self._announce_all(announce))
+        finally:
+            for pool in (openers, scanners):
+                await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+            await asyncio.to_thread(close_all, [each.publisher for each in self._folders])
 
     async def _keep(
         self, folder: PublishedFolder, watcher: FolderWatcher, openers: Executor
@@ -115,14 +96,9 @@ class FolderPublishing:
         for folder in self._folders:
             await folder.ready.wait()
             await self._compared[folder.prefix].wait()
-            count = await asyncio.to_thread(_count, folder.publisher)
+            count = await asyncio.to_thread(folder.publisher.source.count)
             announce(
                 f"rsnotify source serving {folder.names.base_url} ({counted(count, 'resource')}), "
                 f"listening on {self._listening}"
             )
         self.published.set()
-
-
-def _count(publisher: Publisher) -> int:
-    with publisher.source.open_journal() as journal:
-        return journal.count()

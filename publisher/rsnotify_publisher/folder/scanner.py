@@ -6,37 +6,43 @@ file counts as deleted only if the operating system reports that it does not exi
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record, check_uri
-from rsnotify_publisher.folder.file_names import FileNames
-from rsnotify_publisher.folder.file_snapshot import (
-    FileSnapshot,
-    FileStillChanging,
-    take_snapshot,
-    validator_of,
-)
+from rsnotify_publisher.files import TICK
+from rsnotify_publisher.folder.file_names import FileNames, media_type
 from rsnotify_publisher.journal import Journal
 
 _log = logging.getLogger("rsnotify.source")
 
 
-class FolderScanner:
-    """Finds changes in a folder.
+class FileSnapshot(Struct, frozen=True):
+    """A file as it was read, without a change.
 
-    Args:
-        names: The folder and its URIs.
-        journal: The journal of the Source.
+    The validator stays equal until the file changes; it is None if a change could leave it equal.
     """
 
+    resource: Resource
+    validator: str | None
+
+
+class FileStillChanging(RsnotifyError):
+    """The file changed while it was read; it has to be read again."""
+
+
+class FolderScanner:
     def __init__(self, names: FileNames, journal: Journal) -> None:
         self._names = names
         self._journal = journal
@@ -71,8 +77,7 @@ class FolderScanner:
     def compare(self, folder: Path) -> Iterator[Record | None]:
         """Yield the changes of all files below a folder; validators are compared first.
 
-        Yields:
-            Changes; and None for a file without a change, so that a caller can pause.
+        None stands for a file without a change, so that a caller can pause.
         """
         if not os.path.isdir(self._names.root):
             _log.error("%s is gone; its resources stay as they are", self._names.root)
@@ -118,7 +123,6 @@ class FolderScanner:
         return None
 
     def save_validators(self) -> None:
-        """Save the new validators of files that have not changed."""
         if self._revalidated:
             with self._journal.transaction():
                 for uri, validator in self._revalidated.items():
@@ -147,7 +151,7 @@ class FolderScanner:
 
     def _validator(self, path: Path) -> str | None:
         try:
-            return validator_of(path.stat())
+            return _validator_of(path.stat())
         except OSError:
             return None  # `_read` reports the reason
 
@@ -155,7 +159,7 @@ class FolderScanner:
         try:
             uri = self._names.uri(path)
             check_uri(uri)
-            return take_snapshot(path, uri)
+            return _take_snapshot(path, uri)
         except FileNotFoundError:
             _log.debug("%s vanished before it was read", path)
         except FileStillChanging:
@@ -168,3 +172,26 @@ class FolderScanner:
 
     def _unreadable(self, error: OSError) -> None:
         _log.warning("%s cannot be read and is skipped: %s", error.filename, error.strerror)
+
+
+def _validator_of(status: os.stat_result) -> str:
+    return f"{status.st_size}:{status.st_mtime_ns}"
+
+
+def _take_snapshot(path: Path, uri: str) -> FileSnapshot:
+    """Read a file to its end; FileStillChanging if it is being written."""
+    with open(path, "rb") as file:
+        before = os.fstat(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        after = os.fstat(file.fileno())
+    if _validator_of(before) != _validator_of(after):
+        raise FileStillChanging
+    resource = Resource(
+        uri,
+        lastmod=from_microseconds(after.st_mtime_ns // 1000),
+        hash=f"sha-256:{digest}",
+        length=after.st_size,
+        type=media_type(path),
+    )
+    settled = time.time() - after.st_mtime > TICK
+    return FileSnapshot(resource, _validator_of(after) if settled else None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
 
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import link_header
 from rsnotify_publisher.folder.file_names import FileNames, media_type
@@ -23,13 +23,7 @@ _PATIENCE = 30.0
 
 
 class PublishedFolder(Struct, frozen=True):
-    """A folder as a set of resources.
-
-    Args:
-        names: The folder and its URIs.
-        publisher: Publishes the files.
-        ready: Set once every document is written.
-    """
+    """A folder as a set of resources; `ready` is set once every document is written."""
 
     names: FileNames
     publisher: Publisher
@@ -37,19 +31,13 @@ class PublishedFolder(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """The path of the base URL."""
         return path_of(self.publisher)
 
 
 def server(
     source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]
 ) -> web.Application:
-    """Return the application that serves folders and their documents.
-
-    Args:
-        source: Started by the caller, before or after.
-        folders: All of its sets.
-    """
+    """Return the application that serves all sets of a Source, which the caller starts."""
     app = web.Application()
     by_prefix = {folder.prefix: folder for folder in folders}
     for route in routes(source, path_of(source)):
@@ -69,12 +57,9 @@ def _folder_of(path: str, by_prefix: Mapping[str, PublishedFolder]) -> Published
 
 def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
     """Delay requests for the documents of a folder until all are written."""
-    ready = folder.ready
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                await ready.wait()
+        await wait_for_event(folder.ready, _PATIENCE)
         response = await route.handler(request)
         assert isinstance(response, web.StreamResponse)
         return response

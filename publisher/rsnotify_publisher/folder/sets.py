@@ -31,16 +31,7 @@ _STATE = Path("rsnotify-source")
 def one_folder(
     root: Path, base_url: str, settings: SourceConfiguration
 ) -> tuple[Publisher, list[PublishedFolder]]:
-    """Return a Source of one folder.
-
-    Args:
-        root: The folder.
-        base_url: Its URL.
-        settings: All other settings.
-
-    Raises:
-        ConfigurationError: The folder, the base URL or another setting is unusable.
-    """
+    """Return a Source of one folder; ConfigurationError if it or a setting is unusable."""
     names = FileNames(root, normalize_base_url(base_url))
     beside = names.root.with_name(names.root.name + ".rsnotify")
     state = Path(settings.data) if settings.data else beside / "source"
@@ -52,11 +43,7 @@ def one_folder(
 def several_folders(
     base_url: str, settings: SourceConfiguration
 ) -> tuple[SourceDescription, list[PublishedFolder]]:
-    """Return a Source of several folders; each is a set of resources.
-
-    Raises:
-        ConfigurationError: A folder, a URL or another setting is unusable, or two sets overlap.
-    """
+    """Return a Source of several folders; each is a set of resources."""
     if not settings.sets:
         raise ConfigurationError("the configuration of the Source has no [[set]]; add one")
     folders = []
@@ -101,9 +88,6 @@ def claim(folders: Sequence[PublishedFolder]) -> Iterator[None]:
 
     Both would compare the folder with the journal and record what they find, so that every change
     would be published twice.
-
-    Raises:
-        ConfigurationError: Another process has the lock.
     """
     with ExitStack() as claims:
         for folder in folders:
@@ -119,11 +103,7 @@ def claim(folders: Sequence[PublishedFolder]) -> Iterator[None]:
 
 
 def check_folders(folders: Sequence[PublishedFolder]) -> None:
-    """Check that folders can be published, and their states kept.
-
-    Raises:
-        ConfigurationError: The message says which cannot.
-    """
+    """Raise ConfigurationError if folders cannot be published, or their states not kept."""
     for folder in folders:
         folder.names.check()
     published = _by_root(folders)
@@ -164,10 +144,8 @@ def _both(first: PublishedFolder, second: PublishedFolder) -> ConfigurationError
 def load(folder: PublishedFolder, on_file: Callable[[], None], *, is_alone: bool) -> None:
     """Load the files of a folder as the baseline, at the first start.
 
-    Args:
-        folder: The folder.
-        on_file: Called for each file; may raise to stop.
-        is_alone: Whether it is the only folder, so that a terminal can show the progress.
+    `on_file` is called for each and may raise to stop. The progress of a folder that is the only
+    one can be shown in a terminal.
     """
     names, publisher = folder.names, folder.publisher
     if not publisher.is_empty():

@@ -36,13 +36,7 @@ class HubStatus(Struct, frozen=True):
 
 
 class SourceStatus(Struct, frozen=True):
-    """The status of a Source.
-
-    Args:
-        resources: Number of published resources.
-        changes: Number of changes recorded since the start.
-        hubs: Each hub, all sets of resources together.
-    """
+    """The number of resources, of changes since the start, and the hubs of all sets together."""
 
     resources: int
     changes: int
@@ -50,8 +44,6 @@ class SourceStatus(Struct, frozen=True):
 
 
 class _Set:
-    """Reads the status of one set of resources from its journal."""
-
     def __init__(self, publisher: Publisher) -> None:
         self._source = publisher.source
         self._journal: Journal | None = None
@@ -88,21 +80,12 @@ class _Set:
 
 
 class StatusReader:
-    """Reads the status of a Source from its journals; always in the same thread.
-
-    Args:
-        publishers: Of each set of resources; they have started before the first `read`.
-    """
+    """Reads the status of started Publishers from their journals; always in the same thread."""
 
     def __init__(self, publishers: Sequence[Publisher]) -> None:
         self._sets = [_Set(publisher) for publisher in publishers]
 
     def read(self) -> SourceStatus:
-        """Return the status of now.
-
-        Raises:
-            StorageError: A journal cannot be read.
-        """
         hubs: dict[str, HubStatus] = {}
         for each in self._sets:
             for hub in each.read():

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from contextlib import aclosing
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 from watchfiles import Change, awatch
 
 from rsnotify.sync.retry import Retry
-from rsnotify_publisher.groups import first_cause
+from rsnotify_publisher.folder.watcher import FolderWatcher
+from rsnotify_publisher.tasks import first_cause
 
 _log = logging.getLogger("rsnotify.source")
 
@@ -27,24 +27,10 @@ _CHECK_FOLDERS_EVERY = 5_000
 _RETRY = Retry(first=0.2, most=60.0)
 
 
-class FolderListener(Protocol):
-    """Is notified of the changes of a folder."""
-
-    def on_changes(self, changes: Iterable[tuple[Change, Path]]) -> None:
-        """Handle changes that the system reports."""
-
-    def on_missed(self) -> None:
-        """Handle that changes may not have been reported."""
-
-
 class SystemWatch:
-    """One watch over all folders, since the system allows a process only some dozens.
+    """One watch over all folders, since the system allows a process only some dozens."""
 
-    Args:
-        listeners: By their folders.
-    """
-
-    def __init__(self, listeners: Mapping[Path, FolderListener]) -> None:
+    def __init__(self, listeners: Mapping[Path, FolderWatcher]) -> None:
         self._listeners = listeners
         self._random = Random()
 

@@ -13,13 +13,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from watchfiles import Change
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.file_names import FileNames
 from rsnotify_publisher.folder.scanner import FolderScanner
@@ -38,13 +38,10 @@ _SHARE = 0.05
 
 
 class FolderWatcher:
-    """Records the changes of a folder; a listener of its watch.
+    """Records the changes of a folder, which `SystemWatch` reports.
 
-    Args:
-        names: The folder and its URIs.
-        publisher: Records the changes; started by the caller.
-        executor: Reads files, one task after the other, so that the event loop never waits for
-            a disk. It is shut down at the end.
+    The executor reads files, one task after the other, so that the event loop never waits for a
+    disk. It is shut down at the end.
     """
 
     def __init__(self, names: FileNames, publisher: Publisher, executor: Executor) -> None:
@@ -59,15 +56,14 @@ class FolderWatcher:
     async def run(self, on_compared: Callable[[], None]) -> None:
         """Publish until cancelled; the folder must be watched already.
 
-        Args:
-            on_compared: Called when all earlier changes have been recorded.
+        `on_compared` is called when all earlier changes have been recorded.
         """
         journal = await self._in_thread(self._publisher.source.open_journal)
         self._scanner = FolderScanner(self._names, journal)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._examine())
-                await self._compare()
+                await self._publish(self._scanner.compare(self._names.root))
                 on_compared()
                 await self._compare_regularly()
         finally:
@@ -82,6 +78,7 @@ class FolderWatcher:
                 self._report_later(path)
 
     def on_missed(self) -> None:
+        """Compare the whole folder, since changes may not have been reported."""
         self._missed.set()
 
     def _report(self, path: Path) -> None:
@@ -96,27 +93,22 @@ class FolderWatcher:
             await self._reported.wait()
             self._reported.clear()
             paths, self._paths = self._paths, set()
-            found = self._scanner.examine(paths)
-            while not await self._publish(found):
-                pass
+            await self._publish(self._scanner.examine(paths))
 
     async def _compare_regularly(self) -> None:
         pause = _COMPARE_EVERY
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._missed.wait()
+            await wait_for_event(self._missed, pause)
             self._missed.clear()
             began = time.monotonic()
-            await self._compare()
+            await self._publish(self._scanner.compare(self._names.root))
             pause = max(_COMPARE_EVERY, (time.monotonic() - began) / _SHARE)
 
-    async def _compare(self) -> None:
-        found = self._scanner.compare(self._names.root)
-        while not await self._publish(found):
+    async def _publish(self, found: Iterator[Record | None]) -> None:
+        while not await self._publish_slice(found):
             pass
 
-    async def _publish(self, found: Iterator[Record | None]) -> bool:
+    async def _publish_slice(self, found: Iterator[Record | None]) -> bool:
         """Record a slice of the changes found; return True at the end."""
         async with self._lock:
             try:

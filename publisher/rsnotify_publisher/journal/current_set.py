@@ -32,19 +32,13 @@ _PUT = (
 
 
 class RecordedState(Struct, frozen=True, gc=False):
-    """A resource after a change.
-
-    Args:
-        at: The datetime of the change (µs).
-        record: What was recorded.
-    """
+    """A resource after a change, and the datetime of the change (µs)."""
 
     at: int
     record: Record
 
     @property
     def exists(self) -> bool:
-        """Whether the set has the resource after the change."""
         return self.record.resource.change is not ChangeType.DELETED
 
     @property
@@ -71,15 +65,7 @@ class CurrentSet(JournalConnection):
     """Reads and writes the current set; writing belongs inside `transaction()`."""
 
     def apply(self, states: Iterable[RecordedState], total: str) -> str:
-        """Apply changes to the set.
-
-        Args:
-            states: Resources in the order of their changes; the last state of each counts.
-            total: The sum over the set before.
-
-        Returns:
-            The sum over the set after.
-        """
+        """Apply changes to the set in their order; from the sum before, return the sum after."""
         running = SetSum.parse(total)
         remaining = iter(states)
         while page := {state.record.resource.uri: state for state in islice(remaining, _PAGE)}:
@@ -110,8 +96,7 @@ class CurrentSet(JournalConnection):
     def resources(self) -> Iterator[Resource]:
         """Stream the current set by URI, as a Resource List shows it.
 
-        The set is read in pages and may change between them, so that no writer waits, however
-        long the caller takes.
+        The set is read in pages and may change between them, so that no writer ever waits.
         """
         after = ""
         query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
@@ -121,9 +106,7 @@ class CurrentSet(JournalConnection):
             after = rows[-1][0]
 
     def count(self) -> int:
-        """Return the number of resources."""
-        number: int = self._db.execute("SELECT count(*) FROM resources").fetchone()[0]
-        return number
+        return int(self._value("SELECT count(*) FROM resources"))
 
     def resource(self, uri: str) -> tuple[Resource, str | None] | None:
         """Return a resource of the current set and its validator; None if it has none such."""

@@ -40,12 +40,7 @@ class FinishedDocuments(JournalConnection):
     """Reads and writes the table of documents; writing belongs inside `transaction()`."""
 
     def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
-        """Return the finished documents of a kind, oldest first.
-
-        Args:
-            kind: Their capability.
-            archived: Only those in the archive, or only those that are not.
-        """
+        """Return the finished documents of a kind, oldest first; by default in both states."""
         rows = self._db.execute(
             "SELECT kind, begins, ends, entries, size, files, archived FROM volumes"
             " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
@@ -75,13 +70,11 @@ class FinishedDocuments(JournalConnection):
         self.keep(document.files)  # a crash may have left one, which was discarded
 
     def archive(self, documents: Iterable[FinishedDocument]) -> None:
-        """Move documents to the archive of their kind."""
         for document in documents:
             query = "UPDATE volumes SET archived = TRUE WHERE kind = ? AND begins = ?"
             self._db.execute(query, (document.kind, document.begin))
 
     def drop(self, documents: Iterable[FinishedDocument]) -> None:
-        """Remove documents; their files are discarded."""
         for document in documents:
             query = "DELETE FROM volumes WHERE kind = ? AND begins = ?"
             self._db.execute(query, (document.kind, document.begin))
@@ -98,7 +91,6 @@ class FinishedDocuments(JournalConnection):
         self._db.execute(query, (stem,))
 
     def discarded(self, before: int) -> list[str]:
-        """Return the files that were discarded before an instant."""
         query = "SELECT file FROM discarded WHERE at < ? ORDER BY at"
         return [name for (name,) in self._db.execute(query, (before,))]
 

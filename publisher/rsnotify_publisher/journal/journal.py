@@ -36,10 +36,9 @@ class Journal(NoticeLog, CurrentSet):
     """
 
     def record(self, records: Iterable[Record]) -> list[Resource]:
-        """Enter changes, and apply them to the current set; within a transaction.
+        """Enter changes, and apply them to the current set; return them with their datetimes.
 
-        Returns:
-            The changes in their order, each with its datetime.
+        Call this within a transaction.
         """
         state = self.state()
         at = state.reached
@@ -59,15 +58,10 @@ class Journal(NoticeLog, CurrentSet):
         return recorded
 
     def load(self, records: Iterable[Record]) -> int:
-        """Enter an existing set of resources as the baseline; within a transaction.
+        """Enter an existing set of resources as the baseline, and count them; within a transaction.
 
-        The journal then begins at this instant: no reader can go on from an earlier state.
-
-        Returns:
-            The number of resources.
-
-        Raises:
-            ConfigurationError: The journal already holds something.
+        The journal then begins at this instant: no reader can go on from an earlier state. It must
+        hold nothing yet.
         """
         if not self.is_empty():
             raise ConfigurationError(
@@ -80,11 +74,7 @@ class Journal(NoticeLog, CurrentSet):
         return SetSum.parse(total).count
 
     def track(self, wanted: bool) -> None:
-        """Keep the current set in the journal, or leave it to the Source; within a transaction.
-
-        Raises:
-            ConfigurationError: The set was left to the Source before, so it is unknown.
-        """
+        """Keep the current set in the journal, or leave it to the Source; within a transaction."""
         if wanted and not self.state().tracked:
             raise ConfigurationError(
                 f"{self._path} keeps no resources, as the Source gave them by `resources`; "
@@ -95,12 +85,11 @@ class Journal(NoticeLog, CurrentSet):
             self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:
-        """Return whether nothing was ever loaded or recorded."""
         query = (
             "SELECT last_change = pruned AND NOT EXISTS (SELECT 1 FROM resources)"
             " AND NOT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist') FROM state"
         )
-        return bool(self._db.execute(query).fetchone()[0])
+        return bool(self._value(query))
 
     def promise(self) -> JournalState:
         """Promise that no later change gets a datetime up to now; within a transaction."""
@@ -109,8 +98,7 @@ class Journal(NoticeLog, CurrentSet):
 
     def data_version(self) -> int:
         """Return a number that changes when another connection has written."""
-        version: int = self._db.execute("PRAGMA data_version").fetchone()[0]
-        return version
+        return int(self._value("PRAGMA data_version"))
 
     def changes(self, after: int, limit: int = -1) -> list[Resource]:
         """Return the changes later than `after`, oldest first, at most `limit` if not negative."""
@@ -122,17 +110,15 @@ class Journal(NoticeLog, CurrentSet):
     def count_changes(self, after: int, limit: int = -1) -> int:
         """Count the changes later than `after`, up to `limit` if that is not negative."""
         query = "SELECT count(*) FROM (SELECT 1 FROM changes WHERE at > ? LIMIT ?)"
-        count: int = self._db.execute(query, (after, limit)).fetchone()[0]
-        return count
+        return int(self._value(query, after, limit))
 
     def last_change_at(self, instant: int) -> int:
         """Return the datetime of the last change at or before an instant.
 
         If that change was pruned, this is the beginning of the journal.
         """
-        query = "SELECT at FROM changes WHERE at <= ? ORDER BY at DESC LIMIT 1"
-        row = self._db.execute(query, (instant,)).fetchone()
-        return self.state().pruned if row is None else int(row[0])
+        at: int | None = self._value("SELECT max(at) FROM changes WHERE at <= ?", instant)
+        return self.state().pruned if at is None else at
 
     def close_list(self, document: FinishedDocument) -> None:
         """Enter a closed Change List, which begins where the last one ends; in a transaction."""
@@ -146,29 +132,23 @@ class Journal(NoticeLog, CurrentSet):
 
     def cursor(self, hub: str) -> int:
         """Return through which instant a hub is known to have everything."""
-        query = "SELECT through FROM cursors WHERE hub = ?"
-        through: int = self._db.execute(query, (hub,)).fetchone()[0]
-        return through
+        return int(self._value("SELECT through FROM cursors WHERE hub = ?", hub))
 
     def move_cursor(self, hub: str, through: int) -> None:
-        """Save through which instant a hub has everything; within a transaction."""
         self._db.execute("UPDATE cursors SET through = ? WHERE hub = ?", (through, hub))
 
     def prunable(self, hubs: Iterable[str], *, limit: int = 10_000) -> int | None:
         """Return through which change the journal may be pruned now; None if there is none.
 
-        Changes that a hub lacks are kept as long as a Change List of the archive has them.
-
-        Args:
-            hubs: The hubs that are still fed.
-            limit: Largest number of changes, so that no other writer waits long.
+        Changes that a hub lacks are kept as long as a Change List of the archive has them. The
+        limit is on the number of changes, so that no other writer waits long.
         """
         closed = self.state().closed
         query = "SELECT coalesce(min(begins), ?) FROM volumes WHERE kind = ?"
-        offered = self._db.execute(query, (closed, Capability.CHANGE_LIST)).fetchone()[0]
+        offered = self._value(query, closed, Capability.CHANGE_LIST)
         through = max(offered, min([closed, *map(self.cursor, hubs)]))
         query = "SELECT max(at) FROM (SELECT at FROM changes WHERE at <= ? ORDER BY at LIMIT ?)"
-        at: int | None = self._db.execute(query, (through, limit)).fetchone()[0]
+        at: int | None = self._value(query, through, limit)
         return at
 
     def prune(self, through: int) -> None:

@@ -28,11 +28,7 @@ class NoticeLog(FinishedDocuments):
     """Reads and writes notices; writing belongs inside `transaction()`."""
 
     def add_notices(self, documents: Iterable[Resource]) -> None:
-        """Enter that documents were written.
-
-        Args:
-            documents: In order, each with `change` and `capability`; the datetime is set here.
-        """
+        """Enter that documents were written, and when; each has `change` and `capability`."""
         at = max(self.state().reached, self.last_notice())
         for document in documents:
             at = max(self._clock(), at + 1)
@@ -43,9 +39,7 @@ class NoticeLog(FinishedDocuments):
     def add_version_notice(self, document: Resource, version: str) -> None:
         """Enter that a document was written, unless there was a notice of this version.
 
-        Args:
-            document: The document, without `change`.
-            version: A text that differs whenever the document does.
+        The document is given without `change`.
         """
         query = "SELECT version FROM versions WHERE document = ?"
         known = self._db.execute(query, (document.uri,)).fetchone()
@@ -63,16 +57,15 @@ class NoticeLog(FinishedDocuments):
 
     def first_notice(self) -> int:
         """Return where notices begin: all notices are later."""
-        return int(self._db.execute("SELECT min(at) FROM notices").fetchone()[0])
+        return int(self._value("SELECT min(at) FROM notices"))
 
     def last_notice(self) -> int:
         """Return the datetime of the last notice; where notices begin, if there is none."""
-        return int(self._db.execute("SELECT max(at) FROM notices").fetchone()[0])
+        return int(self._value("SELECT max(at) FROM notices"))
 
     def last_notice_at(self, instant: int) -> int:
         """Return the datetime of the last notice at or before an instant, as `last_notice`."""
-        query = "SELECT max(at) FROM notices WHERE at <= ?"
-        at: int | None = self._db.execute(query, (instant,)).fetchone()[0]
+        at: int | None = self._value("SELECT max(at) FROM notices WHERE at <= ?", instant)
         return self.first_notice() if at is None else at
 
     def add_notice_hub(self, hub: str) -> None:
@@ -82,9 +75,7 @@ class NoticeLog(FinishedDocuments):
 
     def notice_cursor(self, hub: str) -> int:
         """Return through which instant a hub is known to have every notice."""
-        query = "SELECT through FROM told WHERE hub = ?"
-        return int(self._db.execute(query, (hub,)).fetchone()[0])
+        return int(self._value("SELECT through FROM told WHERE hub = ?", hub))
 
     def move_notice_cursor(self, hub: str, through: int) -> None:
-        """Note that a hub has every notice through an instant."""
         self._db.execute("UPDATE told SET through = ? WHERE hub = ?", (through, hub))

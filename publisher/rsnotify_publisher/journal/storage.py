@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from filelock import FileLock
 from msgspec import Struct
@@ -22,7 +22,6 @@ USUAL_MEMORY = 64.0
 
 
 def system_clock() -> int:
-    """Return the time of day in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
@@ -48,12 +47,7 @@ class JournalState(Struct, frozen=True):
 
 
 class JournalConnection:
-    """One connection to the file, for one thread at a time.
-
-    Args:
-        path: The file; it and its folder are created if they are missing.
-        base_url: The base URL of the Source, which must be that of the journal.
-        clock: Returns the time in microseconds since 1970.
+    """One connection to the file, for one thread at a time; creates the file if it is missing.
 
     Raises:
         StorageError: The file cannot be used.
@@ -79,8 +73,7 @@ class JournalConnection:
                 raise
 
     def _prepare(self, base_url: str) -> None:
-        execute = self._db.execute
-        execute("PRAGMA synchronous=FULL")
+        self._db.execute("PRAGMA synchronous=FULL")
         # Two processes that switch a new file to WAL at once would see "locked".
         if self._version() < schema.VERSION:
             with FileLock(self._path.with_suffix(".lock")):
@@ -93,7 +86,7 @@ class JournalConnection:
             raise StorageError(
                 f"{self._path} was written by a later version of rsnotify; use that one"
             )
-        (known,) = execute("SELECT base_url FROM state").fetchone()
+        known = self._value("SELECT base_url FROM state")
         if known != base_url:
             raise ConfigurationError(
                 f"{self._path} belongs to the Source {known}, not {base_url}; "
@@ -101,8 +94,11 @@ class JournalConnection:
             )
 
     def _version(self) -> int:
-        version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
-        return version
+        return int(self._value("PRAGMA user_version"))
+
+    def _value(self, query: str, *values: object) -> Any:
+        """Return the value of a query whose result has one row and column."""
+        return self._db.execute(query, values).fetchone()[0]
 
     def _create(self, base_url: str) -> None:
         now = self._clock()
@@ -123,14 +119,9 @@ class JournalConnection:
         checkpointed after 32 MB instead of 2; if the file is large, after up to 128 MB, since a
         checkpoint spends most of its time on seeking. Until the WAL has that size for the first
         time, each flush also writes its new length.
-
-        Args:
-            memory: The cache in MiB; smaller if there are many sets.
         """
         self._db.execute(f"PRAGMA cache_size={-round(memory * 1024)}")
-        size, pages = (
-            self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count")
-        )
+        size, pages = self._value("PRAGMA page_size"), self._value("PRAGMA page_count")
         unit = memory * 2**20 / size
         after = min(max(unit / 2, pages / 2), unit * 2)
         self._db.execute(f"PRAGMA wal_autocheckpoint={round(after)}")

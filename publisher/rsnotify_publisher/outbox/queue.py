@@ -9,12 +9,7 @@ from msgspec import Struct
 
 
 class OutboxLine(Struct, frozen=True):
-    """A line of the outbox.
-
-    Args:
-        number: Its key in the table.
-        entry: The change, as JSON.
-    """
+    """A line of the outbox: its key in the table, and the change as JSON."""
 
     number: int
     entry: str

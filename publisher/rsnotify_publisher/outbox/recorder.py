@@ -35,8 +35,7 @@ class OutboxRecorder(ABC, Generic[C, A]):
         """Write lines in this order."""
 
     @abstractmethod
-    async def _awrite(self, connection: A, entries: list[str]) -> None:
-        """Write lines in this order, in asyncio."""
+    async def _awrite(self, connection: A, entries: list[str]) -> None: ...
 
     def record(self, connection: C, changes: Iterable[Resource]) -> None:
         """Record changes; they are published once the transaction is committed.
@@ -81,20 +80,12 @@ class OutboxRecorder(ABC, Generic[C, A]):
 
 
 def encoded(changes: Iterable[Resource]) -> list[str]:
-    """Return changes as they are stored in the table: JSON objects with the names of `Resource`.
-
-    Raises:
-        ConfigurationError: A change is unusable.
-    """
+    """Return changes as they are stored in the table: JSON objects with the names of `Resource`."""
     return [json.encode(check_change(change)).decode() for change in changes]
 
 
 def check_table(name: str) -> str:
-    """Return the name of a table, or refuse it.
-
-    Raises:
-        ConfigurationError: It would need quotes, or is too long to derive other names from.
-    """
+    """Return the name of a table, which must need no quotes and leave room for derived names."""
     if not (name.isascii() and name.isidentifier() and name.islower()):
         raise ConfigurationError(f"{name!r} cannot be a table; use lower-case letters, digits, _")
     if len(name) > _LONGEST_NAME:
@@ -103,7 +94,6 @@ def check_table(name: str) -> str:
 
 
 def in_no_transaction() -> ConfigurationError:
-    """Return the error for a connection that commits each statement by itself."""
     return ConfigurationError(
         "a change is recorded in the transaction that makes it, but this connection is in "
         "autocommit mode; begin a transaction around both"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from rsnotify.errors import RsnotifyError
@@ -17,28 +18,20 @@ _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
 
 
+@dataclass(eq=False)
 class ChannelPush:
     """Feeds the hubs on one channel until it is cancelled.
 
-    Args:
-        topic: The URI of the channel.
-        feeds: Each hub with its feed.
-        what: What waits in the journal while a hub is away, for messages.
-        beside: Feeds the same hubs on the other channel, and warns when a hub is away.
+    `what` names what waits in the journal while a hub is away, for messages. The push on the other
+    channel, `beside` this one, feeds the same hubs, and warns when a hub is away.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        feeds: Sequence[tuple[Hub, HubFeed]],
-        *,
-        what: str = "changes",
-        beside: ChannelPush | None = None,
-    ) -> None:
-        self._topic = topic
-        self._what = what
-        self._feeds = feeds
-        self._beside = beside
+    topic: str
+    feeds: Sequence[tuple[Hub, HubFeed]]
+    what: str = "changes"
+    beside: ChannelPush | None = None
+
+    def __post_init__(self) -> None:
         self._failed: dict[str, float] = {}
         #: The last remedy that was reported, by hub.
         self._remedies: dict[str, str] = {}
@@ -47,18 +40,16 @@ class ChannelPush:
     @property
     def cursors(self) -> dict[str, int]:
         """Through which instant (µs) each hub, by its URI, has everything."""
-        return {hub.uri: feed.cursor for hub, feed in self._feeds}
+        return {hub.uri: feed.cursor for hub, feed in self.feeds}
 
     def failed_recently(self, hub: Hub) -> bool:
-        """Whether feeding a hub failed a moment ago."""
         failed = self._failed.get(hub.uri)
         now = asyncio.get_running_loop().time()
         return failed is not None and now < failed + 2 * _RETRY.most
 
     async def run(self) -> None:
-        """Feed all hubs."""
         async with asyncio.TaskGroup() as tasks:
-            for hub, feed in self._feeds:
+            for hub, feed in self.feeds:
                 tasks.create_task(self._keep_feeding(hub, feed))
 
     async def _keep_feeding(self, hub: Hub, feed: HubFeed) -> None:
@@ -67,7 +58,7 @@ class ChannelPush:
             before = feed.cursor
             wait = 0.0
             try:
-                await _in_a_task(feed_hub(hub, self._topic, feed))
+                await _in_a_task(feed_hub(hub, self.topic, feed))
             except RsnotifyError as error:
                 self._report(hub, error, failures if feed.cursor == before else 0)
                 wait = error.retry_after or 0.0
@@ -84,17 +75,17 @@ class ChannelPush:
         self._failed[hub.uri] = asyncio.get_running_loop().time()
         remedy = error.remedy
         is_new = failures == 0
-        if self._beside is not None:  # the other channel has failed before this one fails again
+        if self.beside is not None:  # the other channel has failed before this one fails again
             is_new = failures == 1
         if is_new:
             self._remedies.pop(hub.uri, None)
         if remedy is not None and remedy != self._remedies.get(hub.uri):
             self._remedies[hub.uri] = remedy
             is_new = is_new or failures > 0
-        if self._beside is not None and self._beside.failed_recently(hub):
+        if self.beside is not None and self.beside.failed_recently(hub):
             is_new = False
         level = logging.WARNING if is_new else logging.INFO
-        _log.log(level, "%s; %s wait in the journal until it accepts them", error, self._what)
+        _log.log(level, "%s; %s wait in the journal until it accepts them", error, self.what)
 
 
 async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:

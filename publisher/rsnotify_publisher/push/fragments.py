@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -15,16 +14,11 @@ from rsnotify.format.digest import SetDigest
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import INLINE_LIMIT, Capability, Rel
 from rsnotify.format.writer import Profile, closing, entry, opening
-from rsnotify_publisher.hashes import Digests
+from rsnotify_publisher.hashes import matches
 
 
 class OutgoingFragment(Struct, frozen=True):
-    """A fragment with all changes after `from_`, through `until`.
-
-    Args:
-        body: The document.
-        is_heartbeat: Whether it has no changes.
-    """
+    """A document with all changes after `from_`, through `until`; a heartbeat has none."""
 
     from_: Instant
     until: Instant
@@ -32,47 +26,17 @@ class OutgoingFragment(Struct, frozen=True):
     is_heartbeat: bool = False
 
 
-class FragmentSource(Protocol):
-    """The part of a feed that a transport uses."""
+class FragmentWriter(Struct, frozen=True):
+    """Writes fragments that point `up` to a URI.
 
-    def fragments(self, through: Instant | None = None) -> AsyncGenerator[OutgoingFragment, None]:
-        """Yield what the hub lacks, then new changes as they come, without end."""
-
-    def accepted(self, until: Instant) -> None:
-        """Note that the hub has everything through `until`."""
-
-    async def documented(self, until: Instant) -> Instant:
-        """Wait until the documents show every change through `until`; return how far they go."""
-
-    def pinged(self, hub: str, reason: str) -> None:
-        """Note that a hub is pinged, since it does not accept fragments."""
-
-
-class FragmentWriter:
-    """Writes the fragments of one Source.
-
-    Args:
-        up: The URI that fragments point `up` to.
-        max_entries: Changes in one fragment.
-        max_bytes: Bytes in one fragment, unless a single change is larger.
-        profile: How changes are written.
-        capability: Of the fragments.
+    They have at most `max_bytes`, unless a single change is larger.
     """
 
-    def __init__(
-        self,
-        up: str,
-        *,
-        max_entries: int,
-        max_bytes: int,
-        profile: Profile = Profile.V1_1,
-        capability: str = Capability.CHANGE_NOTIFICATION,
-    ) -> None:
-        self._profile = profile
-        self._capability = capability
-        self._links = (Link(Rel.UP, up),)
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
+    up: str
+    max_entries: int
+    max_bytes: int
+    profile: Profile = Profile.V1_1
+    capability: str = Capability.CHANGE_NOTIFICATION
 
     def fragments(
         self,
@@ -81,20 +45,17 @@ class FragmentWriter:
         contents: Mapping[str, bytes],
         digest: SetDigest | None = None,
     ) -> Iterator[OutgoingFragment]:
-        """Write consecutive fragments.
+        """Write consecutive fragments of changes in order, the first of which comes after `from_`.
 
-        Args:
-            from_: The datetime of the last change before these.
-            changes: Changes in order, each with its datetime.
-            contents: The current contents, by URI, of resources that may be sent inline.
-            digest: Of the set as of the last change, if it is to be sent.
+        `contents` are those of resources, by URI, that may be sent inline, and `digest` is that of
+        the set as of the last change.
         """
         last = {change.uri: number for number, change in enumerate(changes)}
         entries: list[bytes] = []
         size, until = 0, from_
         for number, change in enumerate(changes):
             inline = contents.get(change.uri) if last[change.uri] == number else None
-            written = entry(with_content(change, inline), profile=self._profile)
+            written = entry(with_content(change, inline), profile=self.profile)
             if entries and not self._fits(len(entries), size + len(written)):
                 yield self._fragment(from_, until, entries)
                 from_, entries, size = until, [], 0
@@ -108,11 +69,10 @@ class FragmentWriter:
     def heartbeat(
         self, from_: Instant, until: Instant, digest: SetDigest | None = None
     ) -> OutgoingFragment:
-        """Write a fragment without changes."""
         return self._fragment(from_, until, [], digest)
 
     def _fits(self, entries: int, size: int) -> bool:
-        return entries < self._max_entries and size <= self._max_bytes
+        return entries < self.max_entries and size <= self.max_bytes
 
     def _fragment(
         self,
@@ -122,10 +82,10 @@ class FragmentWriter:
         digest: SetDigest | None = None,
     ) -> OutgoingFragment:
         head = Document(
-            self._capability,
+            self.capability,
             from_=from_,
             until=until,
-            links=self._links,
+            links=(Link(Rel.UP, self.up),),
             attributes=digest.attributes if digest is not None else (),
         )
         body = b"".join([opening(head), *entries, closing(head)])
@@ -146,15 +106,9 @@ def with_content(change: Resource, content: bytes | None) -> Resource:
 
     The content may have changed again since; then it is left out.
     """
-    if content is None or len(content) > INLINE_LIMIT or not _matches(change.hash, content):
+    if content is None or len(content) > INLINE_LIMIT or not matches(change.hash, [content]):
         return change
     media_type = quote(change.type or "application/octet-stream", safe="/;=+.-_!#$&^*")
     data = base64.b64encode(content).decode()
     link = Link(Rel.DUPLICATE, f"data:{media_type};base64,{data}")
     return replace(change, links=(*change.links, link))
-
-
-def _matches(hashes: str | None, content: bytes) -> bool:
-    digests = Digests(hashes)
-    digests.update(content)
-    return digests.agree is True

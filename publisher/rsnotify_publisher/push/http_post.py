@@ -7,6 +7,7 @@ WebSub §7 leaves open how a publisher notifies a hub. Other hubs often accept o
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import dataclass
 from urllib.parse import urljoin
 
 import aiohttp
@@ -14,7 +15,7 @@ import aiohttp
 from rsnotify.format.links import format_links
 from rsnotify.format.vocabulary import Rel
 from rsnotify_publisher.hubs import Hub, HubFailure
-from rsnotify_publisher.push.fragments import FragmentSource
+from rsnotify_publisher.push.hub_feed import HubFeed
 
 RESPONSE_TIMEOUT = 30.0
 # Status codes of a hub that does not accept requests of this form.
@@ -23,13 +24,8 @@ _NO_FORM = frozenset({400, 405, 406, 411, 415, 422, 501})
 _TRANSIENT = frozenset({408, 421, 423, 425, 429})
 
 
-async def feed_by_post(hub: Hub, topic: str, feed: FragmentSource) -> None:
+async def feed_by_post(hub: Hub, topic: str, feed: HubFeed) -> None:
     """Post one fragment after the other, or ping a hub that does not accept them.
-
-    Args:
-        hub: The hub.
-        topic: The URI of the channel.
-        feed: The fragments to send.
 
     Raises:
         HubFailure: The hub refused something.
@@ -49,7 +45,7 @@ async def feed_by_post(hub: Hub, topic: str, feed: FragmentSource) -> None:
                 last = fragment.from_ if fragment.is_heartbeat else fragment.until
                 if fetched is None or last > fetched:
                     # Until the documents have the change, the hub would fetch them in vain.
-                    fetched = await feed.documented(last)
+                    fetched = await feed.news.documented(last)
                     if (failure := await requests.ping()) is not None:
                         raise failure if refusal is None or failure.remedy is None else refusal
             if refusal is not None:
@@ -58,23 +54,17 @@ async def feed_by_post(hub: Hub, topic: str, feed: FragmentSource) -> None:
             feed.accepted(fragment.until)
 
 
+@dataclass
 class _HubRequests:
-    """Requests to one hub on one channel."""
-
-    def __init__(self, session: aiohttp.ClientSession, hub: Hub, topic: str) -> None:
-        self._session = session
-        self._hub = hub
-        self._topic = topic
+    session: aiohttp.ClientSession
+    hub: Hub
+    topic: str
 
     async def post(self, body: bytes) -> HubFailure | None:
-        """Post a fragment; return the refusal of a hub that may accept pings instead.
-
-        Raises:
-            HubFailure: The hub refused it for another reason.
-        """
+        """Post a fragment; return the refusal of a hub that may accept pings instead."""
         headers = {
             "Content-Type": "application/xml",
-            "Link": format_links([(Rel.SELF, self._topic), (Rel.HUB, self._hub.uri)]),
+            "Link": format_links([(Rel.SELF, self.topic), (Rel.HUB, self.hub.uri)]),
         }
         status, refusal = await self._send(body, headers)
         if refusal is not None and status not in _NO_FORM:
@@ -84,15 +74,15 @@ class _HubRequests:
     async def ping(self) -> HubFailure | None:
         """Request the hub to fetch the channel; return why it does not."""
         # WebSub names the field `hub.topic`, PubSubHubbub 0.4 `hub.url`; hubs read either.
-        form = {"hub.mode": "publish", "hub.topic": self._topic, "hub.url": self._topic}
+        form = {"hub.mode": "publish", "hub.topic": self.topic, "hub.url": self.topic}
         _, refusal = await self._send(aiohttp.FormData(form), {})
         return refusal
 
     async def _send(
         self, data: bytes | aiohttp.FormData, headers: dict[str, str]
     ) -> tuple[int, HubFailure | None]:
-        async with self._session.post(
-            self._hub.uri, data=data, headers=headers, allow_redirects=False
+        async with self.session.post(
+            self.hub.uri, data=data, headers=headers, allow_redirects=False
         ) as response:
             status = response.status
             if 200 <= status < 300:
@@ -102,22 +92,15 @@ class _HubRequests:
             reason = f"it answered {status} {response.reason}: {text}".rstrip(": ")
             location = response.headers.get("Location", "")
             return status, HubFailure(
-                self._hub.uri,
+                self.hub.uri,
                 reason,
                 float(after) if after.isascii() and after.isdigit() else 0.0,
-                remedy=remedy(self._hub, self._topic, status, location),
+                remedy=remedy(self.hub, self.topic, status, location),
             )
 
 
 def remedy(hub: Hub, topic: str, status: int, location: str = "") -> str | None:
-    """Return what the user has to change, as a clause; None if waiting may help.
-
-    Args:
-        hub: The hub.
-        topic: The URI of the channel.
-        status: The status of the hub's response.
-        location: Where it redirected to.
-    """
+    """Return what the user has to change, as a clause; None if waiting may help."""
     if status in (401, 403):
         if not hub.token:
             return f"give the Source a token that the hub accepts for {topic}"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from rsnotify.format.datetimes import Instant, format_datetime, from_microseconds, to_microseconds
 from rsnotify.format.digest import SetDigest
 from rsnotify.format.model import Resource
-from rsnotify_publisher.journal import JournalState
+from rsnotify.runtime.tasks import wait_for_event
+from rsnotify_publisher.framework import FrameworkNotices
+from rsnotify_publisher.journal import Journal, JournalState
 from rsnotify_publisher.push.fragments import FragmentWriter, OutgoingFragment, may_be_inline
 
 _log = logging.getLogger("rsnotify.publisher")
@@ -22,19 +24,6 @@ _log = logging.getLogger("rsnotify.publisher")
 _DIGEST_EVERY = 1.0
 
 InlineContents = Callable[[Sequence[str]], Mapping[str, bytes]]
-
-
-class ChangeStream(Protocol):
-    """What a feed follows: the journal's changes, or its notices of documents. Instants in µs."""
-
-    def state(self) -> JournalState:
-        """Return where the stream ends."""
-
-    def last_change_at(self, instant: int) -> int:
-        """Return the datetime of the last change at or before an instant, or of the beginning."""
-
-    def changes(self, after: int, limit: int) -> list[Resource]:
-        """Return the changes later than `after`, oldest first, at most `limit`."""
 
 
 class ChannelNews:
@@ -46,7 +35,6 @@ class ChannelNews:
         self._more_documented = asyncio.Event()
 
     def notify(self) -> None:
-        """Resume every feed: there may be new changes."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -73,25 +61,20 @@ class ChannelNews:
 def resume_at(through: int | None, cursor: int, state: JournalState) -> int:
     """Return the instant from which a hub is fed.
 
-    Args:
-        through: What the hub reports to have; None if it reports nothing or has nothing.
-        cursor: What the hub is known to have accepted.
-        state: Where the journal ends.
-
-    Returns:
-        What the hub reports, as far as the journal reaches: it may have lost something, or have
-        accepted more than was noted here.
+    This is what the hub reports, as far as the journal reaches: it may have lost something, or have
+    accepted more than was noted here. If it reports nothing, it is the cursor noted here.
     """
     start = cursor if through is None else through
     return min(max(start, state.pruned), state.reached)
 
 
+@dataclass(eq=False)
 class HubFeed:
     """Feeds one hub on one channel.
 
     Args:
-        stream: What is sent; read in the event loop's thread.
-        cursor: Through which instant the hub is known to have everything.
+        stream: Changes, or notices of documents; read in the event loop's thread.
+        cursor: Through which instant (µs) the hub is known to have everything.
         writer: Writes the fragments.
         promise: Makes a promise durable, and returns where the journal then ends.
         contents: Reads contents, in a thread; None sends nothing inline.
@@ -100,34 +83,21 @@ class HubFeed:
         batch: How many changes are read at once.
     """
 
-    def __init__(
-        self,
-        stream: ChangeStream,
-        cursor: int,
-        writer: FragmentWriter,
-        promise: Callable[[], Awaitable[JournalState]],
-        contents: InlineContents | None,
-        news: ChannelNews,
-        *,
-        heartbeat: float,
-        batch: int,
-    ) -> None:
-        self._stream = stream
-        self._writer = writer
-        self._promise = promise
-        self._contents = contents
-        self._news = news
-        self._heartbeat = heartbeat
-        self._batch = batch
-        self._sent = cursor
+    stream: Journal | FrameworkNotices
+    cursor: int
+    writer: FragmentWriter
+    promise: Callable[[], Awaitable[JournalState]]
+    contents: InlineContents | None
+    news: ChannelNews
+    heartbeat: float
+    batch: int
+
+    def __post_init__(self) -> None:
+        self._sent = self.cursor
         self._is_pinged = False
         self._digest_due = 0.0
-        self.cursor = cursor
-        #: Waits until the documents show every change through an instant; returns how far they go.
-        self.documented = news.documented
 
     def accepted(self, until: Instant) -> None:
-        """Note that the hub has everything through `until`."""
         self.cursor = max(self.cursor, to_microseconds(until))
 
     def pinged(self, hub: str, reason: str) -> None:
@@ -141,13 +111,13 @@ class HubFeed:
     ) -> AsyncGenerator[OutgoingFragment, None]:
         """Yield what the hub lacks, then new changes as they come, without end.
 
-        Args:
-            through: What the hub reports to have, at the start of this connection.
+        At the start of this connection, the hub reports to have everything `through` an instant.
         """
         reported = None if through is None else to_microseconds(through)
-        state = self._stream.state()
+        state = self.stream.state()
         self._sent = resume_at(reported, self.cursor, state)
-        due = self._next_heartbeat()
+        clock = asyncio.get_running_loop().time
+        due = clock() + self.heartbeat
         if reported is not None and reported > state.reached:
             _log.warning(
                 "the hub has changes until %s, and this journal ends at %s: it was restored from a "
@@ -157,22 +127,22 @@ class HubFeed:
             )
             due = 0.0  # send a fragment without these changes at once
         while True:
-            changed = self._news.next()
-            last = self._stream.last_change_at(self._sent)
-            changes = self._stream.changes(self._sent, self._batch)
+            changed = self.news.next()
+            last = self.stream.last_change_at(self._sent)
+            changes = self.stream.changes(self._sent, self.batch)
             if changes:
                 digest = self._digest_after(changes)
                 contents = await self._read(changes)
                 begin = from_microseconds(last)
-                for fragment in self._writer.fragments(begin, changes, contents, digest):
+                for fragment in self.writer.fragments(begin, changes, contents, digest):
                     yield self._sending(fragment)
-                due = self._next_heartbeat()
-            elif not await _is_set_before(changed, due):
-                state = await self._promise()
+                due = clock() + self.heartbeat
+            elif not await wait_for_event(changed, due - clock()):
+                state = await self.promise()
                 if state.last_change == last:
                     begin, until = from_microseconds(last), from_microseconds(state.reached)
-                    yield self._sending(self._writer.heartbeat(begin, until, state.digest))
-                    due = self._next_heartbeat()
+                    yield self._sending(self.writer.heartbeat(begin, until, state.digest))
+                    due = clock() + self.heartbeat
 
     def _digest_after(self, changes: Sequence[Resource]) -> SetDigest | None:
         """Return the digest of the set after these changes, at most every `_DIGEST_EVERY`.
@@ -184,14 +154,11 @@ class HubFeed:
         if now < self._digest_due or until is None:
             return None
         # The state is read later than the changes, so it may already include more of them.
-        state = self._stream.state()
+        state = self.stream.state()
         if state.last_change != to_microseconds(until):
             return None
         self._digest_due = now + _DIGEST_EVERY
         return state.digest
-
-    def _next_heartbeat(self) -> float:
-        return asyncio.get_running_loop().time() + self._heartbeat
 
     def _sending(self, fragment: OutgoingFragment) -> OutgoingFragment:
         self._sent = to_microseconds(fragment.until)
@@ -200,15 +167,6 @@ class HubFeed:
     async def _read(self, changes: Sequence[Resource]) -> Mapping[str, bytes]:
         newest = {change.uri: change for change in changes}
         wanted = [uri for uri, change in newest.items() if may_be_inline(change)]
-        if self._contents is None or not wanted:
+        if self.contents is None or not wanted:
             return {}
-        return await asyncio.to_thread(self._contents, wanted)
-
-
-async def _is_set_before(event: asyncio.Event, due: float) -> bool:
-    try:
-        async with asyncio.timeout_at(due):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
+        return await asyncio.to_thread(self.contents, wanted)

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 
 from rsnotify.format.vocabulary import Capability
-from rsnotify_publisher.framework import FrameworkNotices, framework_hubs, promise_notices
+from rsnotify_publisher.framework import FrameworkNotices, allows_second_channel, promise_notices
+from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.journal import Journal, JournalState, Recorder
 from rsnotify_publisher.push.channel_push import ChannelPush
 from rsnotify_publisher.push.fragments import FragmentWriter
@@ -25,12 +26,7 @@ _HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
 
 
 class HubPush:
-    """Feeds the hubs.
-
-    Args:
-        source: The Source.
-        journal: What is sent; read in the event loop's thread.
-        recorder: Makes promises and cursors durable.
+    """Feeds the hubs; the journal is read in the event loop's thread.
 
     Attributes:
         changes: Resumes the feeds of the channel for changes.
@@ -42,64 +38,60 @@ class HubPush:
         self._journal = journal
         self._recorder = recorder
         self.changes, self.notices = ChannelNews(), ChannelNews()
-        options, documents, contents = source.options, source.documents, source.contents
-        writer = self._writer(documents.uri(CAPABILITY_LIST), Capability.CHANGE_NOTIFICATION)
-        changes = [
-            HubFeed(
-                journal,
-                journal.cursor(hub.uri),
-                writer,
-                lambda: self._promise(Journal.promise),
-                None if contents is None else contents.inline,
-                self.changes,
-                heartbeat=options.heartbeat,
-                batch=options.fragment_entries,
-            )
-            for hub in source.hubs
-        ]
+        channel = source.documents.framework
         self._change_push = ChannelPush(
-            documents.topic, list(zip(source.hubs, changes, strict=True))
+            source.documents.topic,
+            [(hub, self._change_feed(hub)) for hub in source.hubs],
         )
-        channel = documents.framework
-        hubs = () if channel is None else framework_hubs(source.hubs)
-        writer = self._writer(documents.description_uri, Capability.FRAMEWORK_NOTIFICATION)
-        notices = [
-            HubFeed(
-                FrameworkNotices(journal),
-                journal.notice_cursor(hub.uri),
-                writer,
-                lambda: self._promise(promise_notices),
-                None,
-                self.notices,
-                heartbeat=options.heartbeat * _HEARTBEATS_PER_NOTICE_HEARTBEAT,
-                batch=options.fragment_entries,
-            )
-            for hub in hubs
-        ]
         self._notice_push = ChannelPush(
             "" if channel is None else channel.topic,
-            list(zip(hubs, notices, strict=True)),
+            [
+                (hub, self._notice_feed(hub))
+                for hub in source.hubs
+                if channel is not None and allows_second_channel(hub.uri)
+            ],
             what="notices of new documents",
             beside=self._change_push,
         )
         self._saved: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._left_behind: set[str] = set()
 
-    def _writer(self, up: str, capability: str) -> FragmentWriter:
-        options = self._source.options
+    def _change_feed(self, hub: Hub) -> HubFeed:
+        options, contents = self._source.options, self._source.contents
+        return HubFeed(
+            self._journal,
+            self._journal.cursor(hub.uri),
+            self._writer(self._source.documents.uri(CAPABILITY_LIST)),
+            lambda: self._promise(Journal.promise),
+            None if contents is None else contents.inline,
+            self.changes,
+            heartbeat=options.heartbeat,
+            batch=options.fragment_entries,
+        )
+
+    def _notice_feed(self, hub: Hub) -> HubFeed:
+        options, documents = self._source.options, self._source.documents
+        return HubFeed(
+            FrameworkNotices(self._journal),
+            self._journal.notice_cursor(hub.uri),
+            self._writer(documents.description_uri, Capability.FRAMEWORK_NOTIFICATION),
+            lambda: self._promise(promise_notices),
+            None,
+            self.notices,
+            heartbeat=options.heartbeat * _HEARTBEATS_PER_NOTICE_HEARTBEAT,
+            batch=options.fragment_entries,
+        )
+
+    def _writer(self, up: str, capability: str = Capability.CHANGE_NOTIFICATION) -> FragmentWriter:
+        options, profile = self._source.options, self._source.documents.profile
         return FragmentWriter(
-            up,
-            max_entries=options.fragment_entries,
-            max_bytes=options.fragment_bytes,
-            profile=self._source.documents.profile,
-            capability=capability,
+            up, options.fragment_entries, options.fragment_bytes, profile, capability
         )
 
     async def _promise(self, promise: Callable[[Journal], JournalState]) -> JournalState:
         return await asyncio.wrap_future(self._recorder.submit(promise))
 
     async def run(self) -> None:
-        """Feed all hubs, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._change_push.run())
             tasks.create_task(self._notice_push.run())

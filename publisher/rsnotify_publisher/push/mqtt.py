@@ -15,7 +15,8 @@ from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify_publisher.hubs import Hub
-from rsnotify_publisher.push.fragments import FragmentSource, OutgoingFragment
+from rsnotify_publisher.push.fragments import OutgoingFragment
+from rsnotify_publisher.push.hub_feed import HubFeed
 
 _log = logging.getLogger("rsnotify.publisher")
 
@@ -23,17 +24,8 @@ _XML = "application/xml"
 _Sent = asyncio.Queue[tuple[OutgoingFragment, asyncio.Future[None]]]
 
 
-async def feed_by_mqtt(hub: Hub, topic: str, feed: FragmentSource) -> None:
-    """Feed a broker until that fails.
-
-    Args:
-        hub: The broker.
-        topic: The URI of the channel.
-        feed: The fragments to send.
-
-    Raises:
-        Unavailable: Always, in the end.
-    """
+async def feed_by_mqtt(hub: Hub, topic: str, feed: HubFeed) -> None:
+    """Feed a broker until that fails, always with Unavailable."""
     broker = parse_broker(hub.uri)
     sent: _Sent = asyncio.Queue()
     async with (
@@ -46,7 +38,7 @@ async def feed_by_mqtt(hub: Hub, topic: str, feed: FragmentSource) -> None:
 
 
 async def _send(
-    connection: BrokerConnection, name: str, channel: str, feed: FragmentSource, sent: _Sent
+    connection: BrokerConnection, name: str, channel: str, feed: HubFeed, sent: _Sent
 ) -> None:
     async with aclosing(feed.fragments()) as fragments:
         async for fragment in fragments:
@@ -60,7 +52,7 @@ async def _send(
             sent.put_nowait((fragment, taken))
 
 
-async def _confirm(sent: _Sent, feed: FragmentSource) -> None:
+async def _confirm(sent: _Sent, feed: HubFeed) -> None:
     while True:
         fragment, taken = await sent.get()
         try:

@@ -17,23 +17,19 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.runtime.mqtt.topics import is_broker_url
-from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.hubs import Hub, HubFailure
-from rsnotify_publisher.push.fragments import FragmentSource, OutgoingFragment
+from rsnotify_publisher.push.fragments import OutgoingFragment
 from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, feed_by_post, remedy
+from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.mqtt import feed_by_mqtt
+from rsnotify_publisher.tasks import first_cause
 
 _IN_FLIGHT = 256
 _NETWORK = (OSError, aiohttp.ClientError, WebSocketException)
 
 
-async def feed_hub(hub: Hub, topic: str, feed: FragmentSource) -> None:
+async def feed_hub(hub: Hub, topic: str, feed: HubFeed) -> None:
     """Feed a hub, by the transport of its URI, until that fails.
-
-    Args:
-        hub: The hub.
-        topic: The URI of the channel.
-        feed: The fragments to send.
 
     Raises:
         HubFailure: Always, in the end; of a broker, Unavailable.
@@ -58,7 +54,7 @@ async def feed_hub(hub: Hub, topic: str, feed: FragmentSource) -> None:
         raise cause from None
 
 
-async def _feed_by_websocket(hub: Hub, topic: str, feed: FragmentSource) -> None:
+async def _feed_by_websocket(hub: Hub, topic: str, feed: HubFeed) -> None:
     # Compression would cost more time than it saves on a small fragment.
     websocket = await connect(
         hub.uri,
@@ -88,7 +84,7 @@ async def _begin(hub: Hub, websocket: ClientConnection, topic: str) -> Instant |
 
 
 async def _send(
-    websocket: ClientConnection, feed: FragmentSource, window: _Window, through: Instant | None
+    websocket: ClientConnection, feed: HubFeed, window: _Window, through: Instant | None
 ) -> None:
     async with aclosing(feed.fragments(through)) as fragments:
         async for fragment in fragments:
@@ -109,7 +105,7 @@ async def _receive(hub: Hub, topic: str, websocket: ClientConnection, window: _W
 class _Window:
     """The fragments in flight, at most `_IN_FLIGHT`; `accepted` is cumulative."""
 
-    def __init__(self, feed: FragmentSource) -> None:
+    def __init__(self, feed: HubFeed) -> None:
         self._feed = feed
         self._free = asyncio.Semaphore(_IN_FLIGHT)
         self._waiting: deque[Instant] = deque()

@@ -10,7 +10,6 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,6 +34,8 @@ from rsnotify_publisher.source_documents import (
     FRAMEWORK,
     OPEN_PART,
     PARTS,
+    digest_of,
+    is_final,
 )
 from rsnotify_publisher.web.change_memory import USUAL_LIMIT, ChangesForgotten, SourceChangeMemory
 from rsnotify_publisher.web.responses import (
@@ -49,8 +50,6 @@ LIVE: dict[str, str] = {hdrs.CACHE_CONTROL: "no-cache"}
 _CLOSED: dict[str, str] = {hdrs.CACHE_CONTROL: "public, max-age=31536000, immutable"}
 _XML: dict[str, str] = {hdrs.CONTENT_TYPE: "application/xml"}
 _ZIP: dict[str, str] = {hdrs.CONTENT_TYPE: "application/zip"}
-# A file is never written again once it is named for the instants that it covers.
-_NAMED_FOR_INSTANTS = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
 
 
 def application(source: Publisher | SourceDescription) -> web.Application:
@@ -98,37 +97,41 @@ def robots(source: Publisher | SourceDescription) -> Handler:
 
 
 def path_of(source: Publisher | SourceDescription) -> str:
-    """Return the path of the base URL of a Source."""
     base_url = source.source.base_url if isinstance(source, Publisher) else source.base_url
     return urlsplit(base_url).path
 
 
 def _routes_of_set(source: SourceContext, prefix: str) -> dict[str, Handler]:
-    folder = source.documents_folder
-    names = source.documents.files
-    table = {prefix + name: _offered(folder / name, _XML | LIVE) for name in names}
+    folder, documents = source.documents_folder, source.documents
+    table = {prefix + name: _offered(folder / name, _XML | LIVE) for name in documents.files}
     table[prefix + CHANGE_MEMORY] = _change_memory(source)
-    if (channel := source.documents.framework) is not None:
-        table[prefix + FRAMEWORK] = _offered(
-            folder / FRAMEWORK, _XML | LIVE | _links(channel.topic, channel.hubs)
-        )
+    if (channel := documents.framework) is not None:
+        links = _links(channel.topic, channel.hubs)
+        table[prefix + FRAMEWORK] = _offered(folder / FRAMEWORK, _XML | LIVE | links)
     fresh = _FreshList(source)
     # The file may lag behind what changelist.xml had before it became an index.
-    table[prefix + OPEN_PART] = fresh.open_part
+    table[prefix + OPEN_PART] = _loaded(fresh.load_open_part, _XML | LIVE)
     table[prefix + PARTS + r"{part:[\w-]+\.(?:xml|xml\.gz|zip)}"] = _part(folder)
-    table[prefix + CHANGE_LIST] = fresh.change_list
-    table[prefix + CHANNEL] = fresh.channel
+    table[prefix + CHANGE_LIST] = _loaded(fresh.load, _XML | LIVE)
+    links = _links(documents.topic, documents.hubs)
+    table[prefix + CHANNEL] = _loaded(fresh.load_open_part, _XML | LIVE | links)
     return table
+
+
+def _loaded(load: Callable[[], Representation], headers: dict[str, str]) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await respond(request, load, headers, compressible=True)
+
+    return handle
 
 
 def _offered(path: Path, headers: dict[str, str]) -> Handler:
     """Serve a document; while it is not written yet, answer 503."""
+    respond_with_file = _loaded(lambda: file_representation(path), headers)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            return await respond(
-                request, lambda: file_representation(path), headers, compressible=True
-            )
+            return await respond_with_file(request)
         except web.HTTPNotFound:
             # A client that starts at the same time as the Source would give up on a 404.
             raise web.HTTPServiceUnavailable(headers={hdrs.RETRY_AFTER: "1"}) from None
@@ -145,7 +148,7 @@ def _links(topic: str, hubs: tuple[str, ...]) -> dict[str, str]:
 def _part(folder: Path) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         path = folder / PARTS / request.match_info["part"]
-        lasting = _CLOSED if _NAMED_FOR_INSTANTS.search(path.name) else LIVE
+        lasting = _CLOSED if is_final(path.name) else LIVE
         # A `.xml.gz` is served as the XML document with a content coding, so that every client
         # can read it, also one that cannot inflate, and a browser shows it.
         return await respond(
@@ -159,51 +162,29 @@ def _part(folder: Path) -> Handler:
 
 
 def _constant(body: bytes, type_: dict[str, str] = _XML) -> Handler:
-    made = time.time()
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        representation = memory_representation(_tag(body), made, [body])
-        return await respond(request, lambda: representation, type_ | LIVE, compressible=True)
-
-    return handle
-
-
-def _tag(body: bytes) -> str:
-    return blake2b(body, digest_size=12).hexdigest()
+    representation = memory_representation(digest_of(body), time.time(), [body])
+    return _loaded(lambda: representation, type_ | LIVE)
 
 
 class _FreshList:
     """The open Change List, updated from the journal at every request."""
 
     def __init__(self, source: SourceContext) -> None:
-        documents = source.documents
-        self._channel_headers = _links(documents.topic, documents.hubs)
         self._open_journal = source.open_journal
-        self._list = OpenChangeList(documents)
+        self._list = OpenChangeList(source.documents)
         self._lock = threading.Lock()
 
-    async def change_list(self, request: web.Request) -> web.StreamResponse:
-        load = self._loader(self._list.chunks)
-        return await respond(request, load, _XML | LIVE, compressible=True)
+    def load(self) -> Representation:
+        return self._load(self._list.chunks)
 
-    async def open_part(self, request: web.Request) -> web.StreamResponse:
-        load = self._loader(self._list.open_chunks)
-        return await respond(request, load, _XML | LIVE, compressible=True)
+    def load_open_part(self) -> Representation:
+        return self._load(self._list.open_chunks)
 
-    async def channel(self, request: web.Request) -> web.StreamResponse:
-        headers = _XML | LIVE | self._channel_headers
-        return await respond(
-            request, self._loader(self._list.open_chunks), headers, compressible=True
-        )
-
-    def _loader(self, chunks: Callable[[], list[bytes]]) -> Callable[[], Representation]:
-        def load() -> Representation:
-            with self._lock:
-                with self._open_journal() as journal:
-                    self._list.refresh(journal)
-                return memory_representation(self._list.version, self._list.through / 1e6, chunks())
-
-        return load
+    def _load(self, chunks: Callable[[], list[bytes]]) -> Representation:
+        with self._lock:
+            with self._open_journal() as journal:
+                self._list.refresh(journal)
+            return memory_representation(self._list.version, self._list.through / 1e6, chunks())
 
 
 def _change_memory(source: SourceContext) -> Handler:
@@ -215,7 +196,7 @@ def _change_memory(source: SourceContext) -> Handler:
         def load() -> Representation:
             page = memory.page(since, limit)
             body = source.documents.write(page)
-            return memory_representation(_tag(body), _modified(page), [body])
+            return memory_representation(digest_of(body), _modified(page), [body])
 
         try:
             return await respond(request, load, _XML | LIVE, compressible=True)

@@ -30,21 +30,17 @@ class ChangesForgotten(RsnotifyError, LookupError):
 
 
 class SourceChangeMemory:
-    """Returns pages of changes."""
-
     def __init__(self, source: SourceContext) -> None:
         self._source = source
         self._documents = source.documents
 
     def page(self, since: int | None, limit: int = USUAL_LIMIT) -> Document:
-        """Return the page of changes later than an instant.
+        """Return the page of changes later than an instant (µs), by default the earliest known.
 
-        Args:
-            since: The instant (µs); None for the earliest that is known.
-            limit: Largest number of changes. There are fewer if a closed list ends.
+        There are fewer changes than `limit` if a closed list ends.
 
         Raises:
-            Forgotten: The journal and the closed lists begin later.
+            ChangesForgotten: The journal and the closed lists begin later.
             StorageError: The journal cannot be used.
         """
         many = min(limit, _MOST)

@@ -14,12 +14,14 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from email.utils import formatdate
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from aiohttp import hdrs, web
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify_publisher.files import TICK
@@ -54,18 +56,11 @@ class Representation(Struct):
 
 
 def file_representation(path: Path, *, is_gzip: bool = False) -> Representation:
-    """Open a file.
-
-    Raises:
-        OSError: It cannot be read, or is not a file.
-    """
+    """Open a file; OSError if it cannot be read, or is not a file."""
     file = open(path, "rb")  # noqa: SIM115 - closed by the caller of `close`
     status = os.fstat(file.fileno())
     tag = f"{status.st_mtime_ns:x}-{status.st_size:x}"
-
-    def read(start: int, stop: int) -> Iterator[bytes]:
-        return _read(file, start, stop)
-
+    read = partial(_read, file)
     return Representation(tag, status.st_mtime, status.st_size, read, file.close, is_gzip)
 
 
@@ -75,9 +70,6 @@ def resource_representation(path: Path) -> Representation:
     The entity tag is made of size and modification time, which prove nothing until the clock of
     the file system has moved on (RFC 9110 §8.8.1). Until then each response has another tag, so
     that no later request gets a 304.
-
-    Raises:
-        OSError: It cannot be read, or is not a file.
     """
     representation = file_representation(path)
     if time.time() - representation.modified < TICK:
@@ -86,8 +78,6 @@ def resource_representation(path: Path) -> Representation:
 
 
 def memory_representation(tag: str, modified: float, chunks: Sequence[bytes]) -> Representation:
-    """Return a representation of bytes in memory."""
-
     def read(start: int, stop: int) -> Iterator[bytes]:
         return _gather(_part(chunks, start, stop))
 
@@ -101,13 +91,9 @@ async def respond(
     *,
     compressible: bool = False,
 ) -> web.StreamResponse:
-    """Respond to a GET or HEAD.
+    """Respond to a GET or HEAD with what `load` returns, which is called in a thread.
 
-    Args:
-        request: The request.
-        load: Returns the representation; called in a thread.
-        headers: Of every response, also of a 304.
-        compressible: Whether the response may be compressed.
+    The headers are those of every response, also of a 304.
 
     Raises:
         HTTPNotFound: `load` raised OSError.
@@ -129,17 +115,12 @@ async def respond(
 
 
 class _Form(Struct):
-    """A representation in the content coding for the client."""
-
     version: RepresentationVersion
-    length: int | None
     is_gzip: bool
     read: Callable[[int, int], Iterator[bytes]]
 
 
 class _Reply(Struct):
-    """A response: a body, or the pieces of a long one."""
-
     status: int
     headers: dict[str, str]
     close: Callable[[], None]
@@ -149,25 +130,21 @@ class _Reply(Struct):
 
 
 def _choose(request: web.Request, representation: Representation, compressible: bool) -> _Form:
-    # A range refers to stored bytes, not to bytes that are compressed for the response.
+    # A range refers to stored bytes, so a version that is coded for the response has no length.
     gzip = accepts_gzip(request.headers)
     plain = RepresentationVersion(
         representation.tag, representation.modified, representation.length
     )
-    compressed = RepresentationVersion(
-        f"{representation.tag}-gzip",
-        representation.modified,
-        representation.length if representation.is_gzip else None,
-    )
-    if representation.is_gzip and gzip:
-        return _Form(compressed, representation.length, True, representation.read)
+    compressed = replace(plain, tag=f"{plain.tag}-gzip")
+    read = representation.read
     if representation.is_gzip:
-        version = RepresentationVersion(representation.tag, representation.modified, None)
-        return _Form(version, None, False, lambda *part: _inflate(representation.read(*part)))
+        if gzip:
+            return _Form(compressed, True, read)
+        return _Form(replace(plain, length=None), False, lambda *part: _inflate(read(*part)))
     worthwhile = compressible and representation.length >= _WORTH_COMPRESSING
     if worthwhile and gzip and hdrs.RANGE not in request.headers:
-        return _Form(compressed, None, True, lambda *part: _deflate(representation.read(*part)))
-    return _Form(plain, representation.length, False, representation.read)
+        return _Form(replace(compressed, length=None), True, lambda *part: _deflate(read(*part)))
+    return _Form(plain, False, read)
 
 
 def _prepare(
@@ -210,7 +187,7 @@ def _begin(reply: _Reply, form: _Form, start: int, whole: int, stop: int | None)
     """Read the first pieces; stream only if there are more."""
     if form.is_gzip:
         reply.headers[hdrs.CONTENT_ENCODING] = "gzip"
-    reply.length = form.length
+    reply.length = form.version.length
     if stop is not None:
         reply.headers[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{whole}"
         reply.length = stop - start
@@ -229,21 +206,15 @@ async def _stream(
     with suppress(ConnectionError):  # the client may hang up at any moment
         await response.prepare(request)
         if request.method != hdrs.METH_HEAD:
-            await _send(request, response, pieces)
+            sent = 0
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                await response.write(piece)
+                sent += len(piece)
+            if sent < (reply.length or 0) and request.transport is not None:
+                # The file was truncated: only a broken connection shows that to the client.
+                request.transport.abort()
         await response.write_eof()
     return response
-
-
-async def _send(
-    request: web.Request, response: web.StreamResponse, pieces: Iterator[bytes]
-) -> None:
-    sent = 0
-    while piece := await asyncio.to_thread(next, pieces, b""):
-        await response.write(piece)
-        sent += len(piece)
-    if sent < (response.content_length or 0) and request.transport is not None:
-        # The file was truncated meanwhile: only a broken connection shows that to the client.
-        request.transport.abort()
 
 
 def _read(file: BinaryIO, start: int, stop: int) -> Iterator[bytes]:

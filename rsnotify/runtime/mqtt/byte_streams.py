@@ -20,6 +20,7 @@ from websockets.typing import Subprotocol
 
 from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
 from rsnotify.runtime.mqtt.topics import Broker
+from rsnotify.runtime.tasks import cancel
 
 #: Connects a socket to a host and port, if the address is allowed.
 Dial = Callable[[str, int], Awaitable[socket.socket]]
@@ -30,9 +31,6 @@ _HIGH_WATER = 256 * 1024
 
 class ByteStream(ABC):
     """A non-blocking socket, as far as paho uses one.
-
-    Args:
-        max_packet: The longest packet that is accepted, in bytes.
 
     Attributes:
         on_data: Called when there is something to read, or the end.
@@ -68,7 +66,6 @@ class ByteStream(ABC):
         return bool(self._buffer) or self._ended
 
     def feed(self, data: bytes) -> None:
-        """Buffer what arrived."""
         try:
             self._lengths.feed(data)
         except PacketTooLong as error:
@@ -107,13 +104,10 @@ class ByteStream(ABC):
         assert not blocking
 
     def fileno(self) -> int:
-        """Return that it has no descriptor (as a socket)."""
         return -1
 
 
 class TcpByteStream(ByteStream, asyncio.Protocol):
-    """A byte stream over TCP or TLS."""
-
     _transport: asyncio.Transport
 
     def __init__(self, max_packet: int) -> None:
@@ -157,12 +151,7 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
 
 
 class WebSocketByteStream(ByteStream):
-    """A byte stream in the binary frames of a WebSocket (MQTT 5 §6).
-
-    Args:
-        max_packet: The longest packet that is accepted, in bytes.
-        connection: The WebSocket.
-    """
+    """A byte stream in the binary frames of a WebSocket (MQTT 5 §6)."""
 
     def __init__(self, max_packet: int, connection: ClientConnection) -> None:
         super().__init__(max_packet)
@@ -214,26 +203,13 @@ class WebSocketByteStream(ByteStream):
                 await self._connection.close()
         except TimeoutError:
             self._connection.transport.abort()
-        for task in (self._receiver, self._sender):
-            task.cancel()
-        await asyncio.gather(self._receiver, self._sender, return_exceptions=True)
+        await cancel([self._receiver, self._sender])
 
 
 async def open_byte_stream(
     broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, max_packet: int
 ) -> ByteStream:
-    """Connect to a broker.
-
-    Args:
-        broker: The broker.
-        tls: The TLS context; None for a connection without TLS.
-        dial: Makes the TCP connection; None connects to any address.
-        max_packet: The longest packet that is accepted, in bytes.
-
-    Raises:
-        OSError: The connection failed.
-        WebSocketException: The handshake of the WebSocket failed.
-    """
+    """Connect to a broker; raises OSError, or WebSocketException for a failed handshake."""
     sock = await dial(broker.host, broker.port) if dial is not None else None
     try:
         if broker.path is not None:
@@ -248,15 +224,11 @@ async def open_byte_stream(
 async def _open_tcp(
     broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, max_packet: int
 ) -> ByteStream:
-    loop = asyncio.get_running_loop()
+    where = {"host": broker.host, "port": broker.port} if sock is None else {"sock": sock}
     name = broker.host if tls is not None else None
     make = partial(TcpByteStream, max_packet)
-    if sock is not None:
-        _, stream = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=name)
-    else:
-        _, stream = await loop.create_connection(
-            make, broker.host, broker.port, ssl=tls, server_hostname=name
-        )
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_connection(make, ssl=tls, server_hostname=name, **where)
     return stream
 
 

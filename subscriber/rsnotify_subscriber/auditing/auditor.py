@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -23,11 +22,7 @@ from rsnotify_subscriber.auditing.expectation import ExpectationReader, Expected
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.identification import same_set
 from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of, discover
-from rsnotify_subscriber.fetching.credentials import (
-    NO_CREDENTIALS,
-    Credentials,
-    without_login,
-)
+from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
 from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -41,6 +36,8 @@ _PART = 64
 _WORKERS = 4
 #: The most missing files for which a request checks whether the Source itself has the resource.
 _MOST_CHECKS = 100
+#: The field of `Audit` for a difference, and the name that it gets there.
+_Difference = tuple[str, str]
 
 
 class Audit(Struct, frozen=True):
@@ -99,7 +96,8 @@ async def audit(
         RsnotifyError: The Source could not be read.
     """
     folder = Path(folder)
-    _check_there(folder)
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no folder {folder} to compare with the Source")
     identity = read_identity(default_state(folder) if state is None else Path(state))
     sessions = Sessions(
         url, allow_private_addresses=allow_private_addresses, credentials=credentials
@@ -120,15 +118,9 @@ async def audit(
             return found
 
 
-def _check_there(folder: Path) -> None:
-    if not folder.is_dir():
-        raise ConfigurationError(f"there is no folder {folder} to compare with the Source")
-
-
 async def _identified(
     fetcher: Fetcher, url: str, folder: Path, known: Identity | None
 ) -> tuple[Offer, Identity]:
-    """Return what the Source offers now, and the identity of the mirror."""
     if known is None:
         offer = await discover(fetcher, url)
         return offer, Identity(url, base_of(offer), offer)
@@ -146,21 +138,8 @@ async def _identified(
     return now, known
 
 
-class _Difference(NamedTuple):
-    """How a file differs from the expected one; `kind` is a field of `Audit`."""
-
-    kind: str
-    name: str
-
-
 class _MirrorComparison:
-    """Compares the mirror; each time only the files that differed the time before.
-
-    Args:
-        fetcher: Fetches resources without a hash.
-        tree: The mirror.
-        identity: The identity of the mirror.
-    """
+    """Compares the mirror; each time only the files that differed the time before."""
 
     def __init__(self, fetcher: Fetcher, tree: MirrorTree, identity: Identity) -> None:
         self._fetcher = fetcher
@@ -212,25 +191,24 @@ class _MirrorComparison:
         return differing
 
     async def _compare(self, part: list[tuple[str, Resource | None]]) -> dict[str, _Difference]:
-        digests = await asyncio.to_thread(self._digests, part)
+        digests = await asyncio.to_thread(
+            lambda: [_digest(path, one and self._announced(one)) for path, one in part]
+        )
         kinds = await asyncio.gather(
             *(self._kind(local, one) for local, (_, one) in zip(digests, part, strict=True))
         )
         return {
-            path: _Difference(kind, resource.uri if resource else self._relative(path))
+            path: (kind, resource.uri if resource else self._relative(path))
             for (path, resource), kind in zip(part, kinds, strict=True)
             if kind is not None and kind in self._kinds
         }
 
-    def _digests(self, part: list[tuple[str, Resource | None]]) -> list[Digester | None]:
-        return [_digest(path, one and self._announced(one)) for path, one in part]
+    def _relative(self, path: str) -> str:
+        return os.path.relpath(path, self._tree.root)
 
     def _announced(self, resource: Resource) -> Resource:
         """Return the entry of the representation that is mirrored."""
         return describe_representation(resource, self._prefer)
-
-    def _relative(self, path: str) -> str:
-        return os.path.relpath(path, self._tree.root)
 
     async def _kind(self, local: Digester | None, resource: Resource | None) -> str | None:
         """Return how a file differs, as a field of `Audit`; None if it does not."""

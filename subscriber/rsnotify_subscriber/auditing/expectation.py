@@ -56,11 +56,6 @@ class ExpectationReader:
     """Reads the expected resources from the Resource List, and the Change Lists after its `at`.
 
     Where a Source has only dumps, the manifests of their packages take the place of these lists.
-
-    Args:
-        fetcher: Fetches.
-        offer: What the Source offers.
-        selection: The part of the set that is followed.
     """
 
     def __init__(self, fetcher: Fetcher, offer: Offer, selection: Selection) -> None:
@@ -70,12 +65,7 @@ class ExpectationReader:
         self._packages = DumpPackages(fetcher)
 
     async def read(self) -> ExpectedResources:
-        """Read all documents that determine the present set of resources.
-
-        Raises:
-            FetchError: The set of resources could not be fetched.
-            DocumentError: The set of resources could not be read.
-        """
+        """Read all documents that determine the present set of resources."""
         self._expected = ExpectedResources({})
         #: By URI, the entry of the Resource List, and the `at` of its part of the list.
         self._listed: dict[str, tuple[Resource, Instant]] = {}
@@ -98,8 +88,7 @@ class ExpectationReader:
     async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
         """Read a document, or the manifest of a package; a copy beside the package is enough.
 
-        Returns:
-            The document, and when it was sent, by the clock of the Source.
+        It comes with the time at which it was sent, by the clock of the Source.
         """
         package = fetch.package
         if package is None:
@@ -155,7 +144,6 @@ class ExpectationReader:
     # The changes after it
 
     async def _read_changes(self, frontier: Frontier) -> None:
-        """Read the changes, also those after a gap."""
         for _ in range(_GAPS):
             gap = await self._pull(frontier)
             if gap is None:
@@ -166,7 +154,7 @@ class ExpectationReader:
             frontier.advance(gap)
 
     async def _pull(self, frontier: Frontier) -> Instant | None:
-        """Read the changes up to a gap; return where the next begin, if there is a gap."""
+        """Read the changes up to a gap; return where it ends, if there is one."""
         pull = Pull(self._offer)
         following: Fetch | None = pull.current
         while following is not None:
@@ -237,12 +225,7 @@ class ExpectationReader:
 
 
 def _contradiction_in(document: Document, sent: Instant | None) -> str | None:
-    """Return in a clause why the times of a list cannot be true; None if they can.
-
-    Args:
-        document: The list.
-        sent: The `Date` of the response, if it has one.
-    """
+    """Return in a clause why the times of a list, sent at an instant, cannot be true."""
     for name, instant in (("at", document.at), ("until", document.until)):
         if instant is not None and sent is not None and is_ahead(instant, sent):
             return (

@@ -10,30 +10,21 @@ import typer
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import printable, run_until_stopped
 from rsnotify_subscriber.commands.options import (
-    Bearer,
     Dest,
-    Header,
     Json,
-    Login,
-    Private,
+    NetworkArguments,
     State,
     Url,
-    credentials_of,
+    with_arguments,
 )
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit
 
 
+@with_arguments
 def audit(
-    url: Url,
-    dest: Dest,
-    state: State = None,
-    json: Json = False,
-    allow_private_addresses: Private = False,
-    login: Login = None,
-    bearer: Bearer = None,
-    header: Header = None,
+    url: Url, dest: Dest, state: State = None, json: Json = False, *, arguments: NetworkArguments
 ) -> None:
     """Compare DEST with the resources that the Source at URL lists.
 
@@ -45,13 +36,13 @@ def audit(
     """
     from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
 
-    credentials = credentials_of(login, bearer, header)
+    credentials = arguments.credentials
     result = run_until_stopped(
         lambda: audit_mirror(
             url,
             dest,
             state=state,
-            allow_private_addresses=allow_private_addresses,
+            allow_private_addresses=arguments.allow_private_addresses,
             credentials=credentials,
         )
     )

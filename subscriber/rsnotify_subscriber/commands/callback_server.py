@@ -22,9 +22,6 @@ class CallbackServer:
         host: The address to listen on.
         port: The port to listen on; None for that of the URL.
         terms: The terms of subscriptions.
-
-    Raises:
-        ConfigurationError: The URL cannot be a callback, or there is no port to listen on.
     """
 
     def __init__(
@@ -33,7 +30,7 @@ class CallbackServer:
         self.callbacks: Callbacks | None = None
         self._socket: socket.socket | None = None
         if url is not None:
-            from rsnotify.runtime.cli.listening import listen
+            from rsnotify.runtime.listening import listen
             from rsnotify_subscriber.push.websub.callbacks import Callbacks
 
             self.callbacks = Callbacks(url, terms)
@@ -50,7 +47,6 @@ class CallbackServer:
             self._socket.close()
 
     def serving(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that answers hubs."""
         if self.callbacks is None or self._socket is None:
             return nullcontext()
         from rsnotify_subscriber.push.websub.listener import listening

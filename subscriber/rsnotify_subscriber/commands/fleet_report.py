@@ -31,7 +31,6 @@ class FleetView:
         self._failing: tuple[str, ...] = ()
 
     def sentence(self, statuses: Statuses) -> str:
-        """Return the totals as one line."""
         sums = totals(statuses)
         wrong = f", {sums.wrong} in trouble" if sums.wrong else ""
         return (
@@ -42,12 +41,10 @@ class FleetView:
         )
 
     def state(self, statuses: Statuses) -> object:
-        """Return the numbers of Sources in each state."""
         sums = totals(statuses)
         return sums.sources, sums.level, sums.pushed, sums.wrong
 
     def counts(self, statuses: Statuses) -> object:
-        """Return the numbers of resources and changes."""
         sums = totals(statuses)
         return sums.resources, sums.applied, sums.pending
 
@@ -63,7 +60,6 @@ class FleetView:
         self._failing = tuple(failing)
 
     def facts(self, statuses: Statuses) -> dict[str, Any]:
-        """Return the totals, and each status that has changed since the last call."""
         facts = msgspec.structs.asdict(totals(statuses))
         facts["changed"] = {
             name: {**status_facts(one.status), "phase": one.phase, "error": one.error}

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.cli.running import complain
-from rsnotify_subscriber.commands.follow_options import FollowArguments, with_follow_arguments
-from rsnotify_subscriber.commands.options import Config, Json, MaybeDest, MaybeUrl, State
+from rsnotify_subscriber.commands.follow_options import FollowArguments
+from rsnotify_subscriber.commands.options import (
+    Json,
+    MaybeDest,
+    MaybeUrl,
+    State,
+    option,
+    with_arguments,
+)
 
-if TYPE_CHECKING:
-    from rsnotify_subscriber.commands.callback_server import CallbackServer
-    from rsnotify_subscriber.subscriber import Subscriber
 
-
-@with_follow_arguments
+@with_arguments
 def follow(
     context: typer.Context,
     url: MaybeUrl = None,
     dest: MaybeDest = None,
-    config: Config = None,
+    config: Annotated[
+        Path | None,
+        option(
+            None,
+            "FILE",
+            "Follow all Sources in this file, .toml or .json; other options override its "
+            "[defaults].",
+            dir_okay=False,
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Catch up, then exit.")] = False,
     state: State = None,
     json: Json = False,
@@ -38,6 +51,8 @@ def follow(
         rsnotify follow --config fleet.toml
     """
     from rsnotify_subscriber.commands.follow_fleet import follow_all, given
+    from rsnotify_subscriber.commands.report import SubscriberView, not_level, outcome, report_for
+    from rsnotify_subscriber.commands.running import follow_and_show
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.subscriber import Subscriber
 
@@ -53,23 +68,16 @@ def follow(
             state=state or default_state(dest),
             options=arguments.options(server.callbacks),
         )
-        _run(subscriber, server, once=once, json=json)
-
-
-def _run(subscriber: Subscriber, server: CallbackServer, *, once: bool, json: bool) -> None:
-    from rsnotify_subscriber.commands.report import SubscriberView, not_level, outcome, report_for
-    from rsnotify_subscriber.commands.running import follow_and_show
-
-    report = report_for(SubscriberView(), json=json)
-    failure = None
-    try:
-        follow_and_show(subscriber, server, report, once=once)
-    except ConfigurationError:
-        raise
-    except RsnotifyError as error:
-        if not once:
+        report = report_for(SubscriberView(), json=json)
+        failure = None
+        try:
+            follow_and_show(subscriber, server, report, once=once)
+        except ConfigurationError:
             raise
-        failure = complain(error, 1)
+        except RsnotifyError as error:
+            if not once:
+                raise
+            failure = complain(error, 1)
     status = subscriber.status
     if once and json:
         report.show(status)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,15 +42,13 @@ _FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key"}
 
 
 def given(context: typer.Context) -> dict[str, Any]:
-    """Return the options that were given, as settings of a file.
-
-    Raises:
-        ConfigurationError: One of them cannot apply to all Sources.
-    """
+    """Return the options that were given, as settings of a file for all Sources."""
     found = {
         name: value
         for name, value in context.params.items()
-        if _is_given(context, name) and name not in _OF_THE_COMMAND
+        if (source := context.get_parameter_source(name)) is not None
+        and source.name in _FROM_THE_USER
+        and name not in _OF_THE_COMMAND
     }
     for name in _OF_ONE_SOURCE:
         if name in found:
@@ -64,22 +62,10 @@ def given(context: typer.Context) -> dict[str, Any]:
     return dict(msgspec.to_builtins(found))
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name in _FROM_THE_USER
-
-
 def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool) -> None:
-    """Follow all Sources in a file.
+    """Follow all Sources in a file; with `once`, end when all are level.
 
-    Args:
-        path: The file.
-        options: Settings that override its `[defaults]` and `[websub]`.
-        once: Whether to end when all are level; the exit code is 1 if some are not.
-        json: Whether to write JSON.
-
-    Raises:
-        ConfigurationError: A setting is wrong.
+    The options override its `[defaults]` and `[websub]`.
     """
     read = partial(_read, path, options)
     configuration = read()
@@ -90,8 +76,8 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
         make = partial(build, shared=fleet.shared, callbacks=server.callbacks)
         reloader = FleetReloader(fleet, make, configuration)
         with name_sources():
-            beside = None if once else _watch_files(reloader, read)
-            follow_and_show(fleet, server, report, once=once, beside=beside)
+            watch = partial(_watch_files, reloader, read)
+            follow_and_show(fleet, server, report, once=once, beside=None if once else watch)
     if once:
         report.show(fleet.status)
         _end(fleet)
@@ -99,11 +85,6 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
 
 def _read(path: Path, options: Mapping[str, Any]) -> FleetConfiguration:
     configuration = load(path, options)
-    _allow_files(configuration)
-    return configuration
-
-
-def _allow_files(configuration: FleetConfiguration) -> None:
     sources = len(configuration.sources)
     needed = sources * _FILES_PER_SOURCE + 2 * configuration.limits.requests + _OTHER_FILES
     allowed = allow_files(needed)
@@ -113,18 +94,14 @@ def _allow_files(configuration: FleetConfiguration) -> None:
             f"and the system allows {allowed:,}; raise that (ulimit -n)",
             0,
         )
+    return configuration
 
 
-def _watch_files(
-    reloader: FleetReloader, read: Callable[[], FleetConfiguration]
-) -> Callable[[], Coroutine[None, None, None]]:
-    async def watch() -> None:
-        watcher = ConfigurationWatcher(reloader, read)
-        if hasattr(signal, "SIGHUP"):  # not on Windows
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watcher.reload)
-        await watcher.run()
-
-    return watch
+async def _watch_files(reloader: FleetReloader, read: Callable[[], FleetConfiguration]) -> None:
+    watcher = ConfigurationWatcher(reloader, read)
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watcher.reload)
+    await watcher.run()
 
 
 def _end(fleet: Fleet) -> None:

@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_type_hints
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from rsnotify.errors import ConfigurationError, WrongOption
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.commands.options import (
     Bearer,
-    CallbackHost,
-    CallbackLease,
-    CallbackPatience,
-    CallbackPort,
-    CallbackQuiet,
-    CallbackRefuse,
-    CallbackSecret,
-    CallbackSettle,
-    CallbackSignature,
-    CallbackUrl,
-    Change,
-    Collection,
-    Compare,
-    Exact,
-    Except,
     Header,
-    Hubs,
     Login,
-    MqttCa,
-    MqttCertificate,
-    MqttKey,
-    MqttPassword,
-    MqttSession,
-    MqttUrl,
-    MqttUser,
-    MqttVersion,
-    Only,
-    Poll,
-    Prefer,
     Private,
-    Rate,
-    Spread,
-    Type,
-    ViaOption,
     credentials_of,
+    option,
 )
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
 from rsnotify_subscriber.via import Via
@@ -62,55 +30,148 @@ if TYPE_CHECKING:
 #: The prefix of the options that are settings of `[websub]` in a file.
 CALLBACK = "callback_"
 
+# The groups of options in the help.
+_selection = partial(option, "What to follow")
+_push = partial(option, "Push and polling")
+_callbacks = partial(option, "WebSub callbacks")
+_mqtt = partial(option, "MQTT")
+
 
 class FollowArguments(Struct, frozen=True, kw_only=True):
     """The command-line options that become `FollowOptions`; each field is one."""
 
-    via: ViaOption = Via.AUTO
-    hubs: Hubs = 1
-    poll: Poll = 10
-    compare: Compare = Pace().compare
-    spread: Spread = None
-    rate: Rate = None
-    only: Only = None
-    excluded: Except = None
-    type: Type = None
-    change: Change = None
-    collection: Collection = None
-    prefer: Prefer = None
-    exact: Exact = False
+    via: Annotated[
+        Via, _push("auto|websocket|mqtt|websub|poll", "The transport by which changes arrive.")
+    ] = Via.AUTO
+    hubs: Annotated[
+        int, _push("N", "Connections to hubs that are kept up at the same time.", min=1)
+    ] = 1
+    poll: Annotated[float, _push("SECONDS", "Seconds between polls without push.", min=0.1)] = 10
+    compare: Annotated[
+        float,
+        _push(
+            "SECONDS",
+            "Time between two comparisons of the whole copy with what the Source lists.",
+            min=0,
+        ),
+    ] = Pace().compare
+    spread: Annotated[
+        float | None,
+        _push(
+            "SECONDS",
+            "Request pushed changes after a random delay of up to this time, not at once.",
+            show_default="by the number of subscribers",
+            min=0,
+        ),
+    ] = None
+    rate: Annotated[
+        float | None,
+        _push("N", "Request at most N resources a second.", show_default="unlimited", min=0.001),
+    ] = None
+    only: Annotated[
+        list[str] | None,
+        _selection("PATTERN", "Follow only URIs like this, as *.ttl or maps/; repeatable."),
+    ] = None
+    excluded: Annotated[
+        list[str] | None,
+        _selection(
+            "PATTERN",
+            "Follow no URIs like this; repeatable.",
+            "--except",
+            envvar="RSNOTIFY_EXCEPT",
+        ),
+    ] = None
+    type: Annotated[
+        list[str] | None,
+        _selection("TYPE", "Follow only this media type, as text/turtle or text/*; repeatable."),
+    ] = None
+    change: Annotated[
+        list[ChangeType] | None,
+        _selection("created|updated|deleted", "Follow only this type of change; repeatable."),
+    ] = None
+    collection: Annotated[
+        list[str] | None, _selection("URI", "Follow only members of this collection; repeatable.")
+    ] = None
+    prefer: Annotated[
+        list[str] | None,
+        _selection(
+            "TYPE",
+            "Copy this media type of a resource where it is offered; repeatable, best first.",
+        ),
+    ] = None
+    exact: Annotated[
+        bool,
+        _selection(
+            None, "Fetch the version of each change where the Source keeps versions.", "--exact"
+        ),
+    ] = False
     allow_private_addresses: Private = False
     login: Login = None
     bearer: Bearer = None
     header: Header = None
-    callback_url: CallbackUrl = None
-    callback_host: CallbackHost = "127.0.0.1"
-    callback_port: CallbackPort = None
-    callback_lease: CallbackLease = DEFAULT_TERMS.lease
-    callback_secret: CallbackSecret = DEFAULT_TERMS.secret
-    callback_signature: CallbackSignature = None
-    callback_refuse: CallbackRefuse = DEFAULT_TERMS.refuse
-    callback_patience: CallbackPatience = DEFAULT_TERMS.patience
-    callback_settle: CallbackSettle = DEFAULT_TERMS.settle
-    callback_quiet: CallbackQuiet = DEFAULT_TERMS.quiet
-    mqtt_url: MqttUrl = None
-    mqtt_user: MqttUser = None
-    mqtt_password: MqttPassword = None
-    mqtt_ca: MqttCa = None
-    mqtt_certificate: MqttCertificate = None
-    mqtt_key: MqttKey = None
-    mqtt_session: MqttSession = ""
-    mqtt_version: MqttVersion = "5"
+    callback_url: Annotated[
+        str | None,
+        _callbacks(
+            "URL", "Where hubs reach this process from outside, for WebSub.", show_default=False
+        ),
+    ] = None
+    callback_host: Annotated[str, _callbacks("HOST", "Address to listen on for hubs.")] = (
+        "127.0.0.1"
+    )
+    callback_port: Annotated[
+        int | None,
+        _callbacks("PORT", "Port to listen on for hubs.", show_default="that of --callback-url"),
+    ] = None
+    callback_lease: Annotated[int, _callbacks("SECONDS", "Lease to request from hubs.", min=1)] = (
+        DEFAULT_TERMS.lease
+    )
+    callback_secret: Annotated[
+        bool, _callbacks(None, "Give each hub a secret for its signatures.")
+    ] = DEFAULT_TERMS.secret
+    callback_signature: Annotated[
+        list[str] | None,
+        _callbacks(
+            "METHOD",
+            "Accept signatures by this method, as sha256; repeatable.",
+            show_default=", ".join(DEFAULT_TERMS.signatures),
+        ),
+    ] = None
+    callback_refuse: Annotated[
+        bool, _callbacks(None, "Answer content whose signature is wrong with 403.")
+    ] = DEFAULT_TERMS.refuse
+    callback_patience: Annotated[
+        float,
+        _callbacks("SECONDS", "How long a hub may take to verify a subscription.", min=0.1),
+    ] = DEFAULT_TERMS.patience
+    callback_settle: Annotated[
+        float, _callbacks("SECONDS", "How long a hub may take to begin to deliver.", min=0.1)
+    ] = DEFAULT_TERMS.settle
+    callback_quiet: Annotated[
+        float, _callbacks("SECONDS", "Subscribe again after such a silence.", min=0.1)
+    ] = DEFAULT_TERMS.quiet
+    mqtt_url: Annotated[
+        str | None, _mqtt("URL", "MQTT broker to use instead of the one the Source names.")
+    ] = None
+    mqtt_user: Annotated[str | None, _mqtt("NAME", "User at the MQTT broker.")] = None
+    mqtt_password: Annotated[str | None, _mqtt("PASSWORD", "Password of that user.")] = None
+    mqtt_ca: Annotated[
+        str | None, _mqtt("FILE", "CA certificates that verify the certificate of the broker.")
+    ] = None
+    mqtt_certificate: Annotated[
+        str | None, _mqtt("FILE", "Client certificate for the MQTT broker.")
+    ] = None
+    mqtt_key: Annotated[str | None, _mqtt("FILE", "Private key of that certificate.")] = None
+    mqtt_session: Annotated[
+        str,
+        _mqtt(
+            "NAME",
+            "Session that the MQTT broker keeps while this process is away.",
+            show_default=False,
+        ),
+    ] = ""
+    mqtt_version: Annotated[str, _mqtt("5|3.1.1", "Version of MQTT.")] = "5"
 
     def options(self, callbacks: Callbacks | None) -> FollowOptions:
-        """Return them as the options of a `Subscriber` or a `Relay`.
-
-        Args:
-            callbacks: Where hubs reach this process.
-
-        Raises:
-            ConfigurationError: A value can never work.
-        """
         from rsnotify_subscriber.fleet.building import follow_options
         from rsnotify_subscriber.fleet.configuration import SourceSettings
 
@@ -155,34 +216,3 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
                 parse_broker(self.mqtt_url)
             except ConfigurationError as error:
                 raise WrongOption("mqtt_url", str(error)) from None
-
-
-def with_follow_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `arguments` of a command by a parameter for each option."""
-    hints = get_type_hints(command, include_extras=True)
-    options = get_type_hints(FollowArguments, include_extras=True)
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "arguments"
-    ] + [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=options[field.name],
-        )
-        for field in fields(FollowArguments)
-    ]
-    signature = inspect.Signature(parameters)
-
-    @functools.wraps(command)
-    def wrapper(*positional: Any, **named: Any) -> None:
-        bound = signature.bind(*positional, **named)
-        given = {name: bound.arguments.pop(name) for name in options if name in bound.arguments}
-        command(*bound.args, **bound.kwargs, arguments=FollowArguments(**given))
-
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del wrapper.__wrapped__  # or typer would read the options there
-    return wrapper

@@ -15,15 +15,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.vocabulary import Capability
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import complain, printable, run_until_stopped
-from rsnotify_subscriber.commands.options import (
-    Bearer,
-    Header,
-    Json,
-    Login,
-    Private,
-    Url,
-    credentials_of,
-)
+from rsnotify_subscriber.commands.options import Json, NetworkArguments, Url, with_arguments
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -52,14 +44,8 @@ _WORDS = {
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
-def inspect(
-    url: Url,
-    json: Json = False,
-    allow_private_addresses: Private = False,
-    login: Login = None,
-    bearer: Bearer = None,
-    header: Header = None,
-) -> None:
+@with_arguments
+def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> None:
     """Show what the Source at URL offers.
 
     Exit code 1: it cannot be inspected at all.
@@ -70,11 +56,13 @@ def inspect(
     """
     from rsnotify_subscriber.inspection.walk import inspect as inspect_source
 
-    credentials = credentials_of(login, bearer, header)
+    credentials = arguments.credentials
     try:
         found = run_until_stopped(
             lambda: inspect_source(
-                url, allow_private_addresses=allow_private_addresses, credentials=credentials
+                url,
+                allow_private_addresses=arguments.allow_private_addresses,
+                credentials=credentials,
             )
         )
     except RsnotifyError as error:
@@ -93,7 +81,6 @@ def inspect(
 
 
 def plain_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
-    """Yield a tree as indented lines."""
     indent = "  " * depth
     yield f"{indent}{_title(found)}  {printable(found.uri)}"
     for line in _details(found, now):
@@ -126,7 +113,6 @@ def _title(found: InspectionFinding) -> str:
 
 
 def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
-    """Yield the facts about a document, a line for each kind."""
     if found.problem is not None:
         yield f"! {found.problem}"
     for warning in found.warnings:
@@ -163,15 +149,16 @@ def _counts(found: InspectionFinding) -> Iterator[str]:
 
 
 def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
-    if found.at is not None:
-        yield f"at {_with_age(found.at, now)}"
-    if found.completed is not None:
-        yield f"completed {_with_age(found.completed, now)}"
-    if found.from_ is not None:
-        yield f"from {_with_age(found.from_, now)}"
-    if found.until is not None:
-        yield f"until {_with_age(found.until, now)}"
-    elif found.from_ is not None:
+    instants = {
+        "at": found.at,
+        "completed": found.completed,
+        "from": found.from_,
+        "until": found.until,
+    }
+    for word, instant in instants.items():
+        if instant is not None:
+            yield f"{word} {_with_age(instant, now)}"
+    if found.from_ is not None and found.until is None:
         yield "open"
 
 

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
-from rsnotify_subscriber.via import Via
+from msgspec import Struct
+from msgspec.structs import fields
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.fetching.credentials import Credentials
 
-#: The groups of options in the help.
-_SELECTION = "What to follow"
-_PUSH = "Push and polling"
-_NETWORK = "Network"
-_CALLBACKS = "WebSub callbacks"
-_MQTT = "MQTT"
 
-
-def _option(panel: str | None, metavar: str | None, text: str, *flags: str, **settings: Any) -> Any:
+def option(panel: str | None, metavar: str | None, text: str, *flags: str, **settings: Any) -> Any:
     return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **settings)
 
+
+_network = functools.partial(option, "Network")
 
 _URL = typer.Argument(metavar="URL", help="A site, a Capability List, a Change List, ...")
 _DEST = typer.Argument(metavar="DEST", help="The folder of the mirror.", file_okay=False)
@@ -35,104 +30,15 @@ Url = Annotated[str, _URL]
 Dest = Annotated[Path, _DEST]
 MaybeUrl = Annotated[str | None, _URL]
 MaybeDest = Annotated[Path | None, _DEST]
-Config = Annotated[
-    Path | None,
-    _option(
-        None,
-        "FILE",
-        "Follow all Sources in this file, .toml or .json; other options override its [defaults].",
-        dir_okay=False,
-    ),
-]
 State = Annotated[
     Path | None,
-    _option(None, "DIR", "The folder of the state.", show_default="DEST.rsnotify", file_okay=False),
+    option(None, "DIR", "The folder of the state.", show_default="DEST.rsnotify", file_okay=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
-ViaOption = Annotated[
-    Via, _option(_PUSH, "auto|websocket|mqtt|websub|poll", "The transport by which changes arrive.")
-]
-Hubs = Annotated[
-    int, _option(_PUSH, "N", "Connections to hubs that are kept up at the same time.", min=1)
-]
-Poll = Annotated[float, _option(_PUSH, "SECONDS", "Seconds between polls without push.", min=0.1)]
-Compare = Annotated[
-    float,
-    _option(
-        _PUSH,
-        "SECONDS",
-        "Time between two comparisons of the whole copy with what the Source lists.",
-        min=0,
-    ),
-]
-Spread = Annotated[
-    float | None,
-    _option(
-        _PUSH,
-        "SECONDS",
-        "Request pushed changes after a random delay of up to this time, not at once.",
-        show_default="by the number of subscribers",
-        min=0,
-    ),
-]
-Rate = Annotated[
-    float | None,
-    _option(
-        _PUSH, "N", "Request at most N resources a second.", show_default="unlimited", min=0.001
-    ),
-]
-
-Only = Annotated[
-    list[str] | None,
-    _option(_SELECTION, "PATTERN", "Follow only URIs like this, as *.ttl or maps/; repeatable."),
-]
-Except = Annotated[
-    list[str] | None,
-    _option(
-        _SELECTION,
-        "PATTERN",
-        "Follow no URIs like this; repeatable.",
-        "--except",
-        envvar="RSNOTIFY_EXCEPT",
-    ),
-]
-Type = Annotated[
-    list[str] | None,
-    _option(
-        _SELECTION, "TYPE", "Follow only this media type, as text/turtle or text/*; repeatable."
-    ),
-]
-Change = Annotated[
-    list[ChangeType] | None,
-    _option(_SELECTION, "created|updated|deleted", "Follow only this type of change; repeatable."),
-]
-Collection = Annotated[
-    list[str] | None,
-    _option(_SELECTION, "URI", "Follow only members of this collection; repeatable."),
-]
-Prefer = Annotated[
-    list[str] | None,
-    _option(
-        _SELECTION,
-        "TYPE",
-        "Copy this media type of a resource where it is offered; repeatable, best first.",
-    ),
-]
-Exact = Annotated[
-    bool,
-    _option(
-        _SELECTION,
-        None,
-        "Fetch the version of each change where the Source keeps versions.",
-        "--exact",
-    ),
-]
-
 Private = Annotated[
     bool,
-    _option(
-        _NETWORK,
+    _network(
         None,
         "Let documents name hosts at loopback and private addresses.",
         "--allow-private-addresses",
@@ -140,8 +46,7 @@ Private = Annotated[
 ]
 Login = Annotated[
     str | None,
-    _option(
-        _NETWORK,
+    _network(
         "USER:PASSWORD",
         "User and password for the Source.",
         envvar="RSNOTIFY_LOGIN",
@@ -150,8 +55,7 @@ Login = Annotated[
 ]
 Bearer = Annotated[
     str | None,
-    _option(
-        _NETWORK,
+    _network(
         "TOKEN",
         "Bearer token for the Source.",
         envvar="RSNOTIFY_BEARER",
@@ -161,96 +65,71 @@ Bearer = Annotated[
 #: Its environment variable has one header field on each line, so typer must not split it.
 Header = Annotated[
     list[str] | None,
-    _option(
-        _NETWORK,
+    _network(
         "'NAME: VALUE'",
         "Header field to send to the Source; repeatable. RSNOTIFY_HEADER has one a line.",
         allow_from_autoenv=False,
     ),
 ]
 
-CallbackUrl = Annotated[
-    str | None,
-    _option(
-        _CALLBACKS,
-        "URL",
-        "Where hubs reach this process from outside, for WebSub.",
-        show_default=False,
-    ),
-]
-CallbackHost = Annotated[str, _option(_CALLBACKS, "HOST", "Address to listen on for hubs.")]
-CallbackPort = Annotated[
-    int | None,
-    _option(
-        _CALLBACKS, "PORT", "Port to listen on for hubs.", show_default="that of --callback-url"
-    ),
-]
-CallbackLease = Annotated[int, _option(_CALLBACKS, "SECONDS", "Lease to request from hubs.", min=1)]
-CallbackSecret = Annotated[
-    bool, _option(_CALLBACKS, None, "Give each hub a secret for its signatures.")
-]
-CallbackSignature = Annotated[
-    list[str] | None,
-    _option(
-        _CALLBACKS,
-        "METHOD",
-        "Accept signatures by this method, as sha256; repeatable.",
-        show_default=", ".join(DEFAULT_TERMS.signatures),
-    ),
-]
-CallbackRefuse = Annotated[
-    bool, _option(_CALLBACKS, None, "Answer content whose signature is wrong with 403.")
-]
-CallbackPatience = Annotated[
-    float,
-    _option(_CALLBACKS, "SECONDS", "How long a hub may take to verify a subscription.", min=0.1),
-]
-CallbackSettle = Annotated[
-    float, _option(_CALLBACKS, "SECONDS", "How long a hub may take to begin to deliver.", min=0.1)
-]
-CallbackQuiet = Annotated[
-    float, _option(_CALLBACKS, "SECONDS", "Subscribe again after such a silence.", min=0.1)
-]
 
-MqttUrl = Annotated[
-    str | None, _option(_MQTT, "URL", "MQTT broker to use instead of the one the Source names.")
-]
-MqttUser = Annotated[str | None, _option(_MQTT, "NAME", "User at the MQTT broker.")]
-MqttPassword = Annotated[str | None, _option(_MQTT, "PASSWORD", "Password of that user.")]
-MqttCa = Annotated[
-    str | None, _option(_MQTT, "FILE", "CA certificates that verify the certificate of the broker.")
-]
-MqttCertificate = Annotated[
-    str | None, _option(_MQTT, "FILE", "Client certificate for the MQTT broker.")
-]
-MqttKey = Annotated[str | None, _option(_MQTT, "FILE", "Private key of that certificate.")]
-MqttSession = Annotated[
-    str,
-    _option(
-        _MQTT,
-        "NAME",
-        "Session that the MQTT broker keeps while this process is away.",
-        show_default=False,
-    ),
-]
-MqttVersion = Annotated[str, _option(_MQTT, "5|3.1.1", "Version of MQTT.")]
+class NetworkArguments(Struct, frozen=True, kw_only=True):
+    """The options of the commands that read a Source once; each field is one."""
+
+    allow_private_addresses: Private = False
+    login: Login = None
+    bearer: Bearer = None
+    header: Header = None
+
+    @property
+    def credentials(self) -> Credentials:
+        return credentials_of(self.login, self.bearer, self.header)
 
 
 def credentials_of(
     login: str | None, bearer: str | None, header: Sequence[str] | None
 ) -> Credentials:
-    """Return the credentials for a Source.
-
-    Args:
-        login: The option `--login`.
-        bearer: The option `--bearer`.
-        header: The options `--header`; None to read the environment variable.
-
-    Raises:
-        ConfigurationError: A header field is not written as one.
-    """
+    """Return the credentials for a Source; without `header`, the environment has the fields."""
     from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 
     lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
     headers = parse_header_lines(filter(str.strip, lines))
     return Credentials(login=login, bearer=bearer, headers=headers)
+
+
+@functools.cache
+def _types_of(kind: type[Struct]) -> dict[str, Any]:
+    """Return the same types for each command, so that an option is the same everywhere."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `arguments` of a command by a parameter for each field of its type."""
+    hints = get_type_hints(command, include_extras=True)
+    kind = hints["arguments"]
+    options = _types_of(kind)
+    parameters = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "arguments"
+    ] + [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=options[field.name],
+        )
+        for field in fields(kind)
+    ]
+    signature = inspect.Signature(parameters)
+
+    @functools.wraps(command)
+    def wrapper(*positional: Any, **named: Any) -> None:
+        bound = signature.bind(*positional, **named)
+        given = {name: bound.arguments.pop(name) for name in options if name in bound.arguments}
+        command(*bound.args, **bound.kwargs, arguments=kind(**given))
+
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del wrapper.__wrapped__  # or typer would read the options there
+    return wrapper

@@ -50,31 +50,23 @@ class StatusView(Protocol[T]):
 
 
 class FollowReport(ABC, Generic[S]):
-    """Shows a status about once a second; a context manager.
-
-    Args:
-        view: What is shown of it.
-    """
+    """Shows a status about once a second; a context manager."""
 
     def __init__(self, view: StatusView[S]) -> None:
         self._view = view
 
-    def __enter__(self) -> None:
-        """Begin to show."""
+    def __enter__(self) -> None: ...
 
-    def __exit__(self, *_: object) -> None:
-        """End the display."""
+    def __exit__(self, *_: object) -> None: ...
 
     @abstractmethod
-    def show(self, status: S) -> None:
-        """Show a status."""
+    def show(self, status: S) -> None: ...
 
 
 class JsonFollowReport(FollowReport[S]):
     """One JSON object for each status."""
 
     def show(self, status: S) -> None:
-        """Write the object."""
         typer.echo(msgspec.json.encode(self._view.facts(status)).decode())
 
 
@@ -91,7 +83,6 @@ class LineFollowReport(FollowReport[S]):
         self._calls = 0
 
     def show(self, status: S) -> None:
-        """Write lines if any are due."""
         for line in self._view.news(status):
             typer.echo(printable(line))
         state, counts = self._view.state(status), self._view.counts(status)
@@ -117,7 +108,6 @@ class TerminalFollowReport(FollowReport[S]):
         self._live.stop()
 
     def show(self, status: S) -> None:
-        """Refresh the display."""
         self._live.update(self._view.display(status))
 
 
@@ -135,28 +125,22 @@ class SubscriberView:
         self._progress: Any = None
 
     def sentence(self, status: Status) -> str:
-        """Return the status as one line."""
         return sentence(status)
 
     def state(self, status: Status) -> object:
-        """Return push, doubts and results of audits."""
         doubts = len(status.doubts)
         return status.push, status.way, status.level, doubts, status.baseline, status.in_step
 
     def counts(self, status: Status) -> object:
-        """Return the numbers of resources and changes."""
         return status.resources, status.applied, status.pending
 
     def news(self, status: Status) -> Iterable[str]:
-        """Yield nothing: the sentence tells all."""
         return ()
 
     def facts(self, status: Status) -> dict[str, Any]:
-        """Return the fields for JSON."""
         return status_facts(status)
 
     def display(self, status: Status) -> RenderableType:
-        """Return a progress bar or the sentence."""
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -181,14 +165,12 @@ class SubscriberView:
 
 
 def status_facts(status: Status) -> dict[str, Any]:
-    """Return the fields of a status for JSON."""
     facts = msgspec.structs.asdict(status)
     del facts["baseline"]
     return facts
 
 
 def sentence(status: Status) -> str:
-    """Return a status as one line."""
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
     by = f" by {', '.join(status.way)}" if status.way else ""
     doubts = f": {'; '.join(status.doubts)}" if status.doubts else ""

@@ -9,8 +9,6 @@ from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.running import printable, run
 
 if TYPE_CHECKING:
-    import asyncio
-
     from rsnotify_subscriber.commands.callback_server import CallbackServer
     from rsnotify_subscriber.commands.report import FollowReport
 
@@ -26,21 +24,17 @@ class StatusRunner(Protocol[S]):
     """Follows: a `Subscriber` or a `Fleet`."""
 
     @property
-    def status(self) -> S:
-        """The present status."""
+    def status(self) -> S: ...
 
     @property
     def in_handler(self) -> list[str]:
         """Sources whose handler has been called and has not returned."""
 
-    async def run(self) -> None:
-        """Follow until stopped."""
+    async def run(self) -> None: ...
 
-    async def catch_up(self) -> None:
-        """Follow until level."""
+    async def catch_up(self) -> None: ...
 
-    def stop(self) -> None:
-        """End `run` or `catch_up` in order."""
+    def stop(self) -> None: ...
 
 
 def follow_and_show(
@@ -51,62 +45,37 @@ def follow_and_show(
     once: bool,
     beside: Callable[[], Coroutine[None, None, None]] | None = None,
 ) -> None:
-    """Follow, and show the status.
+    """Follow, answer hubs and show the status until stopped; with `once`, until level.
 
-    Args:
-        follower: Follows.
-        server: Answers hubs meanwhile.
-        report: Shows the status.
-        once: Whether to end when level.
-        beside: Makes a coroutine that runs meanwhile, if there is one.
-
-    Raises:
-        RsnotifyError: Following failed.
+    What `beside` makes runs meanwhile.
     """
+    import asyncio
+
+    from rsnotify.runtime.tasks import running
+
+    async def follow(stop: asyncio.Event) -> None:
+        async def stop_on_signal() -> None:
+            await stop.wait()
+            follower.stop()
+
+        async def show() -> None:
+            while True:
+                await asyncio.sleep(_REPORT_EVERY)
+                report.show(follower.status)
+
+        coroutines = [stop_on_signal(), show()] + ([] if beside is None else [beside()])
+        async with running(*coroutines), server.serving():
+            await (follower.catch_up() if once else follower.run())
+
     shutdown = ForcedShutdown(lambda: unfinished_work(follower.in_handler))
     with report:
-        run(lambda stop: _follow(follower, server, report, stop, beside, once=once), shutdown)
+        run(follow, shutdown)
 
 
 def unfinished_work(sources: Sequence[str]) -> str:
-    """Return in a sentence what keeps a process from ending in order.
-
-    Args:
-        sources: The Sources whose handlers have not returned.
-    """
+    """Return in a sentence what keeps a process from ending in order."""
     what = "what was being done has not ended"
     if sources:
         of = ", ".join(sources[:_NAMED]) + (", …" if len(sources) > _NAMED else "")
         what = f"the handler of {of} has not returned"
     return printable(f"{what}, so it is left behind; the next start does that again")
-
-
-async def _follow(
-    follower: StatusRunner[T],
-    server: CallbackServer,
-    report: FollowReport[T],
-    stop: asyncio.Event,
-    beside: Callable[[], Coroutine[None, None, None]] | None,
-    *,
-    once: bool,
-) -> None:
-    import asyncio
-
-    async def stop_on_signal() -> None:
-        await stop.wait()
-        follower.stop()
-
-    async def show() -> None:
-        while True:
-            await asyncio.sleep(_REPORT_EVERY)
-            report.show(follower.status)
-
-    coroutines = [stop_on_signal(), show()] + ([] if beside is None else [beside()])
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        async with server.serving():
-            await (follower.catch_up() if once else follower.run())
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,19 +14,13 @@ from rsnotify.errors import RsnotifyError, without_credentials
 from rsnotify.format.writer import Profile
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import complain, printable, run_until_stopped
-from rsnotify_subscriber.commands.options import (
-    Bearer,
-    Header,
-    Json,
-    Login,
-    Private,
-    credentials_of,
-)
+from rsnotify_subscriber.commands.options import Json, NetworkArguments, with_arguments
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.validation.result import CheckedDocument, ValidationResult
 
 
+@with_arguments
 def validate(
     target: Annotated[
         str, typer.Argument(metavar="FILE|URL", help="A document, or a package of a dump.")
@@ -38,10 +32,8 @@ def validate(
         Profile, typer.Option(metavar="1.1|1.0", help="The version of ResourceSync.")
     ] = Profile.V1_1,
     json: Json = False,
-    allow_private_addresses: Private = False,
-    login: Login = None,
-    bearer: Bearer = None,
-    header: Header = None,
+    *,
+    arguments: NetworkArguments,
 ) -> None:
     """Report every rule that a document or a package breaks.
 
@@ -56,7 +48,7 @@ def validate(
 
     from rsnotify_subscriber.validation.walk import validate as validate_target
 
-    credentials = credentials_of(login, bearer, header)
+    credentials = arguments.credentials
     status = Console(stderr=True).status(Text(printable(without_credentials(target))))
 
     def work() -> Coroutine[None, None, ValidationResult]:
@@ -64,7 +56,7 @@ def validate(
             target,
             deep=deep,
             spec=spec,
-            allow_private_addresses=allow_private_addresses,
+            allow_private_addresses=arguments.allow_private_addresses,
             credentials=credentials,
             progress=lambda name: status.update(Text(printable(name))),
         )
@@ -88,7 +80,6 @@ def validate(
 
 
 def plain_lines(result: ValidationResult) -> Iterator[str]:
-    """Yield the result of a validation, a finding on each line."""
     from rsnotify.validation import Severity
 
     for document in result.documents:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack
 
 from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
 from rsnotify.format.links import resolve
@@ -27,26 +28,16 @@ _MOST_BYTES = 16 * 2**30
 
 
 class DumpPackages:
-    """The packages that are open.
-
-    Args:
-        fetcher: Downloads them, and verifies their members.
-    """
-
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self._open: list[ZipPackage] = []
 
     @property
     def open_count(self) -> int:
-        """How many packages are open."""
         return len(self._open)
 
     async def open(self, entry: Resource) -> Document:
         """GET a package, verify it and open it.
-
-        Args:
-            entry: The entry of the package in its dump; its URI is absolute.
 
         Returns:
             Its manifest. If the package cannot be used, that is the copy which the Source may
@@ -86,13 +77,7 @@ class DumpPackages:
     async def member(self, package: str, entry: Resource) -> Content:
         """Return the member at `entry.path`, verified by the entry's hash and length.
 
-        Args:
-            package: The URI of the package.
-            entry: The entry of its manifest.
-
-        Raises:
-            FetchError: The package is closed, or does not have it.
-            OSError: It could not be written.
+        A `FetchError` means that the package is closed, or does not have it.
         """
         opened = next((one for one in reversed(self._open) if one.uri == package), None)
         if opened is None or entry.path is None:
@@ -111,17 +96,14 @@ class DumpPackages:
 
 
 def _opened(content: Content, uri: str) -> tuple[ZipPackage, Document]:
-    try:
+    with ExitStack() as failing:
+        failing.callback(content.discard)
         content.write()
         package = ZipPackage(content.path, uri)
-    except BaseException:
-        content.discard()
-        raise
-    try:
-        return package, package.manifest()
-    except BaseException:
-        package.close()
-        raise
+        failing.callback(package.close)
+        manifest = package.manifest()
+        failing.pop_all()
+    return package, manifest
 
 
 async def _asynchronous(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

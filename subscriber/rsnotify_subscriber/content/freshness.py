@@ -29,6 +29,8 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 #: The difference between dates of one modification: whole seconds, rounded up here and down there.
 _ROUNDED = timedelta(seconds=2)
+#: How often an answer is refused before it is accepted with a doubt.
+_TRIES = 5
 #: After so many requests past caches without a newer version, this Source's dates do not fit.
 _VAIN = 3
 #: The most resources whose failed attempts are counted.
@@ -49,16 +51,10 @@ def is_older(answer: Content | Unchanged, wanted: WantedRepresentation) -> bool:
 
 
 class FreshnessCheck:
-    """Requests content past caches where an answer is older than announced.
+    """Requests content past caches where an answer is older than announced."""
 
-    Args:
-        fetcher: Fetches.
-        give_up: How often an answer is refused before it is accepted with a doubt.
-    """
-
-    def __init__(self, fetcher: Fetcher, give_up: int) -> None:
+    def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
-        self._give_up = give_up
         self._refused: OrderedDict[str, int] = OrderedDict()
         self._vain = 0
 
@@ -67,13 +63,11 @@ class FreshnessCheck:
         return uri in self._refused
 
     def refuse(self, uri: str) -> None:
-        """Note that an answer was not the announced version."""
         self._refused[uri] = self._refused.get(uri, 0) + 1
         if len(self._refused) > _MOST:
             self._refused.popitem(last=False)
 
     def accept(self, uri: str) -> None:
-        """Note that an answer was accepted."""
         if self._refused:
             self._refused.pop(uri, None)
 
@@ -82,10 +76,7 @@ class FreshnessCheck:
     ) -> Content | Unchanged:
         """Return the answer, or a newer one from a request past caches if this one is too old.
 
-        Raises:
-            ContentMismatch: It is too old, and a later request may return a newer version.
-            FetchError: It could not be fetched.
-            OSError: It could not be written.
+        A `ContentMismatch` means that a later request may return a newer version.
         """
         if not is_older(answer, wanted):
             return answer
@@ -121,7 +112,7 @@ class FreshnessCheck:
             f"the server has a version of {format_datetime(answer.modified)}, "
             f"and one of {format_datetime(announced)} was announced"
         )
-        if self._refused.get(uri, 0) + 1 < self._give_up and self._vain < _VAIN:
+        if self._refused.get(uri, 0) + 1 < _TRIES and self._vain < _VAIN:
             if isinstance(answer, Content):
                 answer.discard()
             raise ContentMismatch(uri, reason)
@@ -134,11 +125,7 @@ class FreshnessCheck:
 
 
 def check_announced(entry: Resource, content: Content) -> None:
-    """Refuse content that does not have the announced hash, or else the announced length.
-
-    Raises:
-        ContentMismatch: It does not.
-    """
+    """Refuse content that does not have the announced hash, or else the announced length."""
     same = agree(entry.hash, content.hashes)
     wrong = same is False or (same is None and entry.length not in (None, content.length))
     if wrong:

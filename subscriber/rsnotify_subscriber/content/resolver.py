@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from random import Random
-from typing import Protocol
+from types import MappingProxyType
+from urllib.parse import unquote_to_bytes
 
-import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify.format.model import Resource
 from rsnotify.format.timestamp_precision import end_of_unit, postponed
 from rsnotify.selection.representations import (
     RepresentationSource,
@@ -27,10 +27,10 @@ from rsnotify.selection.representations import (
     wanted_link_target,
     wanted_representation,
 )
+from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.content.freshness import FreshnessCheck, check_announced
-from rsnotify_subscriber.content.inline import inline_content
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
-from rsnotify_subscriber.fetching.digests import agree
+from rsnotify_subscriber.fetching.digests import agree, parse_hashes, verifies
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.patching import Patch
@@ -46,82 +46,50 @@ _PAUSE = 60.0
 _AROUND = timedelta(seconds=2)
 
 
-class ContentPreferences(Struct, frozen=True):
-    """The choices of a user, where a Source offers several representations.
+class ContentResolver:
+    """Returns the content of changes.
 
     Args:
         prefer: Media types, the best first (core §14.3).
         exact: Whether the version of the change is fetched, rather than the current one, where
             the Source has both (core §14.6).
         patches: Functions that apply patches, by media type, beside the standard ones.
-    """
-
-    prefer: tuple[str, ...] = ()
-    exact: bool = False
-    patches: Mapping[str, Patch] = {}
-
-
-NO_PREFERENCES = ContentPreferences()
-
-
-class PackageSource(Protocol):
-    """Has the members of dump packages."""
-
-    async def member(self, package: str, entry: Resource) -> Content:
-        """Return the member at `entry.path`, verified by the entry's hash and length.
-
-        Raises:
-            FetchError: The package does not have it; it is then fetched from elsewhere.
-            OSError: It could not be written.
-        """
-
-
-class ContentResolver:
-    """Returns the content of changes.
-
-    Args:
-        fetcher: Fetches.
-        preferences: The choices of the user.
         packages: Has the members of dump packages, if dumps are used.
         holding: Has the content that is held, if the handler can return it.
-        give_up: How often an answer that looks out of date is refused.
     """
 
     def __init__(
         self,
         fetcher: Fetcher,
-        preferences: ContentPreferences = NO_PREFERENCES,
         *,
-        packages: PackageSource | None = None,
+        prefer: Sequence[str] = (),
+        exact: bool = False,
+        patches: Mapping[str, Patch] = MappingProxyType({}),
+        packages: DumpPackages | None = None,
         holding: ReadableHandler | None = None,
-        give_up: int = 5,
     ) -> None:
         self._fetcher = fetcher
-        self._freshness = FreshnessCheck(fetcher, give_up)
-        self._preferences = preferences
+        self._freshness = FreshnessCheck(fetcher)
+        self._prefer = tuple(prefer)
+        self._exact = exact
         self._packages = packages
         self._random = Random()
         self._paused: dict[str, float] = {}
-        self._patcher = Patcher(holding, preferences.patches) if holding is not None else None
+        self._patcher = Patcher(holding, patches) if holding is not None else None
 
     def wanted(self, change: Change) -> WantedRepresentation:
         """Return the representation to copy for a change that is no deletion."""
-        prefer, exact = self._preferences.prefer, self._preferences.exact
-        return wanted_representation(change, prefer, exact=exact, random=self._random)
+        return wanted_representation(change, self._prefer, exact=self._exact, random=self._random)
 
     def inline(self, wanted: WantedRepresentation) -> Content | None:
         """Return the verified content inside the document; None if it has to be fetched."""
-        data = inline_content(wanted)
+        data = _inline_content(wanted)
         return None if data is None else self._fetcher.store(data, wanted.entry.hash)
 
     async def resolve(
         self, wanted: WantedRepresentation, held: ResourceState | None
     ) -> Content | Unchanged:
         """Return verified content, from a package, a patch or a server.
-
-        Args:
-            wanted: The representation.
-            held: The state of the resource in the copy.
 
         Returns:
             The content, or the server's answer that it is the content that is held.
@@ -146,7 +114,7 @@ class ContentResolver:
             return member
         since = None if fresh else _condition(wanted, held)
         if since is not None:
-            home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
+            home = replace(wanted.entry, uri=wanted.home.uri)
             answer = await self._fetcher.changed_content(home, since)
         else:
             answer = await self._patched(wanted, held) or await self._get(wanted, fresh=fresh)
@@ -155,17 +123,9 @@ class ContentResolver:
     async def current(self, wanted: WantedRepresentation, held: ResourceState | None) -> Content:
         """Fetch the current content of a resource from its own URI, past caches.
 
-        Args:
-            wanted: The announced representation.
-            held: The state of the resource in the copy. Content that has not changed since is
-                returned whatever was announced.
-
-        Raises:
-            ContentMismatch: It is neither what is held nor what was announced.
-            FetchError: It could not be fetched.
-            OSError: It could not be written.
+        If it is neither what is held nor what was announced, this is a `ContentMismatch`.
         """
-        home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
+        home = replace(wanted.entry, uri=wanted.home.uri)
         content = await self._fetcher.current_content(home)
         if held is None or agree(held.hash, content.hashes) is not True:
             try:
@@ -201,7 +161,7 @@ class ContentResolver:
         return None
 
     async def _document(self, wanted: WantedRepresentation) -> Content:
-        data = inline_content(wanted, needs_hash=False)
+        data = _inline_content(wanted, needs_hash=False)
         if data is not None:
             return self._fetcher.store(data, wanted.entry.hash)
         return await self._member(wanted) or await self._get(wanted)
@@ -209,7 +169,7 @@ class ContentResolver:
     async def _get(self, wanted: WantedRepresentation, *, fresh: bool = False) -> Content:
         reason: FetchError | None = None
         for place in self._answering(wanted):
-            entry = msgspec.structs.replace(wanted.entry, uri=place.uri)
+            entry = replace(wanted.entry, uri=place.uri)
             try:
                 return await self._fetcher.content(entry, moment=place.moment, fresh=fresh)
             except FetchError as error:
@@ -260,3 +220,34 @@ def _is_around(made: Instant, fetched: Instant) -> bool:
 
 def _host(place: RepresentationSource) -> str:
     return place.uri.partition("://")[2].partition("/")[0]
+
+
+def _inline_content(wanted: WantedRepresentation, *, needs_hash: bool = True) -> bytes | None:
+    """Return the content inside a document, if it has the announced hash and length.
+
+    None if the entry has no hash, or the content has another: it is fetched from its own URI.
+    By the hash, a list of the Source can confirm or contradict content that came by a hub.
+    A patch need not have a hash, as its result has one.
+    """
+    entry = wanted.entry
+    if needs_hash and not parse_hashes(entry.hash):
+        return None
+    for uri in wanted.inline:
+        content = _decode_data_uri(uri)
+        if content is not None and verifies(content, entry.hash, entry.length):
+            return content
+    return None
+
+
+def _decode_data_uri(uri: str) -> bytes | None:
+    """Return the content of a `data:` URI (RFC 2397); None if it is malformed."""
+    header, comma, data = uri[5:].partition(",")
+    if not comma:
+        return None
+    content = unquote_to_bytes(data)
+    if not header.lower().endswith(";base64"):
+        return content
+    try:
+        return b64decode(content, validate=True)
+    except ValueError:
+        return None

@@ -48,12 +48,7 @@ class _BoundedFile(io.BufferedReader):
 class ZipPackage:
     """An open package. Its methods block on the disk, and may be called from any thread.
 
-    Args:
-        path: The file, which is removed by `close`.
-        uri: The URI of the package.
-
-    Raises:
-        MalformedDocument: It is no ZIP, or one that is refused.
+    It is refused with a `MalformedDocument`. The file is removed by `close`.
     """
 
     def __init__(self, path: Path, uri: str) -> None:
@@ -76,22 +71,13 @@ class ZipPackage:
         return [name for name in self._members if not name.endswith("/")]
 
     def manifest(self) -> Document:
-        """Read the manifest.
-
-        Raises:
-            ContentMismatch: It is not there, or damaged.
-            DocumentError: It cannot be accepted.
-        """
+        """Read the manifest; raise `ContentMismatch` if it is not there, or damaged."""
         return read_document(self.pieces(MANIFEST), source=f"{self.uri} ({MANIFEST})")
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """Yield a member piece by piece.
+        """Yield a member piece by piece; `ContentMismatch` if it is not there, refused, or damaged.
 
-        Args:
-            path: Its path in the package, with or without a leading slash.
-
-        Raises:
-            ContentMismatch: It is not there, refused, or damaged.
+        The path may have a leading slash.
         """
         name = path.removeprefix("/")
         info = self._members.get(name)
@@ -130,11 +116,7 @@ def _fault(info: ZipInfo) -> str | None:
 
 
 def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
-    """Refuse members that share bytes, as those of decompression bombs do.
-
-    Raises:
-        BadZipFile: They do.
-    """
+    """Refuse members that share bytes, as those of decompression bombs do."""
     for info in sorted(infos, key=lambda info: info.header_offset, reverse=True):
         least = _LOCAL_HEADER + len(info.filename) + info.compress_size
         if info.header_offset + least > end:

@@ -21,7 +21,7 @@ from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.pull import PageJoiner
 from rsnotify_subscriber.fetching.fetcher import FetchedDocument, Fetcher
 from rsnotify_subscriber.fetching.origin import ResponseOrigin
-from rsnotify_subscriber.storage.description_memory import DescriptionMemory, StoredDescription
+from rsnotify_subscriber.storage.identity import DescriptionMemory, StoredDescription
 
 T = TypeVar("T", FetchedDocument, Document)
 
@@ -36,12 +36,7 @@ _SECOND = timedelta(seconds=1)
 
 
 class DescriptionReader:
-    """Reads the documents that describe one Source.
-
-    Args:
-        fetcher: Fetches them.
-        memory: The documents that an earlier run stored.
-    """
+    """Reads the documents that describe one Source; a later run begins with their `memory`."""
 
     def __init__(self, fetcher: Fetcher, memory: DescriptionMemory | None = None) -> None:
         memory = memory or DescriptionMemory()
@@ -62,23 +57,14 @@ class DescriptionReader:
         return self._moved.get(uri, uri)
 
     async def page(self, uri: str) -> tuple[FetchedDocument, ResponseOrigin]:
-        """GET any page or document that a user named.
-
-        Raises:
-            FetchError: It could not be fetched.
-        """
+        """GET any page or document that a user named."""
         page, origin = await self._at_current_uri(uri, self._page)
         if page.document is not None:
             page = replace(page, document=await self._whole(page.document, origin))
         return page, origin
 
     async def document(self, uri: str) -> tuple[Document, ResponseOrigin]:
-        """GET a document as it is at the Source now.
-
-        Raises:
-            FetchError: It could not be fetched, or a cache has only an old copy of it.
-            DocumentError: It could not be read.
-        """
+        """GET a document as it is at the Source now, and not an old copy of a cache."""
         document, origin = await self._at_current_uri(uri, self._current)
         return await self._whole(document, origin), origin
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, DocumentError, FetchError, NotFound
@@ -17,7 +19,7 @@ from rsnotify_subscriber.discovery.search import (
     single_set,
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.storage.description_memory import DescriptionMemory
+from rsnotify_subscriber.storage.identity import DescriptionMemory
 
 
 async def discover(fetcher: Fetcher, uri: str) -> Offer:
@@ -37,16 +39,7 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
 
 
 async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
-    """Return the offer of the one set that a URI leads to, even if none of it can be followed.
-
-    Args:
-        fetcher: Fetches.
-        uri: As for `discover`.
-
-    Raises:
-        SeveralSets: It leads to several.
-        RsnotifyError: As `discover`.
-    """
+    """Return the offer of the one set that a URI leads to, even if none of it can be followed."""
     return await SourceSearch(DescriptionReader(fetcher), uri).run()
 
 
@@ -56,33 +49,23 @@ def base_of(offer: Offer) -> str:
     return resolve(offer.capability_list or next(iter(documents), ""), ".")
 
 
+@dataclass
 class OfferDiscovery:
-    """Finds the offer of the one set of resources that a URI leads to, and checks it again.
+    """Finds the offer of the one set of resources that a URI leads to, and checks it again."""
 
-    Args:
-        descriptions: Reads the documents that describe it.
-        uri: The URI that the user named, as for `discover`.
-    """
-
-    def __init__(self, descriptions: DescriptionReader, uri: str) -> None:
-        self._descriptions = descriptions
-        self._uri = uri
+    descriptions: DescriptionReader
+    uri: str
 
     @property
     def memory(self) -> DescriptionMemory:
-        """The documents to store for the next run."""
-        return self._descriptions.memory
+        return self.descriptions.memory
 
     async def find(self) -> Offer:
-        """Return the offer.
-
-        Raises:
-            RsnotifyError: As `discover`.
-        """
-        offer = await SourceSearch(self._descriptions, self._uri).run()
+        """Return the offer; the errors are those of `discover`."""
+        offer = await SourceSearch(self.descriptions, self.uri).run()
         if not (change_documents(offer) or resource_documents(offer)):
             raise ConfigurationError(
-                f"{self._uri} leads to a set of resources with neither a Resource List nor a "
+                f"{self.uri} leads to a set of resources with neither a Resource List nor a "
                 "Change List, and no dump or archive of them"
             )
         return offer if offer.listed else await self._described(offer, offer)
@@ -90,16 +73,12 @@ class OfferDiscovery:
     async def revalidate(self, known: Offer) -> Offer:
         """Return the present offer, from the Capability List and the Source Description.
 
-        Args:
-            known: The offer before.
-
         Raises:
             SeveralSets: The Source Description lists several other sets instead.
             FetchError: The offer could not be checked.
-            RsnotifyError: As `discover`.
         """
         if known.capability_list is None:
-            if self._uri in known.documents.values():
+            if self.uri in known.documents.values():
                 return known  # there is only this list, which the follower reads anyway
             return await self.find()
         try:
@@ -109,14 +88,14 @@ class OfferDiscovery:
         return await self._described(self._with_named(offer, known), known)
 
     async def _capability_list(self, uri: str) -> Offer:
-        document, origin = await self._descriptions.document(uri)
+        document, origin = await self.descriptions.document(uri)
         return offer_at(document, origin)
 
     def _with_named(self, offer: Offer, known: Offer) -> Offer:
         """Keep the list that the user named, even if its Capability List leaves it out."""
-        named = {field for field in FIELDS.values() if getattr(known, field) == self._uri}
+        named = {field for field in FIELDS.values() if getattr(known, field) == self.uri}
         return replace(
-            offer, **{field: self._uri for field in named if getattr(offer, field) is None}
+            offer, **{field: self.uri for field in named if getattr(offer, field) is None}
         )
 
     async def _described(self, offer: Offer, known: Offer) -> Offer:
@@ -133,7 +112,7 @@ class OfferDiscovery:
         if uri is None:
             return offer
         try:
-            document, origin = await self._descriptions.document(uri)
+            document, origin = await self.descriptions.document(uri)
         except NotFound:
             return await self.find() if known.listed else offer
         except (FetchError, DocumentError):
@@ -143,7 +122,7 @@ class OfferDiscovery:
         if document.capability != Capability.DESCRIPTION or document.index:
             return await self.find() if known.listed else offer
         entries = tuple(
-            replace(one, uri=self._descriptions.current_uri(resolve(origin.base, one.uri)))
+            replace(one, uri=self.descriptions.current_uri(resolve(origin.base, one.uri)))
             for one in document.resources
         )
         document = replace(document, resources=entries)

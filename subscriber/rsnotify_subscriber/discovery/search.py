@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -50,10 +51,9 @@ def capability_lists(description: Document) -> list[str]:
 
 
 def single_set(uri: str, description: Document, listed: list[str]) -> str:
-    """Return the Capability List of the one set of resources that a Source Description lists.
+    """Return the Capability List of the one set that a Source Description lists.
 
-    Raises:
-        ConfigurationError: It lists none, or several (`SeveralSets`).
+    Raises `ConfigurationError` if it lists none, or several (`SeveralSets`).
     """
     if not listed:
         raise ConfigurationError(f"{uri} describes no set of resources")
@@ -63,27 +63,18 @@ def single_set(uri: str, description: Document, listed: list[str]) -> str:
     return listed[0]
 
 
+@dataclass
 class SourceSearch:
-    """One search through the documents of a Source; used once.
+    """One search through the documents of a Source; used once."""
 
-    Args:
-        descriptions: Reads documents.
-        uri: The URI at which it begins.
-    """
-
-    def __init__(self, descriptions: DescriptionReader, uri: str) -> None:
-        self._descriptions = descriptions
-        self._uri = uri
-        self._steps = 0
+    descriptions: DescriptionReader
+    uri: str
+    _steps: int = field(default=0, init=False)
 
     async def run(self) -> Offer:
-        """Return the offer of the set.
-
-        Raises:
-            RsnotifyError: As `discover`.
-        """
+        """Return the offer of the set; the errors are those of `discover`."""
         try:
-            page, origin = await self._descriptions.page(self._uri)
+            page, origin = await self.descriptions.page(self.uri)
         except FetchError as error:
             if isinstance(error, NotFound) or (self._is_site and _was_answered(error)):
                 return await self._from_site(error)
@@ -98,23 +89,22 @@ class SourceSearch:
     @property
     def _is_site(self) -> bool:
         """Whether the URI names a site or a folder, and not one document."""
-        return urlsplit(self._uri).path in ("", "/") or self._uri.endswith("/")
+        return urlsplit(self.uri).path in ("", "/") or self.uri.endswith("/")
 
     async def _from_site(self, reason: FetchError | DocumentError | str) -> Offer:
         """Search the URIs at which a Source may describe itself (core §6.3.2, §6.3.4).
 
-        Args:
-            reason: Why the URI itself leads to nothing.
+        `reason` is why the URI itself leads to nothing.
         """
         tried: list[FetchError | DocumentError | str] = [reason]
-        places = [resolve(self._uri, ".") + WELL_KNOWN_PATH[1:]]
+        places = [resolve(self.uri, ".") + WELL_KNOWN_PATH[1:]]
         # The rest of the host may describe another set than that of a failing folder.
         is_failing = _may_pass(reason)
         if not is_failing:
-            places.append(resolve(self._uri, WELL_KNOWN_PATH))
+            places.append(resolve(self.uri, WELL_KNOWN_PATH))
         for place in dict.fromkeys(places):
             try:
-                document, origin = await self._descriptions.document(place)
+                document, origin = await self.descriptions.document(place)
             except (FetchError, DocumentError) as error:
                 tried.append(error)
             else:
@@ -123,21 +113,21 @@ class SourceSearch:
         if len(sitemaps) == 1:
             return await self._from_uri(sitemaps[0])
         if sitemaps:
-            robots = resolve(self._uri, ROBOTS_PATH)
-            raise _several(self._uri, "Sitemaps", robots, sitemaps)
+            robots = resolve(self.uri, ROBOTS_PATH)
+            raise _several(self.uri, "Sitemaps", robots, sitemaps)
         for failure in tried:
             if isinstance(failure, Unavailable):  # a later attempt may find something there
                 others = [str(other) for other in tried if other is not failure]
                 why = "; ".join([failure.reason, *others])
                 raise Unavailable(failure.uri, why, failure.retry_after, status=failure.status)
         raise ConfigurationError(
-            f"{self._uri} leads to nothing that can be followed: " + "; ".join(map(str, tried))
+            f"{self.uri} leads to nothing that can be followed: " + "; ".join(map(str, tried))
         )
 
     async def _sitemaps(self, tried: list[FetchError | DocumentError | str]) -> list[str]:
-        robots = resolve(self._uri, ROBOTS_PATH)
+        robots = resolve(self.uri, ROBOTS_PATH)
         try:
-            page, _ = await self._descriptions.page(robots)
+            page, _ = await self.descriptions.page(robots)
         except FetchError as error:
             tried.append(error)
             return []
@@ -154,8 +144,8 @@ class SourceSearch:
     async def _from_uri(self, uri: str) -> Offer:
         self._steps += 1
         if self._steps > _STEPS:
-            raise ConfigurationError(f"{self._uri} leads from document to document without end")
-        document, origin = await self._descriptions.document(uri)
+            raise ConfigurationError(f"{self.uri} leads from document to document without end")
+        document, origin = await self.descriptions.document(uri)
         return await self._from_document(document, origin)
 
     async def _from_document(self, document: Document, origin: ResponseOrigin) -> Offer:
@@ -185,7 +175,7 @@ class SourceSearch:
         up = offer.source_description
         if up is not None and up != origin.place:  # a description of this set alone, if any
             with suppress(FetchError, DocumentError):
-                above, its_origin = await self._descriptions.document(up)
+                above, its_origin = await self.descriptions.document(up)
                 described = read_framework(offer, above, its_origin.base)
                 if above.capability == Capability.DESCRIPTION and described.listed:
                     return described
@@ -194,9 +184,9 @@ class SourceSearch:
 
     async def _check_listed(self, document: Document, origin: ResponseOrigin, listed: str) -> None:
         """Refuse a list if the Capability List above it names a list of another set instead."""
-        if _bare(listed) in (_bare(self._uri), _bare(origin.place), _bare(origin.base)):
+        if _bare(listed) in (_bare(self.uri), _bare(origin.place), _bare(origin.base)):
             return
-        other, _ = await self._descriptions.document(listed)
+        other, _ = await self.descriptions.document(listed)
         if not _share_entries(document, other):
             raise ConfigurationError(
                 f"{origin.place} has a link up to a Capability List that lists {listed} instead; "

@@ -18,13 +18,7 @@ _ENTRY = 2_000
 
 
 class CachedDocument(Struct, frozen=True):
-    """A document as it was last received.
-
-    Args:
-        document: The document.
-        condition: The header field of a conditional request for it.
-        entries: How many entries it counts as.
-    """
+    """A document as it was last received, and the header field of a conditional request for it."""
 
     document: Document
     condition: tuple[str, str]
@@ -46,24 +40,15 @@ class DocumentCache:
         self._entries = 0
 
     def __len__(self) -> int:
-        """Return how many documents are kept."""
         return len(self._kept)
 
     def get(self, uri: str) -> CachedDocument | None:
-        """Return the document of a URI, if it is kept."""
         if uri in self._kept:
             self._kept.move_to_end(uri)
         return self._kept.get(uri)
 
     def put(self, uri: str, document: Document, condition: tuple[str, str] | None) -> None:
-        """Keep a document in place of the previous one with this URI.
-
-        Args:
-            uri: Its URI.
-            document: The document.
-            condition: The header field of a conditional request for it; None if there is none,
-                and nothing is kept.
-        """
+        """Keep a document in place of the previous one; without a condition, nothing is kept."""
         before = self._kept.pop(uri, None)
         if before is not None:
             self._entries -= before.entries

@@ -41,11 +41,7 @@ class NotPublic(RsnotifyError, OSError):
 
 
 def guarded_socket(info: Any) -> socket.socket:
-    """Return a socket for an address as `getaddrinfo` returns it.
-
-    Raises:
-        NotPublic: The address is not public.
-    """
+    """Return a socket for an address as `getaddrinfo` returns it, or raise `NotPublic`."""
     family, kind, protocol, _, address = info
     if refusal(address[0]) is not None:
         raise NotPublic
@@ -75,10 +71,7 @@ class Connections:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._most = most
-        self._options: dict[str, Any] = {
-            "limit": 0,  # `most` and `per_host` are the limits
-            "ssl": tls or True,
-        }
+        self._tls = tls or True
         self._per_host = per_host
         self._host_limits: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
         self._retry_at: dict[URL, float] = {}
@@ -96,7 +89,8 @@ class Connections:
 
     def _session(self, **options: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(**self._options, **options),
+            # `most` and `per_host` are the limits.
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, **options),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=_TIMEOUT,
             # `inflating` does it in pieces of bounded size.
@@ -110,11 +104,8 @@ class Connections:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make a request when the limits allow it; redirects are not followed.
 
-        Args:
-            method: The method.
-            url: The URL.
-            anywhere: Whether its host may be at any address.
-            options: As those of `aiohttp.ClientSession.request`.
+        Only with `anywhere`, the host may be at any address. The options are those of
+        `aiohttp.ClientSession.request`.
 
         Raises:
             aiohttp.ClientError: There is no response.
@@ -149,18 +140,13 @@ class Connections:
 
 
 class RequestRate:
-    """Spaces requests evenly.
-
-    Args:
-        most: The most requests in a second; None for any number.
-    """
+    """Spaces requests evenly: at most so many in a second; None for any number."""
 
     def __init__(self, most: float | None) -> None:
         self._between = 0.0 if most is None else 1 / most
         self._next = 0.0
 
     async def wait(self) -> None:
-        """Wait until the next request may be made."""
         if not self._between:
             return
         now = asyncio.get_running_loop().time()

@@ -25,7 +25,6 @@ class Content(Struct, frozen=True):
     Args:
         path: A file of its own, which has the content after `write`.
         hashes: Its digests, as a `hash` attribute: SHA-256 and those that were announced.
-        length: Its bytes.
         data: The content, unless it is in the file already.
         validator: The header field of a conditional request for it, if there is one.
         fetched_at: When its own server sent it, by the clock of that server, in microseconds
@@ -49,7 +48,6 @@ class Content(Struct, frozen=True):
             self.path.write_bytes(self.data)
 
     def read(self) -> bytes:
-        """Return the content."""
         return self.path.read_bytes() if self.data is None else self.data
 
     def discard(self) -> None:
@@ -58,13 +56,7 @@ class Content(Struct, frozen=True):
 
 
 class Unchanged(Struct, frozen=True):
-    """The answer that content has not changed (304).
-
-    Args:
-        fetched_at: When it was sent, as for `Content`.
-        modified: As for `Content`.
-        doubt: As for `Content`.
-    """
+    """The answer that content has not changed (304); its fields mean what they do in `Content`."""
 
     fetched_at: int
     modified: Instant | None = None
@@ -72,47 +64,35 @@ class Unchanged(Struct, frozen=True):
 
 
 class ContentCollector:
-    """Collects content chunk by chunk; an async context manager.
-
-    Args:
-        path: A file of its own.
-        announced: Its `hash` attribute, or None.
-    """
+    """Collects content chunk by chunk in a file of its own; an async context manager."""
 
     def __init__(self, path: Path, announced: str | None) -> None:
         self._path = path
         self._digester = Digester(announced)
         self._data = bytearray()
         self._in_file = False
-        self._complete = False
 
     @property
     def length(self) -> int:
-        """The bytes so far."""
         return self._digester.length
 
     async def add(self, chunk: bytes) -> None:
-        """Add the next chunk."""
         self._digester.update(chunk)
         self._data += chunk
         if len(self._data) > _IN_MEMORY:
             await asyncio.to_thread(self._spill)
 
     async def content(self, resource: Resource | None, *, recoded: bool) -> Content:
-        """Verify the collected content, and return it.
+        """Return the collected content, or raise `ContentMismatch` if it is not what was announced.
 
         Args:
             resource: The entry with its `hash` and `length`; None to verify nothing.
             recoded: Whether the server sent the content encoded.
-
-        Raises:
-            ContentMismatch: It is not what was announced.
         """
         if resource is not None:
             self._digester.verify(resource, recoded=recoded)
         if self._in_file:
             await asyncio.to_thread(self._spill)
-        self._complete = True
         data = None if self._in_file else bytes(self._data)
         return Content(self._path, self._digester.hashes, self.length, data)
 
@@ -125,6 +105,6 @@ class ContentCollector:
     async def __aenter__(self) -> ContentCollector:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._in_file and not self._complete:
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if self._in_file and kind is not None:
             await asyncio.to_thread(self._path.unlink, missing_ok=True)

@@ -19,10 +19,7 @@ _ALGORITHMS: dict[str, tuple[str, Callable[[], Any], int]] = {
 
 
 def parse_hashes(text: str | None) -> dict[str, str]:
-    """Read a `hash` attribute.
-
-    Args:
-        text: White-space separated `algorithm:digest` pairs, or None.
+    """Read a `hash` attribute: white-space separated `algorithm:digest` pairs.
 
     Returns:
         Hexadecimal digests by algorithm (`md5`, `sha-1`, `sha-256`, `sha-512`). What cannot be
@@ -45,11 +42,7 @@ def agree(one: str | None, other: str | None) -> bool | None:
 
 
 class Digester:
-    """Computes SHA-256 and the announced digests of content, piece by piece.
-
-    Args:
-        announced: The `hash` attribute to be checked, or None.
-    """
+    """Computes SHA-256 and the algorithms of an announced `hash` attribute, piece by piece."""
 
     def __init__(self, announced: str | None = None) -> None:
         wanted = {"sha-256", *parse_hashes(announced)}
@@ -57,26 +50,21 @@ class Digester:
         self.length = 0
 
     def update(self, chunk: bytes) -> None:
-        """Add the next piece of the content."""
         self.length += len(chunk)
         for digest in self._digests.values():
             digest.update(chunk)
 
     @property
     def hashes(self) -> str:
-        """The digests so far, as a `hash` attribute."""
         return " ".join(f"{name}:{digest.hexdigest()}" for name, digest in self._digests.items())
 
     def verify(self, resource: Resource, *, recoded: bool = False) -> None:
-        """Compare with the announced hash and length.
+        """Compare with the announced hash and length; raise `ContentMismatch` if they differ.
 
         Args:
             resource: The entry with its `hash` and `length`.
             recoded: Whether the server sent the content encoded. The announced length may then
                 be that of the encoded form, if the hash matches.
-
-        Raises:
-            ContentMismatch: The content is not what was announced.
         """
         same = agree(resource.hash, self.hashes)
         if same is False:
@@ -90,13 +78,7 @@ class Digester:
 
 
 def verifies(content: bytes, announced: str | None, length: int | None = None) -> bool:
-    """Return whether content has the announced hash and length, as far as that can be checked.
-
-    Args:
-        content: The content.
-        announced: Its `hash` attribute.
-        length: Its length in bytes, if it was announced.
-    """
+    """Return whether content has the announced hash and length, as far as that can be checked."""
     digester = Digester(announced)
     digester.update(content)
     return length in (None, digester.length) and agree(announced, digester.hashes) is not False

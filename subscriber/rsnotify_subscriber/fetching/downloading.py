@@ -30,13 +30,9 @@ async def stream_document(
     large: asyncio.Semaphore,
     feed: Callable[[bytes], object],
 ) -> None:
-    """Pass a document to a function, decompressed and piece by piece.
+    """Pass a document to `feed`, decompressed and piece by piece; if that raises, download no more.
 
-    Args:
-        uri: Its URI.
-        response: The response with the document.
-        large: Is acquired to read on in a large document.
-        feed: Is called with each piece. If it raises, no more is downloaded.
+    Reading on in a large document needs the semaphore `large`.
 
     Raises:
         MalformedDocument: Its compression is damaged.

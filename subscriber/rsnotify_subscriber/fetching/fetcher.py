@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, DocumentError, NotFound, Unavailable
 from rsnotify.format.datetimes import Instant, to_microseconds
@@ -65,8 +65,10 @@ class FetchedDocument(Struct, frozen=True):
 class Fetcher:
     """Fetches for one subscriber.
 
+    What cannot be fetched, or is not what was announced, raises a `FetchError`; content that cannot
+    be written raises an `OSError`.
+
     Args:
-        sessions: The HTTP client sessions.
         folder: The folder for content, under names that are not used twice.
         largest: The most bytes of content whose length was not announced.
         cache: Keeps small documents; several may share it.
@@ -89,40 +91,25 @@ class Fetcher:
         self._rate = RequestRate(rate)
 
     async def document(self, uri: str) -> Document:
-        """GET a document and read it to its end.
-
-        Raises:
-            FetchError: It could not be fetched.
-            DocumentError: It could not be read.
-        """
+        """GET a document and read it to its end; raise `DocumentError` if it cannot be read."""
         return (await self.sent_document(uri))[0]
 
     async def current_document(self, uri: str, origin: ResponseOrigin) -> Document:
-        """GET a document as it is at its Source now, past caches; `origin` receives its origin.
+        """GET a document as it is at its Source now, past caches; `origin` receives its origin."""
+        return (await self.sent_document(uri, origin, fresh=True))[0]
 
-        Raises:
-            FetchError: It could not be fetched.
-            DocumentError: It could not be read.
-        """
-        return (await self._document(uri, {"Cache-Control": "no-cache"}, origin))[0]
-
-    async def sent_document(self, uri: str) -> tuple[Document, Instant | None]:
+    async def sent_document(
+        self, uri: str, origin: ResponseOrigin | None = None, *, fresh: bool = False
+    ) -> tuple[Document, Instant | None]:
         """GET a document and read it to its end; return also its `Date`, if it has one.
 
         A small document is kept in memory with its validator, and the next request for it is
         conditional: a poll that finds nothing new costs a 304.
-
-        Raises:
-            FetchError: It could not be fetched.
-            DocumentError: It could not be read.
         """
-        return await self._document(uri, {})
-
-    async def _document(
-        self, uri: str, headers: dict[str, str], origin: ResponseOrigin | None = None
-    ) -> tuple[Document, Instant | None]:
         cached = self.cache.get(uri)
-        headers["Accept-Encoding"] = "gzip"
+        headers = {"Accept-Encoding": "gzip"}
+        if fresh:
+            headers["Cache-Control"] = "no-cache"
         if cached is not None:
             name, value = cached.condition
             headers[name] = value
@@ -130,29 +117,20 @@ class Fetcher:
             if cached is not None and response.status == 304:
                 return cached.document, sent_at(response)
             check_status(uri, response)
-            document = with_http_date(await self._read(uri, response), response)
-            self.cache.put(uri, document, validator(response))
-            return document, sent_at(response)
+            return await self._read(uri, response), sent_at(response)
 
     async def page(self, uri: str, origin: ResponseOrigin) -> FetchedDocument:
-        """GET a page or a document; `origin` receives its origin.
-
-        Raises:
-            FetchError: It could not be fetched.
-        """
+        """GET a page or a document; `origin` receives its origin."""
         headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
         async with self._sessions.get(uri, headers, origin) as response:
             check_status(uri, response)
             found = parse_links(response.headers.getall("Link", []))
             links = [(rel, resolve(origin.base, target)) for rel, target in found]
-            if response.content_type in ("text/html", "application/xhtml+xml"):
-                return FetchedDocument(links, text=await _text(uri, response))
-            if response.content_type == "text/plain" and uri.endswith("/robots.txt"):
+            is_robots = response.content_type == "text/plain" and uri.endswith("/robots.txt")
+            if is_robots or response.content_type in ("text/html", "application/xhtml+xml"):
                 return FetchedDocument(links, text=await _text(uri, response))
             try:
-                document = with_http_date(await self._read(uri, response), response)
-                self.cache.put(uri, document, validator(response))
-                return FetchedDocument(links, document=document)
+                return FetchedDocument(links, document=await self._read(uri, response))
             except DocumentError as error:
                 return FetchedDocument(links, error=error)
 
@@ -165,16 +143,14 @@ class Fetcher:
 
         try:
             await stream_document(uri, response, self._sessions.large, feed)
-            return with_resources(reader.close(), resources)
+            document = with_http_date(with_resources(reader.close(), resources), response)
         except DocumentError as error:
             raise error.at(uri) from None
+        self.cache.put(uri, document, validator(response))
+        return document
 
     async def is_there(self, uri: str) -> bool:
-        """Return whether a server has a resource, without reading its content.
-
-        Raises:
-            FetchError: The answer does not show that.
-        """
+        """Return whether a server has a resource, without reading its content."""
         headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache"}
         try:
             async with self._sessions.get(uri, headers) as response:
@@ -191,17 +167,13 @@ class Fetcher:
         moment: Instant | None = None,
         fresh: bool = False,
     ) -> Content:
-        """GET the content of a resource, and verify it.
+        """GET the content of a resource, and verify it by the announced hash and length.
 
         Args:
             resource: The resource, with the hash and length that were announced.
             most: The most bytes that it may have; None for the limit of the Fetcher.
             moment: The instant whose version is requested of a TimeGate (core §14.6).
             fresh: Whether to request it past caches.
-
-        Raises:
-            FetchError: It could not be fetched, or is not what was announced.
-            OSError: It could not be written.
         """
         headers = dict(_PAST_CACHES) if fresh else {}
         if moment is not None:
@@ -214,27 +186,13 @@ class Fetcher:
     async def current_content(self, resource: Resource) -> Content:
         """GET the present content of a resource, past caches, whatever was announced.
 
-        Args:
-            resource: The resource. The algorithms of its hash are computed, but not compared.
-
-        Raises:
-            FetchError: It could not be fetched.
-            OSError: It could not be written.
+        The algorithms of its hash are computed, but not compared.
         """
         async with self._answer(resource.uri, _PAST_CACHES) as response:
             return await self._receive(resource, response, None, verify=False)
 
     async def changed_content(self, resource: Resource, since: str) -> Content | Unchanged:
-        """GET the content of a resource, unless it has not changed.
-
-        Args:
-            resource: The resource, with the hash and length that were announced.
-            since: The validator of the content before.
-
-        Raises:
-            FetchError: It could not be fetched, or is not what was announced.
-            OSError: It could not be written.
-        """
+        """GET the content of a resource, unless its validator is still `since`."""
         name, _, value = since.partition(": ")
         async with self._answer(resource.uri, {name: value}) as response:
             if response.status == 304:
@@ -261,17 +219,13 @@ class Fetcher:
         check_status(uri, response)
         most = most or max(self._largest, resource.length or 0)
         content = await self.collect(
-            resource,
-            body(uri, response),
-            recoded=is_encoded(response),
-            most=most,
-            verify=verify,
+            resource, body(uri, response), recoded=is_encoded(response), most=most, verify=verify
         )
         fetched_at = _fetched_at(response)
         if resource.hash is not None and verify:
             # The hash proves what it is, and will show whether it has changed.
-            return msgspec.structs.replace(content, fetched_at=fetched_at)
-        return msgspec.structs.replace(
+            return replace(content, fetched_at=fetched_at)
+        return replace(
             content,
             validator=content_validator(response),
             fetched_at=fetched_at,
@@ -287,18 +241,9 @@ class Fetcher:
         most: int | None = None,
         verify: bool = True,
     ) -> Content:
-        """Collect the content of a resource from any source, and verify it.
+        """Collect the content of a resource from any source, and `verify` that it is as announced.
 
-        Args:
-            resource: The resource, with the hash and length that were announced.
-            chunks: The content.
-            recoded: Whether a server sent it encoded, so that its length may differ.
-            most: The most bytes that it may have.
-            verify: Whether it must be what was announced.
-
-        Raises:
-            FetchError: It is not what was announced.
-            OSError: It could not be written.
+        Its length may differ if a server sent it `recoded`. `most` is the most bytes it may have.
         """
         announced = resource.length if verify and not recoded else None
         async with ContentCollector(self._new_file(), resource.hash) as collector:
@@ -311,12 +256,7 @@ class Fetcher:
             return await collector.content(resource if verify else None, recoded=recoded)
 
     def store(self, data: bytes, announced: str | None) -> Content:
-        """Return content that is in memory and verified, with a file to write it to.
-
-        Args:
-            data: The content.
-            announced: Its `hash` attribute.
-        """
+        """Return content that is in memory and verified, with a file to write it to."""
         digester = Digester(announced)
         digester.update(data)
         return Content(self._new_file(), digester.hashes, digester.length, data)

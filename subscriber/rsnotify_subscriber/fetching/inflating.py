@@ -54,11 +54,7 @@ class Inflater:
 
 
 async def inflated(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Decompress a body.
-
-    Raises:
-        zlib.error: It is damaged or ends too early.
-    """
+    """Decompress a body; raise `zlib.error` if it is damaged or ends too early."""
     inflater = Inflater()
     async for chunk in chunks:
         for piece in inflater.feed(chunk):

@@ -11,11 +11,7 @@ _PERMANENT = frozenset({301, 308})
 
 
 class ResponseOrigin:
-    """The URIs and the time of a response.
-
-    Args:
-        uri: The requested URI.
-    """
+    """The URIs and the time of the response to a request for a URI."""
 
     def __init__(self, uri: str) -> None:
         #: The URI to request next time: the target of permanent redirects (RFC 9110 §15.4).
@@ -29,13 +25,11 @@ class ResponseOrigin:
         self._permanent = True
 
     def redirected(self, status: int, target: str) -> None:
-        """Record a redirect."""
         self._permanent = self._permanent and status in _PERMANENT
         self.base = target
         if self._permanent:
             self.place = target.partition("#")[0]
 
     def answered(self, response: aiohttp.ClientResponse) -> None:
-        """Record the last response."""
         self.sent = sent_at(response)
         self.cached = response.headers.get("Age", "0").strip() != "0"

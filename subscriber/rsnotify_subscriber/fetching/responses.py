@@ -30,12 +30,7 @@ _SLOWEST = 1_000
 
 
 def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
-    """Check that the status is 200.
-
-    Raises:
-        NotFound: It is 404, or 410 (`Gone`).
-        Unavailable: It is any other.
-    """
+    """Raise `NotFound` if the status is 404, `Gone` if 410, `Unavailable` if any other but 200."""
     status = response.status
     if status == 200:
         return
@@ -53,11 +48,7 @@ def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
 
 
 def check_transfer(uri: str, response: aiohttp.ClientResponse) -> None:
-    """Refuse a Transfer-Encoding that is not decoded, and so would be content (RFC 9112 §6.1).
-
-    Raises:
-        Unavailable: The response has another one than `chunked`.
-    """
+    """Refuse a Transfer-Encoding that is not decoded, and so would be content (RFC 9112 §6.1)."""
     codings = ",".join(response.headers.getall("Transfer-Encoding", [])).lower().split(",")
     for coding in map(str.strip, codings):
         if coding not in ("", "chunked", "identity"):
@@ -71,7 +62,6 @@ def retry_after(response: aiohttp.ClientResponse) -> float | None:
 
 
 def format_http_date(moment: Instant) -> str:
-    """Format an instant as an HTTP date, in whole seconds."""
     return format_datetime(moment, usegmt=True)
 
 
@@ -120,7 +110,6 @@ def modified_at(response: aiohttp.ClientResponse) -> Instant | None:
 
 
 def is_encoded(response: aiohttp.ClientResponse) -> bool:
-    """Return whether the body has a Content-Encoding."""
     return response.headers.get("Content-Encoding", "identity").strip().lower() != "identity"
 
 

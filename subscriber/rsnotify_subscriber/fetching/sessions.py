@@ -66,8 +66,8 @@ class Sessions:
         per_host: int = PER_HOST,
         shared: Connections | None = None,
     ) -> None:
-        self._named, login = split_login(named)
-        self._origin = _url(self._named, self._named).origin() if named else None
+        named, login = split_login(named)
+        self._origin = _url(named, named).origin() if named else None
         self._credentials = credentials.fields()
         if self._origin is not None and not _authorizes(self._credentials):
             login = login or from_netrc(self._origin.host or "")
@@ -92,15 +92,12 @@ class Sessions:
 
     @property
     def large(self) -> asyncio.Semaphore:
-        """Is acquired while a large document is read."""
         return self._connections.large
 
     async def trusts(self, host: str | None, port: int | None = None) -> bool:
         """Return whether a host may be dialled at any address.
 
-        Args:
-            host: The host.
-            port: The port; None for that of a hub, which may be beside a Source on its host.
+        The port is None for that of a hub, which may be beside a Source on its host.
         """
         if self._allow_private_addresses:
             return True
@@ -125,11 +122,6 @@ class Sessions:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """GET, following redirects; the body is read within the context.
 
-        Args:
-            uri: The URI.
-            headers: Header fields of the request.
-            origin: Receives the origin of the response.
-
         Raises:
             RefusedAddress: The URI, or a redirect, leads to an address that is not allowed.
             Unavailable: There was no response, or it broke off, or the host has asked for no
@@ -143,18 +135,13 @@ class Sessions:
     async def post(
         self, uri: str, form: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """POST a form, following redirects, but never from https to http.
-
-        Raises:
-            FetchError: As `get`.
-        """
+        """POST a form, following redirects, but never from https to http; raise the same errors."""
         answer = self._answer(uri, form=form)
         async with self._translated_errors(uri), self._limit, answer as response:
             yield response
 
     @asynccontextmanager
     async def _translated_errors(self, uri: str) -> AsyncIterator[None]:
-        """Raise errors of aiohttp as `FetchError`."""
         try:
             yield
         except aiohttp.ClientConnectorError as error:
@@ -175,6 +162,7 @@ class Sessions:
         origin: ResponseOrigin | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         target, status = uri, 0
+        origin = origin or ResponseOrigin(uri)
         method, moved = ("GET", _MOVED) if form is None else ("POST", _MOVED - {303})
         first: URL | None = None
         has_crossed = False
@@ -195,14 +183,12 @@ class Sessions:
                 location = response.headers.get("Location")
                 if response.status not in moved or location is None:
                     check_transfer(uri, response)
-                    if origin is not None:
-                        origin.answered(response)
+                    origin.answered(response)
                     yield response
                     return
                 status = response.status
             target = resolve(target, location)
-            if origin is not None:
-                origin.redirected(status, target)
+            origin.redirected(status, target)
         raise Unavailable(uri, f"more than {REDIRECTS} redirects", status=status)
 
     def _fields(self, url: URL, login: str | None) -> Mapping[str, str]:

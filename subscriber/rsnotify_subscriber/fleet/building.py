@@ -9,7 +9,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.login import login_of
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
@@ -40,38 +40,23 @@ def build(
     shared: SubscriberPool,
     callbacks: Callbacks | None,
 ) -> Subscriber:
-    """Return the subscriber of one Source, which does not follow it yet.
-
-    Args:
-        configuration: The settings.
-        source: The settings of the Source.
-        shared: The resources that all subscribers of the fleet share.
-        callbacks: Where hubs reach this process.
-
-    Raises:
-        ConfigurationError: A setting cannot work: the handler, a certificate, a pattern, ...
-    """
+    """Return the subscriber of one Source, which does not follow it yet."""
+    folder = Path(configuration.path).absolute().parent
     try:
-        return _subscriber(source, Path(configuration.path).absolute().parent, shared, callbacks)
+        credentials = Credentials(
+            login=source.login, bearer=source.bearer, headers=parse_header_lines(source.header)
+        )
+        options = follow_options(source, credentials, callbacks)
+        return Subscriber(
+            source.url,
+            _handler(source, folder),
+            state=_location(source),
+            options=replace(options, per_host=shared.limits.per_source),
+            shared=shared,
+        )
     except RsnotifyError as error:
         place = f"{configuration.path}: [[source]] {source.title}"
         raise ConfigurationError(f"{place}: {error}") from error
-
-
-def _subscriber(
-    source: FollowedSource, folder: Path, shared: SubscriberPool, callbacks: Callbacks | None
-) -> Subscriber:
-    credentials = Credentials(
-        login=source.login, bearer=source.bearer, headers=parse_header_lines(source.header)
-    )
-    options = follow_options(source, credentials, callbacks)
-    return Subscriber(
-        source.url,
-        _handler(source, folder),
-        state=_location(source),
-        options=replace(options, per_host=shared.limits.per_source),
-        shared=shared,
-    )
 
 
 def follow_options(
@@ -80,24 +65,7 @@ def follow_options(
     callbacks: Callbacks | None,
     terms: WebSubTerms = DEFAULT_TERMS,
 ) -> FollowOptions:
-    """Return the options that settings of a file or a command line describe.
-
-    Args:
-        settings: The settings.
-        credentials: What is sent to the origin of the Source.
-        callbacks: Where hubs reach this process.
-        terms: The terms of WebSub subscriptions, for a relay.
-
-    Raises:
-        ConfigurationError: A value can never work.
-    """
-    login = BrokerLogin(
-        user=settings.mqtt_user,
-        password=settings.mqtt_password,
-        ca=settings.mqtt_ca,
-        certificate=settings.mqtt_certificate,
-        key=settings.mqtt_key,
-    )
+    """Return the options that settings of a file or a command line describe."""
     return FollowOptions(
         via=settings.via,
         hubs=settings.hubs,
@@ -125,7 +93,7 @@ def follow_options(
         terms=terms,
         mqtt=MqttOptions(
             url=settings.mqtt_url,
-            login=login,
+            login=login_of(settings),
             session=settings.mqtt_session,
             version=settings.mqtt_version,
         ),
@@ -146,18 +114,14 @@ def _handler(source: FollowedSource, folder: Path) -> AnyHandler:
 
 def _location(source: FollowedSource) -> Path | StateLocation:
     if source.postgresql is not None:
-        return _postgresql(source.postgresql, source.schema or _SCHEMA)
+        try:
+            from rsnotify_subscriber.storage.postgresql import PostgreSQLState
+        except ImportError:
+            raise ConfigurationError(
+                'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'
+            ) from None
+        return PostgreSQLState(source.postgresql, schema=source.schema or _SCHEMA)
     if source.state is not None:
         return Path(source.state)
     assert source.dest is not None, "it was checked"
     return default_state(Path(source.dest))
-
-
-def _postgresql(conninfo: str, schema: str) -> StateLocation:
-    try:
-        from rsnotify_subscriber.storage.postgresql import PostgreSQLState
-    except ImportError:
-        raise ConfigurationError(
-            'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'
-        ) from None
-    return PostgreSQLState(conninfo, schema=schema)

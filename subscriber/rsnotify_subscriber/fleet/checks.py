@@ -20,26 +20,19 @@ _EXCLUSIVE = (
 
 
 def check_source(number: int, source: FollowedSource, *, reachable: bool) -> None:
-    """Check that the settings of one Source fit together.
+    """Raise `WrongSetting` if the settings of a Source do not fit together.
 
     Args:
         number: The number of the Source in the file.
         source: The settings.
         reachable: Whether hubs can reach this process.
-
-    Raises:
-        WrongSetting: A setting is missing, or contradicts another.
     """
     for key, reason in _faults(source, reachable=reachable):
         raise WrongSetting(("source", number, key), reason)
 
 
 def check_terms(terms: SourceSettings) -> None:
-    """Check the settings for all Sources, as far as possible.
-
-    Raises:
-        WrongSetting: One of them is wrong.
-    """
+    """Raise `WrongSetting` if a setting for all Sources is wrong, as far as that shows."""
     for key, reason in _broker_faults(terms):
         raise WrongSetting(("defaults", key), reason)
 
@@ -62,7 +55,7 @@ def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, s
         yield "options", "these are for a handler, and there is none"
     if source.handler is not None and source.state is None and source.postgresql is None:
         yield "state", "a handler needs a place for its state: state or postgresql"
-    if source.dest is not None and _is_within(source.state, source.dest):
+    if source.dest and source.state and Path(source.state).is_relative_to(source.dest):
         yield "state", "it cannot be kept inside the mirror"
     if source.schema is not None and source.postgresql is None:
         yield "schema", "it is for a state in PostgreSQL; name postgresql, too"
@@ -73,18 +66,11 @@ def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, s
     yield from _broker_faults(source)
 
 
-def _is_within(state: str | None, dest: str) -> bool:
-    return state is not None and Path(state).is_relative_to(dest)
-
-
 def check_apart(sources: Sequence[FollowedSource]) -> None:
-    """Check that no two Sources use the same folder, schema or session.
-
-    Raises:
-        WrongSetting: Two have the same name or place, or the place of one is in that of another.
-    """
+    """Raise `WrongSetting` if two Sources share a name or place, or their folders are nested."""
     titles: set[str] = set()
-    owners = _PlaceOwners()
+    owners: dict[object, str] = {}
+    around: dict[object, str] = {}  # by each folder around that of a Source
     for number, source in enumerate(sources):
         if source.title in titles:
             reason = f"another Source is called {source.title}, too; give each a name of its own"
@@ -92,12 +78,15 @@ def check_apart(sources: Sequence[FollowedSource]) -> None:
         titles.add(source.title)
         places = list(_places(source))
         for key, place in places:
-            other = owners.owner(place)
+            within = (place, *place.parents) if isinstance(place, Path) else (place,)
+            other = next((owners[one] for one in within if one in owners), around.get(place))
             if other is not None:
                 reason = f"{other} has its own there; choose another for each, as with {{name}}"
                 raise WrongSetting(("source", number, key), reason)
         for _, place in places:
-            owners.add(place, source.title)
+            owners[place] = source.title
+            if isinstance(place, Path):
+                around.update(dict.fromkeys(place.parents, source.title))
 
 
 def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
@@ -112,23 +101,3 @@ def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
         yield "schema", (source.postgresql, source.schema)
     if source.mqtt_session:
         yield "mqtt_session", (source.mqtt_url, source.mqtt_user, source.mqtt_session)
-
-
-class _PlaceOwners:
-    """The Source that uses each place. Nobody else can use folders inside or around its folder."""
-
-    def __init__(self) -> None:
-        self._owners: dict[object, str] = {}
-        self._around: dict[object, str] = {}
-
-    def owner(self, place: object) -> str | None:
-        """Return the Source that uses a place, if there is one."""
-        within = (place, *place.parents) if isinstance(place, Path) else (place,)
-        owners = [self._owners[one] for one in within if one in self._owners]
-        return owners[0] if owners else self._around.get(place)
-
-    def add(self, place: object, owner: str) -> None:
-        """Store that a Source uses a place."""
-        self._owners[place] = owner
-        if isinstance(place, Path):
-            self._around.update(dict.fromkeys(place.parents, owner))

@@ -35,7 +35,8 @@ Name = Annotated[
 class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a Source is followed; in `[defaults]`, how all are without a setting of their own.
 
-    In `dest`, `state`, `schema` and `mqtt_session`, `{name}` stands for the name of the Source.
+    Most are options of `rsnotify follow`, too (`commands/follow_options.py`). In `dest`, `state`,
+    `schema` and `mqtt_session`, `{name}` stands for the name of the Source.
 
     Args:
         dest: The folder of a mirror; without one there is a `handler`.
@@ -44,33 +45,10 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         state: The folder of the state; by default beside `dest`.
         postgresql: How to connect to the database with the state, instead of a folder.
         schema: The schema of the state there.
-        only: Patterns of URIs that are followed.
-        excluded: Patterns of URIs that are not; `except` in the file.
-        type: Media types that are followed.
-        change: Types of change that are followed.
-        collection: Collections whose members are followed.
-        prefer: Media types to copy where a resource is offered in several.
-        exact: Whether the version of each change is fetched.
-        via: The transport by which changes arrive.
-        hubs: How many connections to hubs are kept up at the same time.
-        poll: The seconds between polls while there is no push.
-        compare: The seconds between two comparisons of the whole copy with the Source's lists.
-        spread: The longest random delay of requests for pushed changes, in seconds; None to
-            derive it from the number of subscribers.
-        rate: The most resources that are requested in a second; None for any number.
         in_flight: The most changes that are being applied at the same time.
         hold: The most changes of fragments beyond a gap that are kept.
         largest: The most bytes of content whose length is not announced.
-        allow_private_addresses: Whether documents may name hosts at private addresses.
-        mqtt_url: The MQTT broker to use instead of the one that the Source names.
-        mqtt_user: The user there.
-        mqtt_password: The password of that user.
-        mqtt_password_file: A file with that password.
-        mqtt_ca: A file with CA certificates that verify the certificate of the broker.
-        mqtt_certificate: A file with a client certificate for the broker.
-        mqtt_key: A file with its private key.
-        mqtt_session: The session that the broker keeps while the subscriber is away.
-        mqtt_version: The version of MQTT.
+        mqtt_password_file: A file with the password for the MQTT broker.
     """
 
     dest: _Path | None = None
@@ -118,7 +96,6 @@ class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_f
         url: The URL of the Source, as for `rsnotify follow`.
         name: Its name; by default that URL, without a password.
         login: A user and password for the Source, as `user:password`.
-        bearer: A bearer token for it.
         header: Header fields for it, each as `NAME: VALUE`.
     """
 
@@ -130,24 +107,15 @@ class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def title(self) -> str:
-        """The name."""
         return self.name or without_credentials(self.url)
 
 
 class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How hubs reach this process, and the terms of subscriptions: options `--callback-…`.
+    """How hubs reach this process, and `WebSubTerms`: options `--callback-…`.
 
     Args:
         url: The URL from outside; None if hubs do not reach this process.
-        host: The address to listen on.
         port: The port to listen on; by default that of the URL.
-        lease: As in `WebSubTerms`, like the others below.
-        secret: Whether each subscription gets a secret.
-        signature: The methods of signatures that are accepted.
-        refuse: Whether content with a wrong signature is answered with 403.
-        patience: How long a hub may take to verify a subscription, in seconds.
-        settle: How long a hub may take to begin to deliver.
-        quiet: How long a hub may be silent.
     """
 
     url: str | None = None
@@ -163,7 +131,6 @@ class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def terms(self) -> WebSubTerms:
-        """The terms of subscriptions."""
         return WebSubTerms(
             lease=self.lease,
             secret=self.secret,
@@ -180,14 +147,7 @@ class LimitSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class FleetConfiguration(Struct, frozen=True, kw_only=True):
-    """All settings in their final form: paths are absolute, and `[defaults]` are applied.
-
-    Args:
-        path: The file.
-        limits: The limits for all Sources together.
-        websub: How hubs reach this process.
-        sources: The Sources, in the order of the file.
-    """
+    """All settings in their final form: paths are absolute, and `[defaults]` are applied."""
 
     path: str
     limits: LimitSettings = LimitSettings()
@@ -196,6 +156,6 @@ class FleetConfiguration(Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of this configuration."""
+        """The files whose changes matter."""
         secrets = {one.mqtt_password_file for one in self.sources} - {None}
         return (self.path, *sorted(filter(None, secrets)))

@@ -58,7 +58,6 @@ class Fleet:
         return [name for name, member in members if member.is_in_handler]
 
     def __contains__(self, name: str) -> bool:
-        """Return whether a Source of this name is followed."""
         return name in self._members
 
     async def until(self, condition: Callable[[Mapping[str, FollowedSourceStatus]], bool]) -> None:

@@ -17,18 +17,10 @@ AnyHandler = Handler | TransactionalHandler | Callable[[Received], Awaitable[Non
 
 
 def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHandler:
-    """Return a handler by its name.
+    """Return a handler by its name, `package.module:name`.
 
     A class, or a function that is not async, is called with the options and returns the handler;
-    so each Source has one of its own.
-
-    Args:
-        name: The module and the name in it, as `package.module:name`.
-        options: The arguments for the class or function.
-        folder: A folder with modules, beside those of Python's search path.
-
-    Raises:
-        ConfigurationError: There is no such handler, or it cannot be made.
+    so each Source has one of its own. Modules may be in a folder beside Python's search path.
     """
     found = _imported(name, folder)
     if _is_handler(found):

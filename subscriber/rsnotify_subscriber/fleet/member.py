@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from contextvars import ContextVar
 from random import Random
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.fleet.status import FollowedSourceStatus, Phase
 from rsnotify_subscriber.subscriber import Subscriber
@@ -31,7 +31,7 @@ class FleetMember:
         name: The name of the Source.
         subscriber: Follows it.
         start_slots: Limits how many Sources start at the same time.
-        moved: Is called when the phase has changed.
+        moved: Called when the phase has changed.
         retry: The waits between attempts.
     """
 
@@ -57,7 +57,6 @@ class FleetMember:
 
     @property
     def status(self) -> FollowedSourceStatus:
-        """The present status."""
         status = self._subscriber.status
         # A failure counts until the copy is level again.
         failed = self._error if self._phase is Phase.FAILED or not status.level else None
@@ -68,11 +67,9 @@ class FleetMember:
 
     @property
     def is_in_handler(self) -> bool:
-        """Whether its handler has been called and has not returned."""
         return bool(self._subscriber.in_handler)
 
     def stop(self) -> None:
-        """End `follow` or `catch_up` in order."""
         self._stopping.set()
         self._subscriber.stop()
         if self._waiting is not None:
@@ -142,9 +139,7 @@ class FleetMember:
 
     async def _back_off(self) -> None:
         delay = self._retry.delay(self._failures, self._random)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._stopping.wait()
+        await wait_for_event(self._stopping, delay)
 
     def _set_phase(self, phase: Phase) -> None:
         self._phase = phase

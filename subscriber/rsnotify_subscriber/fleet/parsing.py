@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.line_numbers import line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
+from rsnotify.runtime.config.line_numbers import place_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
 from rsnotify_subscriber.fleet.configuration import (
     FleetConfiguration,
@@ -23,8 +22,6 @@ from rsnotify_subscriber.fleet.configuration import (
     SourceSettings,
     WebSubSettings,
 )
-
-T = TypeVar("T", bound=Struct)
 
 _PATHS = ("dest", "state", "mqtt_password_file", "mqtt_ca", "mqtt_certificate", "mqtt_key")
 _NAMED = ("dest", "state", "schema", "mqtt_session")
@@ -50,32 +47,6 @@ class _File(Struct, forbid_unknown_fields=True):
     source: list[dict[str, Any]] = []
 
 
-class SettingsText:
-    """The text of a file of settings, to find the line of a setting.
-
-    Args:
-        path: The file.
-        text: Its text.
-        options: The settings of the command line.
-    """
-
-    def __init__(self, path: str, text: str, options: Mapping[str, Any]) -> None:
-        self._path = path
-        self._text = text
-        self._options = options
-
-    def error(self, wrong: WrongSetting, sources: list[dict[str, Any]]) -> ConfigurationError:
-        """Return the error with the place of the setting."""
-        table, *rest = wrong.path
-        option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
-        if table in ("defaults", "websub") and option in self._options:
-            return WrongOption(option, wrong.reason)
-        line = line_of(self._text, wrong.path)
-        place = self._path if line is None else f"{self._path}, line {line}"
-        names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
-        return ConfigurationError(": ".join([place, *filter(None, names), wrong.reason]))
-
-
 def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]]) -> str:
     """Return the name of a table as it is written, or of a key outside of tables."""
     if table != "source" or not rest:
@@ -87,14 +58,11 @@ def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]
 
 
 def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
-    """Read a file of Sources.
+    """Read a file of Sources, in .toml or .json.
 
     Args:
-        path: A file ending in .toml or .json.
+        path: The file.
         given: Settings of the command line, which override `[defaults]` and `[websub]`.
-
-    Raises:
-        ConfigurationError: Something cannot be read, or a setting is unknown or wrong.
     """
     text = read_text(path)
     found = parse(str(path), text, decode_settings(path, text), given)
@@ -111,25 +79,28 @@ def _with_secret(source: FollowedSource) -> FollowedSource:
 def parse(
     path: str, text: str, settings: Mapping[str, Any], given: Mapping[str, Any] | None = None
 ) -> FleetConfiguration:
-    """Return the configuration in a file.
+    """Return the configuration in a file; relative paths in it begin at its folder.
 
     Args:
-        path: The file; relative paths in it begin at its folder.
-        text: Its text.
+        path: The file.
+        text: Its text, in which errors name a line.
         settings: The decoded text.
-        given: Settings of the command line, which override `[defaults]` and `[websub]`.
-
-    Raises:
-        ConfigurationError: A setting is unknown or wrong.
+        given: As for `load`.
     """
     given = given or {}
     sources: list[dict[str, Any]] = []
     try:
-        file = _converted(settings, _File)
+        file = convert_settings(settings, _File)
         sources = file.source
         return _configured(path, file, given)
     except WrongSetting as wrong:
-        raise SettingsText(path, text, given).error(wrong, sources) from None
+        table, *rest = wrong.path
+        option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
+        if table in ("defaults", "websub") and option in given:
+            raise WrongOption(option, wrong.reason) from None
+        place = place_of(path, text, wrong.path)
+        names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
+        raise ConfigurationError(": ".join([place, *filter(None, names), wrong.reason])) from None
 
 
 def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfiguration:
@@ -140,17 +111,21 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfig
     }
     options = {name: value for name, value in given.items() if not name.startswith(_CALLBACK)}
     defaults = _over(file.defaults, options)
-    check_terms(_converted(defaults, SourceSettings, "defaults"))
+    check_terms(convert_settings(defaults, SourceSettings, "defaults"))
     folder = PurePath(os.path.abspath(path)).parent
     configuration = FleetConfiguration(
         path=path,
-        limits=_converted(file.limits, LimitSettings, "limits"),
-        websub=_converted(websub, WebSubSettings, "websub"),
+        limits=convert_settings(file.limits, LimitSettings, "limits"),
+        websub=convert_settings(websub, WebSubSettings, "websub"),
         sources=tuple(
             _source(number, one, defaults, folder) for number, one in enumerate(file.source)
         ),
     )
-    _check(configuration)
+    if not configuration.sources:
+        raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
+    for number, source in enumerate(configuration.sources):
+        check_source(number, source, reachable=configuration.websub.url is not None)
+    check_apart(configuration.sources)
     return configuration
 
 
@@ -160,7 +135,7 @@ def _source(
     settings = _over(defaults, own)
     if isinstance(own.get("options"), dict) and not own.keys() & {"dest", "handler"}:
         settings["options"] = {**defaults.get("options", {}), **own["options"]}
-    return _placed(_converted(settings, FollowedSource, "source", number), number, folder)
+    return _placed(convert_settings(settings, FollowedSource, "source", number), number, folder)
 
 
 def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,18 +157,3 @@ def _placed(source: FollowedSource, number: int, folder: PurePath) -> FollowedSo
         if value is not None:
             found[key] = os.path.normpath(folder / value)
     return replace(source, **found)
-
-
-def _check(configuration: FleetConfiguration) -> None:
-    if not configuration.sources:
-        raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
-    for number, source in enumerate(configuration.sources):
-        check_source(number, source, reachable=configuration.websub.url is not None)
-    check_apart(configuration.sources)
-
-
-def _converted(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:
-    try:
-        return msgspec.convert(settings, kind)
-    except msgspec.ValidationError as error:
-        raise wrong_setting_from(str(error), kind, table) from None

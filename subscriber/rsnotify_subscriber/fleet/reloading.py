@@ -6,10 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from msgspec import Struct
-
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import FileWatch
+from rsnotify.runtime.tasks import first_completed
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
 from rsnotify_subscriber.fleet.fleet import Fleet
 from rsnotify_subscriber.subscriber import Subscriber
@@ -20,41 +19,20 @@ logger = logging.getLogger("rsnotify.subscriber.fleet")
 _PATIENCE = 30.0
 
 
-class ConfigurationChange(Struct, frozen=True):
-    """The difference between two configurations.
-
-    Args:
-        gone: The names of Sources that were removed or changed.
-        new: The Sources that were added or changed.
-    """
-
-    gone: tuple[str, ...]
-    new: tuple[FollowedSource, ...]
-
-
 def configuration_change(
     before: Iterable[FollowedSource], now: Iterable[FollowedSource]
-) -> ConfigurationChange:
-    """Return the difference between the Sources before and now."""
+) -> tuple[list[str], list[FollowedSource]]:
+    """Return the names of Sources that are gone or changed, and the new and changed Sources."""
     old = {source.title: source for source in before}
     new = {source.title: source for source in now}
-    return ConfigurationChange(
-        tuple(name for name, source in old.items() if new.get(name) != source),
-        tuple(source for name, source in new.items() if old.get(name) != source),
+    return (
+        [name for name, source in old.items() if new.get(name) != source],
+        [source for name, source in new.items() if old.get(name) != source],
     )
 
 
 class FleetReloader:
-    """Makes a fleet follow the Sources of a configuration.
-
-    Args:
-        fleet: The fleet.
-        build: Makes the subscriber of a Source of a configuration.
-        configuration: The first configuration.
-
-    Raises:
-        ConfigurationError: A setting cannot work.
-    """
+    """Makes a fleet follow the Sources of a configuration."""
 
     def __init__(
         self,
@@ -72,18 +50,17 @@ class FleetReloader:
     async def apply(self, configuration: FleetConfiguration) -> None:
         """Follow the Sources of another configuration; those without a change are not restarted.
 
-        Raises:
-            ConfigurationError: A setting cannot work; then nothing changes.
+        If a setting cannot work, nothing changes.
         """
         before = self.configuration
-        changed = configuration_change(before.sources, configuration.sources)
+        gone, new = configuration_change(before.sources, configuration.sources)
         # Modules may take a while to import, and certificates to read.
-        built = await asyncio.to_thread(self._built, configuration, changed.new)
+        built = await asyncio.to_thread(self._built, configuration, new)
         self.configuration = configuration
-        names = dict.fromkeys((*built, *changed.gone))
+        names = dict.fromkeys((*built, *gone))
         await asyncio.gather(*(self._replace(name, built.get(name)) for name in names))
-        if changed.gone or changed.new:
-            logger.info("%d Sources are new or changed, %d gone", len(built), len(changed.gone))
+        if gone or new:
+            logger.info("%d Sources are new or changed, %d gone", len(built), len(gone))
         if (before.limits, before.websub) != (configuration.limits, configuration.websub):
             logger.warning("[limits] and [websub] are read only when the command starts")
 
@@ -108,12 +85,7 @@ class FleetReloader:
 
 
 class ConfigurationWatcher:
-    """Reads the configuration again when its files change, or on request.
-
-    Args:
-        reloader: Applies it.
-        load: Reads it.
-    """
+    """Reads the configuration again when its files change, or on request."""
 
     def __init__(self, reloader: FleetReloader, load: Callable[[], FleetConfiguration]) -> None:
         self._reloader = reloader
@@ -126,28 +98,16 @@ class ConfigurationWatcher:
         self._requested.set()
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         while True:
             await self._until_due()
-            await self._reload()
+            try:
+                await self._reloader.apply(await asyncio.to_thread(self._load))
+            except ConfigurationError as error:
+                logger.error("nothing was changed: %s", error)
+            except Exception:
+                logger.exception("nothing was changed")
             self._files.watch(self._reloader.configuration.files)
 
     async def _until_due(self) -> None:
-        due = [
-            asyncio.create_task(self._requested.wait()),
-            asyncio.create_task(self._files.changed()),
-        ]
-        try:
-            await asyncio.wait(due, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in due:
-                one.cancel()
-        self._requested.clear()
-
-    async def _reload(self) -> None:
-        try:
-            await self._reloader.apply(await asyncio.to_thread(self._load))
-        except ConfigurationError as error:
-            logger.error("nothing was changed: %s", error)
-        except Exception:
-            logger.exception("nothing was changed")
+        async with first_completed(self._requested.wait(), self._files.changed()):
+            self._requested.clear()

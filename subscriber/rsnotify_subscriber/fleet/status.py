@@ -23,13 +23,7 @@ class Phase(StrEnum):
 
 
 class FollowedSourceStatus(Struct, frozen=True):
-    """The status of one Source.
-
-    Args:
-        phase: The phase.
-        status: The status of its subscriber.
-        error: In a sentence, what is wrong; None if nothing is.
-    """
+    """The status of one Source, and in a sentence, what is wrong, if anything is."""
 
     phase: Phase
     status: Status
@@ -37,17 +31,7 @@ class FollowedSourceStatus(Struct, frozen=True):
 
 
 class FleetTotals(Struct, frozen=True):
-    """The totals of all Sources.
-
-    Args:
-        sources: How many there are.
-        level: How many are in step.
-        pushed: How many push their changes.
-        wrong: How many have an error.
-        resources: How many resources are held.
-        applied: Changes applied since the start.
-        pending: Resources with changes that are known and not yet applied.
-    """
+    """The numbers of Sources, of those in step, pushing and failing, and sums over all of them."""
 
     sources: int
     level: int
@@ -59,7 +43,6 @@ class FleetTotals(Struct, frozen=True):
 
 
 def totals(sources: Mapping[str, FollowedSourceStatus]) -> FleetTotals:
-    """Return the totals."""
     each = [one.status for one in sources.values()]
     return FleetTotals(
         sources=len(each),

@@ -49,10 +49,6 @@ class MirrorTree:
     A resource is at its fallback path if it exists there already, or if its natural path needs a
     directory where there is a file, or a file where there is a directory: the resources `a` and
     `a/b` may both exist.
-
-    Args:
-        root: The folder.
-        base: The URI that the folder stands for.
     """
 
     def __init__(self, root: Path, base: str) -> None:
@@ -103,7 +99,6 @@ class MirrorTree:
         return mode is None or not stat.S_ISDIR(mode)
 
     def files(self) -> Iterator[Path]:
-        """Yield every file of the mirror."""
         for folder, _, names in os.walk(self.root):
             for name in names:
                 yield Path(folder, name)

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any
 
-from rsnotify_subscriber.fetching.connections import guarded_socket
+from rsnotify.errors import RefusedAddress
+from rsnotify_subscriber.fetching.connections import NotPublic, guarded_socket
 
 #: The most seconds that connecting may take.
 TIMEOUT = 10.0
 
 
-async def dial(host: str | None, port: int, *, trusted: bool) -> socket.socket:
-    """Return a socket connected to the first allowed address that answers.
-
-    Args:
-        host: The host.
-        port: The port.
-        trusted: Whether the host may be at any address, and not only at public ones.
+async def dial(uri: str, host: str | None, port: int, *, trusted: bool) -> socket.socket:
+    """Return a socket connected to the first allowed address of a hub that answers.
 
     Raises:
-        OSError: No address answers in time, or none is allowed (`NotPublic`).
+        RefusedAddress: The last address is refused; any is allowed for a host that is trusted.
+        OSError: No address answers in time.
     """
-    make: Callable[[Any], socket.socket] = _any_socket if trusted else guarded_socket
     loop = asyncio.get_running_loop()
     failure = OSError("its host has no address")
     async with asyncio.timeout(TIMEOUT):
@@ -32,14 +27,13 @@ async def dial(host: str | None, port: int, *, trusted: bool) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
         ):
             try:
-                return await _connected(make(info), info[4])
+                sock = socket.socket(*info[:3]) if trusted else guarded_socket(info)
+                return await _connected(sock, info[4])
             except OSError as error:
                 failure = error
+    if isinstance(failure, NotPublic):
+        raise RefusedAddress(uri, str(failure.strerror))
     raise failure
-
-
-def _any_socket(info: Any) -> socket.socket:
-    return socket.socket(*info[:3])
 
 
 async def _connected(sock: socket.socket, address: Any) -> socket.socket:

@@ -15,8 +15,8 @@ from rsnotify_subscriber.tasks import Tasks
 _PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
-class PushEvents(Protocol):
-    """Receives what arrives by any endpoint, and whether anything can."""
+class PushEvents:
+    """Receives what arrives by any endpoint, and whether anything can; ignores it by default."""
 
     def up(self) -> None:
         """Note that fragments arrive from now on, from `since` without a gap or after `gap`."""
@@ -29,6 +29,7 @@ class PushEvents(Protocol):
 
     def fragment(self, document: bytes) -> Instant | None:
         """Receive a fragment; return the instant through which it covers changes, if any."""
+        raise NotImplementedError
 
     def down(self) -> None:
         """Note that no endpoint is left."""
@@ -50,18 +51,7 @@ class ConnectionObserver(Protocol):
 class EndpointConnection:
     """A connection to an endpoint; the `TransportListener` of its transport.
 
-    Args:
-        endpoint: The endpoint.
-        observer: Is called when the state changes, until the connection is closed.
-        events: Receives what arrives until then.
-
-    Attributes:
-        hub: The URI of the hub, as far as it is known.
-        is_up: Whether the hub has accepted the subscription.
-        is_mute: Whether the hub does not send what it should.
-        is_due: Whether the hub should have sent what the lists have from now on.
-        up_at: The time of the event loop at which it came up.
-        received_at: The time at which it came up, or at which a new fragment last arrived.
+    After `close`, neither observer nor events are called any more.
     """
 
     def __init__(
@@ -69,8 +59,15 @@ class EndpointConnection:
     ) -> None:
         self.endpoint = endpoint
         self.hub = endpoint.hub
-        self.is_up = self.is_mute = self.is_due = False
-        self.up_at = self.received_at = 0.0
+        #: Whether the hub has accepted the subscription.
+        self.is_up = False
+        #: Whether the hub does not send what it should.
+        self.is_mute = False
+        #: Whether the hub should have sent what the lists have from now on.
+        self.is_due = False
+        self.up_at = 0.0
+        #: When it came up, or a new fragment last arrived.
+        self.received_at = 0.0
         self._observer = observer
         self._events = events
         self._is_closed = False
@@ -79,7 +76,6 @@ class EndpointConnection:
 
     @property
     def delivers(self) -> bool:
-        """Whether changes arrive by it."""
         return self.is_up and not self.is_mute
 
     @property
@@ -89,12 +85,7 @@ class EndpointConnection:
         return (parts.hostname, parts.port or _PORTS.get(parts.scheme)) if parts.hostname else None
 
     def open(self, tasks: Tasks, since: Callable[[], Instant | None]) -> None:
-        """Start to receive.
-
-        Args:
-            tasks: Runs the transport.
-            since: Returns the instant through which every change is known.
-        """
+        """Start to receive; `since` returns the instant through which every change is known."""
         self._task = tasks.spawn(self._receive(since))
 
     async def _receive(self, since: Callable[[], Instant | None]) -> None:
@@ -106,7 +97,7 @@ class EndpointConnection:
                 self._observer.connection_lost(self, error)
 
     def close(self) -> None:
-        """Call neither observer nor events any more, and unsubscribe, which may take a while."""
+        """Unsubscribe, which may take a while."""
         self._is_closed = True
         if self._task is not None:
             self._task.cancel()
@@ -114,7 +105,6 @@ class EndpointConnection:
     # Called by the transport
 
     def up(self, hub: str | None = None) -> None:
-        """Note that a hub has accepted the subscription."""
         self.hub = hub or self.hub
         if not self._is_closed and not self.is_up:
             self.is_up = True
@@ -122,17 +112,14 @@ class EndpointConnection:
             self._observer.connection_up(self)
 
     def audience(self, listeners: int) -> None:
-        """Pass on the number of subscribers."""
         if not self._is_closed:
             self._events.audience(listeners)
 
     def gap(self) -> None:
-        """Pass on that fragments are missing."""
         if not self._is_closed:
             self._events.gap()
 
     def fragment(self, document: bytes) -> None:
-        """Pass on a fragment, and note whether it is a new one."""
         if self._is_closed:
             return
         until = self._events.fragment(document)

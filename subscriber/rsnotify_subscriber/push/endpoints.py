@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 from msgspec import Struct
@@ -29,10 +30,7 @@ class Endpoint(Struct, frozen=True):
     """A hub, and how to receive the changes of a topic from it. Equal ones are the same.
 
     Args:
-        kind: The protocol.
-        topic: The URI of the topic.
         hubs: The hubs that documents name; for WebSub, the topic may name others.
-        make: Makes the transport.
         select: The part of the topic that the hub is to send, if it can leave out the rest.
     """
 
@@ -48,45 +46,24 @@ class Endpoint(Struct, frozen=True):
         return next(iter(self.hubs), self.topic)
 
     def transport(self) -> Transport:
-        """Return a new transport."""
         return self.make(self)
 
 
+@dataclass(eq=False)
 class Transports:
-    """The transports that one Destination can use, for any topic of a Source.
+    """The transports that one Destination can use, for any topic of a Source."""
 
-    Args:
-        via: The choice of the user.
-        sessions: The HTTP client sessions, which also decide which hosts are trusted.
-        callbacks: Where hubs reach us; None if they do not.
-        mqtt: How to connect to MQTT brokers.
-        select: The changes that are of interest.
-    """
-
-    def __init__(
-        self,
-        via: Via,
-        sessions: Sessions,
-        callbacks: Callbacks | None,
-        mqtt: MqttOptions,
-        select: PushSelection = EVERYTHING,
-    ) -> None:
-        self._select = select
-        self._without_selections: set[str] = set()
-        self._via = via
-        self._sessions = sessions
-        self._callbacks = callbacks
-        self._mqtt = mqtt
-
-    @property
-    def enabled(self) -> bool:
-        """Whether push is used at all."""
-        return self._via is not Via.POLL
+    via: Via
+    sessions: Sessions
+    callbacks: Callbacks | None
+    mqtt: MqttOptions
+    select: PushSelection = EVERYTHING
+    _without_selections: set[str] = field(default_factory=set, init=False)
 
     def change_endpoints(self, offer: Offer) -> list[Endpoint]:
         """Return the endpoints for the changes of a set; none where only polling shows them."""
         if offer.channel is not None:
-            return self.endpoints(offer.channel, offer.hubs, self._select)
+            return self.endpoints(offer.channel, offer.hubs, self.select)
         # Where no document names a hub, the Change List may; it is read only for Via.WEBSUB.
         return self._websub(offer.change_list, ()) if offer.change_list is not None else []
 
@@ -111,16 +88,10 @@ class Transports:
     def endpoints(
         self, topic: str, hubs: Sequence[str], select: PushSelection = EVERYTHING
     ) -> list[Endpoint]:
-        """Return the endpoints for a topic, the best first.
-
-        Args:
-            topic: The URI of the topic.
-            hubs: The hubs that a document names for it.
-            select: The part of the topic that is of interest.
-        """
+        """Return the endpoints for a topic, the best first; `hubs` are those a document names."""
         wss = _by_scheme(hubs, "wss", "ws") if self._uses(Via.WEBSOCKET) else ()
         uses_mqtt = self._uses(Via.MQTT)
-        brokers = self._mqtt.brokers(_by_scheme(hubs, *SCHEMES)) if uses_mqtt else ()
+        brokers = self.mqtt.brokers(_by_scheme(hubs, *SCHEMES)) if uses_mqtt else ()
         return [
             *(Endpoint(Via.WEBSOCKET, topic, (hub,), self._make_websocket, select) for hub in wss),
             *(Endpoint(Via.MQTT, topic, (url,), self._make_mqtt, select) for url in brokers),
@@ -129,15 +100,15 @@ class Transports:
 
     def _websub(self, topic: str, hubs: Sequence[str]) -> list[Endpoint]:
         """Return the WebSub endpoint, at most one, as the topic itself names its hubs."""
-        if not self._uses(Via.WEBSUB) or self._callbacks is None:
+        if not self._uses(Via.WEBSUB) or self.callbacks is None:
             return []
         named = _by_scheme(hubs, "https") + _by_scheme(hubs, "http")  # WebSub §8.2
-        if not _by_scheme([topic], "https", "http") or not (named or self._via is Via.WEBSUB):
+        if not _by_scheme([topic], "https", "http") or not (named or self.via is Via.WEBSUB):
             return []
         return [Endpoint(Via.WEBSUB, topic, named, self._make_websub)]
 
     def _uses(self, kind: Via) -> bool:
-        return self._via in (Via.AUTO, kind)
+        return self.via in (Via.AUTO, kind)
 
     # Making transports
 
@@ -145,36 +116,35 @@ class Transports:
         return WebSocketTransport(
             endpoint.hub,
             endpoint.topic,
-            trusts=self._sessions.trusts,
+            trusts=self.sessions.trusts,
             select=endpoint.select,
-            credentials=self._sessions.credentials_for(endpoint.hub),
+            credentials=self.sessions.credentials_for(endpoint.hub),
         )
 
     def _make_mqtt(self, endpoint: Endpoint) -> Transport:
-        return self._mqtt_transport(endpoint, self._mqtt)
+        return self._mqtt_transport(endpoint, self.mqtt)
 
     def _make_mqtt_without_session(self, endpoint: Endpoint) -> Transport:
-        return self._mqtt_transport(endpoint, replace(self._mqtt, session=""))
+        return self._mqtt_transport(endpoint, replace(self.mqtt, session=""))
 
     def _mqtt_transport(self, endpoint: Endpoint, options: MqttOptions) -> Transport:
         return MqttTransport(
             parse_broker(endpoint.hub),
             endpoint.topic,
             options,
-            trusts=self._sessions.trusts,
+            trusts=self.sessions.trusts,
             select=endpoint.select,
             without_selections=self._without_selections,
         )
 
     def _make_websub(self, endpoint: Endpoint) -> Transport:
-        assert self._callbacks is not None
+        assert self.callbacks is not None
         return WebSubTransport(
-            endpoint.topic, endpoint.hubs, sessions=self._sessions, callbacks=self._callbacks
+            endpoint.topic, endpoint.hubs, sessions=self.sessions, callbacks=self.callbacks
         )
 
 
 def _broker_topic(endpoint: Endpoint) -> tuple[str, str]:
-    """Return the broker of an endpoint, and the topic there."""
     broker = parse_broker(endpoint.hub)
     return broker.url, broker.topic(endpoint.topic)
 

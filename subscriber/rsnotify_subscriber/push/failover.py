@@ -136,7 +136,6 @@ class EndpointFailover(Generic[E]):
     Args:
         endpoints: The endpoints, the best first.
         most: How many are to be up at the same time.
-        random: The source of jitter.
     """
 
     def __init__(self, endpoints: Iterable[E], random: Random, *, most: int = 1) -> None:
@@ -150,19 +149,12 @@ class EndpointFailover(Generic[E]):
         self._states = [known.get(endpoint) or _EndpointState(endpoint) for endpoint in endpoints]
 
     def up(self, endpoint: E, now: float, hub_address: Hashable = None) -> None:
-        """Note that an endpoint is up.
-
-        Args:
-            endpoint: The endpoint.
-            now: The time.
-            hub_address: The host and port of its hub, if they are known.
-        """
+        """Note that an endpoint is up; `hub_address` is the host and port of its hub, if known."""
         state = self._state(endpoint)
         state.up(now)
         state.hub_address = hub_address
 
     def received(self, endpoint: E, now: float) -> None:
-        """Note that an endpoint received something new."""
         self._state(endpoint).receive(now)
 
     def mute(self, endpoint: E) -> None:
@@ -170,13 +162,6 @@ class EndpointFailover(Generic[E]):
         self._state(endpoint).is_mute = True
 
     def down(self, endpoint: E, now: float, retry_after: float = 0.0) -> None:
-        """Note that an open endpoint has failed, or is lost.
-
-        Args:
-            endpoint: The endpoint.
-            now: The time.
-            retry_after: The seconds that the other side asked to wait.
-        """
         self._state(endpoint).down(now, retry_after, self._random)
 
     def tick(self, now: float) -> list[E]:

@@ -12,11 +12,12 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from random import Random
 
 from msgspec import Struct
 
-from rsnotify.errors import ConfigurationError, RefusedAddress, Unavailable
+from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
@@ -24,8 +25,8 @@ from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, SelectionRequest
 from rsnotify.runtime.mqtt.topics import Broker, channel_topic, parse_broker, request_prefix
+from rsnotify.runtime.tasks import first_completed, wait_for_event
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
-from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.connecting import dial
 from rsnotify_subscriber.push.transport import TransportListener
 
@@ -82,6 +83,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
 DEFAULT_MQTT = MqttOptions()
 
 
+@dataclass
 class MqttTransport:
     """A subscription at a broker for one topic; a `Transport`.
 
@@ -92,102 +94,81 @@ class MqttTransport:
     connection after a request gets no more requests.
 
     Args:
-        broker: The broker.
-        topic: The URI of the channel.
-        options: The login and the session.
         trusts: Returns whether a host may be at any address.
         select: The part of the topic that is of interest.
         without_selections: The URLs of brokers that get no requests for a part of a topic.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        topic: str,
-        options: MqttOptions,
-        *,
-        trusts: Callable[[str | None], Awaitable[bool]],
-        select: PushSelection = EVERYTHING,
-        without_selections: set[str] | None = None,
-    ) -> None:
-        self._broker = broker
-        self._topic = topic
-        self._options = options
-        self._trusts = trusts
-        self._select = select
-        self._without_selections = without_selections if without_selections is not None else set()
+    broker: Broker
+    topic: str
+    options: MqttOptions
+    trusts: Callable[[str | None], Awaitable[bool]]
+    select: PushSelection = EVERYTHING
+    without_selections: set[str] = field(default_factory=set)
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
-        """Subscribe, and call the listener with what arrives until the connection is lost."""
         try:
             await self._receive(listener)
         except ConfigurationError as error:  # a certificate may be about to be replaced
-            raise Unavailable(self._broker.url, str(error)) from None
+            raise Unavailable(self.broker.url, str(error)) from None
 
     async def _receive(self, listener: TransportListener) -> None:
-        messages = _TopicMessages(self._broker.topic(self._topic), self._part(), listener)
+        messages = _TopicMessages(self.broker.topic(self.topic), self._part(), listener)
         session = (
-            BrokerSession(self._options.session, _EXPIRY) if self._options.session else CLEAN_START
+            BrokerSession(self.options.session, _EXPIRY) if self.options.session else CLEAN_START
         )
         async with connect(
-            self._broker,
-            self._options.login,
+            self.broker,
+            self.options.login,
             session=session,
-            version=self._options.version,
+            version=self.options.version,
             dial=self._dial,
             on_message=messages.receive,
         ) as connection:
-            subscribing = asyncio.create_task(self._subscribe(connection, messages, listener))
-            lost = asyncio.create_task(connection.lost())
+            subscribe = self._subscribe(connection, messages)
             try:
-                await asyncio.wait({subscribing, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if subscribing.done():
-                    subscribing.result()
-                await lost
+                async with first_completed(subscribe, connection.lost()) as (subscribing, lost):
+                    if subscribing.done():
+                        subscribing.result()
+                    await lost
             except Unavailable:
                 if messages.is_unanswered(RETAINED_WAIT):
-                    self._without_selections.add(self._broker.url)
+                    self.without_selections.add(self.broker.url)
                 raise
-            finally:
-                for task in (subscribing, lost):
-                    task.cancel()
-                await asyncio.gather(subscribing, lost, return_exceptions=True)
 
     def _part(self) -> str | None:
-        if not self._select or self._broker.url in self._without_selections:
+        if not self.select or self.broker.url in self.without_selections:
             return None
-        return self._broker.filtered_topic(self._topic, self._select)
+        return self.broker.filtered_topic(self.topic, self.select)
 
-    async def _subscribe(
-        self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
-    ) -> None:
+    async def _subscribe(self, connection: BrokerConnection, messages: _TopicMessages) -> None:
         if messages.part is not None:
             try:
                 await connection.subscribe(messages.part)
             except Unavailable as error:
-                logger.info("all of %s is received, not a part: %s", self._topic, error)
+                logger.info("all of %s is received, not a part: %s", self.topic, error)
             else:
-                await self._request_forever(connection, messages, listener)
-        await self._subscribe_to_whole(connection, messages, listener)
+                await self._request_forever(connection, messages)
+        await self._subscribe_to_whole(connection, messages)
 
     async def _subscribe_to_whole(
-        self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
+        self, connection: BrokerConnection, messages: _TopicMessages
     ) -> None:
         await connection.subscribe(messages.whole)
-        listener.up()
-        if not await _within(RETAINED_WAIT, messages.received):
-            listener.gap()
+        messages.listener.up()
+        if not await wait_for_event(messages.received, RETAINED_WAIT):
+            messages.listener.gap()
 
     async def _request_forever(
-        self, connection: BrokerConnection, messages: _TopicMessages, listener: TransportListener
+        self, connection: BrokerConnection, messages: _TopicMessages
     ) -> None:
         """Request the part before each lease ends; receive the whole while there is no part."""
         random = Random()
         while True:
             await self._request(connection, messages)
-            listener.up()
-            if not await _within(RETAINED_WAIT, messages.part_received):
-                await self._subscribe_to_whole(connection, messages, listener)
+            messages.listener.up()
+            if not await wait_for_event(messages.part_received, RETAINED_WAIT):
+                await self._subscribe_to_whole(connection, messages)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
                     await messages.part_received.wait()
@@ -195,45 +176,32 @@ class MqttTransport:
                     await messages.part_ended()
 
     async def _request(self, connection: BrokerConnection, messages: _TopicMessages) -> None:
-        request = SelectionRequest(self._topic, self._select)
-        name = channel_topic(self._topic, request_prefix(self._broker.topic_or_prefix))
+        request = SelectionRequest(self.topic, self.select)
+        name = channel_topic(self.topic, request_prefix(self.broker.topic_or_prefix))
         messages.requested()
         await connection.publish(
-            name, request.encode(), content_type=CONTENT_TYPE, channel=self._topic, retain=False
+            name, request.encode(), content_type=CONTENT_TYPE, channel=self.topic, retain=False
         )
 
     async def _dial(self, host: str, port: int) -> socket.socket:
-        trusted = self._options.url is not None or await self._trusts(host)
-        try:
-            return await dial(host, port, trusted=trusted)
-        except NotPublic as error:
-            raise RefusedAddress(self._broker.url, str(error.strerror)) from None
+        trusted = self.options.url is not None or await self.trusts(host)
+        return await dial(self.broker.url, host, port, trusted=trusted)
 
 
+@dataclass
 class _TopicMessages:
-    """Receives messages under either of two names; any other belongs to an old session.
+    """Receives messages under either of two names; any other belongs to an old session."""
 
-    Args:
-        whole: The name of the whole topic.
-        part: The name of the part that is of interest, if there is one.
-        listener: Receives the fragments.
-
-    Attributes:
-        received: Whether anything has come.
-        part_received: Whether something of the part has come, and the hub has not ended it since.
-    """
-
-    def __init__(self, whole: str, part: str | None, listener: TransportListener) -> None:
-        self.whole = whole
-        self.part = part
-        self.received = asyncio.Event()
-        self.part_received = asyncio.Event()
-        self._part_ended = asyncio.Event()
-        self._requested_at: float | None = None
-        self._listener = listener
+    whole: str
+    part: str | None
+    listener: TransportListener
+    received: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Whether something of the part has come, and the hub has not ended it since.
+    part_received: asyncio.Event = field(default_factory=asyncio.Event)
+    _part_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _requested_at: float | None = None
 
     def requested(self) -> None:
-        """Note that the part is requested."""
         self._requested_at = asyncio.get_running_loop().time()
 
     def is_unanswered(self, seconds: float) -> bool:
@@ -256,15 +224,7 @@ class _TopicMessages:
             self.received.set()
             if message.topic == self.part:
                 self.part_received.set()
-            self._listener.fragment(message.payload)
-
-
-async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for an event; return whether it came."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
+            self.listener.fragment(message.payload)
 
 
 def _is_known(url: str) -> bool:

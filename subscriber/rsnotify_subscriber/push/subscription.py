@@ -27,9 +27,7 @@ class PushSubscription:
 
     Args:
         endpoints: The endpoints of the topic, the best first.
-        events: Receives what arrives.
         since: Returns the instant through which every change is known.
-        random: The source of jitter.
         most: How many endpoints are to be up at the same time.
         announce: Is called with each endpoint that comes up or goes down.
         needed: Whether to log a warning when no endpoint is left.
@@ -47,7 +45,7 @@ class PushSubscription:
         needed: bool = True,
     ) -> None:
         self._needed = needed
-        self._endpoints = tuple(endpoints)
+        self.endpoints = tuple(endpoints)
         self._failover = EndpointFailover(endpoints, random, most=most)
         self._events = events
         self._since = since
@@ -57,11 +55,6 @@ class PushSubscription:
         self._tasks = Tasks(self._end)
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """All endpoints, the best first."""
-        return self._endpoints
 
     @property
     def up(self) -> list[Endpoint]:
@@ -76,22 +69,21 @@ class PushSubscription:
     @property
     def error(self) -> str | None:
         """Why the best endpoint is not up, if none is and it was tried."""
-        reasons = (self._failed.get(endpoint) for endpoint in self._endpoints)
+        reasons = (self._failed.get(endpoint) for endpoint in self.endpoints)
         return None if self._delivering() else next(filter(None, reasons), None)
 
     def _delivering(self) -> list[EndpointConnection]:
-        connections = (self._open.get(endpoint) for endpoint in self._endpoints)
+        connections = (self._open.get(endpoint) for endpoint in self.endpoints)
         return [one for one in connections if one is not None and one.delivers]
 
     def set_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
         """Use these endpoints from now on; connections to those that stay are kept."""
-        self._endpoints = tuple(endpoints)
+        self.endpoints = tuple(endpoints)
         self._failover.set_endpoints(endpoints)
         self._failed = {one: reason for one, reason in self._failed.items() if one in endpoints}
         self._arrange()
 
     async def run(self) -> None:
-        """Receive until cancelled."""
         self._ended = asyncio.get_running_loop().create_future()
         try:
             self._arrange()
@@ -111,7 +103,6 @@ class PushSubscription:
     # Opening and closing
 
     def _arrange(self) -> None:
-        """Open and close connections as `EndpointFailover` decides at this time."""
         if self._ended is None:
             return
         loop = asyncio.get_running_loop()
@@ -137,14 +128,12 @@ class PushSubscription:
     # Called by connections
 
     def connection_up(self, connection: EndpointConnection) -> None:
-        """Note that a hub has accepted the subscription."""
         self._failed.pop(connection.endpoint, None)
         self._failover.up(connection.endpoint, connection.up_at, connection.hub_address)
         self._report_up(connection)
         self._arrange()
 
     def connection_received(self, connection: EndpointConnection) -> None:
-        """Note that a new fragment arrived."""
         self._failover.received(connection.endpoint, connection.received_at)
         if connection.is_mute:
             connection.is_mute = False
@@ -153,7 +142,6 @@ class PushSubscription:
             self._arrange()
 
     def connection_lost(self, connection: EndpointConnection, error: FetchError) -> None:
-        """Note that nothing arrives by a connection any more."""
         endpoint, reason = connection.endpoint, str(error)
         del self._open[endpoint]
         now = asyncio.get_running_loop().time()

@@ -13,9 +13,8 @@ class TransportListener(Protocol):
     def up(self, hub: str | None = None) -> None:
         """Note that fragments arrive from now on, from `since` without a gap or after `gap`.
 
-        Args:
-            hub: The hub, where the endpoint does not determine it; `up` is called again when
-                another hub takes over.
+        The hub is named where the endpoint does not determine it; `up` is called again when another
+        hub takes over.
         """
 
     def audience(self, listeners: int) -> None:

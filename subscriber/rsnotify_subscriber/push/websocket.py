@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -13,11 +14,10 @@ from msgspec import Meta, Struct
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from rsnotify.errors import RefusedAddress, Unavailable
+from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.vocabulary import MAX_BYTES
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
-from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.connecting import TIMEOUT, dial
 from rsnotify_subscriber.push.transport import TransportListener
 
@@ -34,40 +34,29 @@ class _Control(Struct):
     audience: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
+@dataclass(repr=False)
 class WebSocketTransport:
     """A connection to a hub for one topic; a `Transport`.
 
     Args:
-        hub: The hub's `ws:` or `wss:` URI.
-        topic: The URI of the channel.
         trusts: Returns whether a host may be at any address.
         select: The requested part of the topic; a hub may send more.
         credentials: Header fields of the request.
     """
 
-    def __init__(
-        self,
-        hub: str,
-        topic: str,
-        *,
-        trusts: Callable[[str | None], Awaitable[bool]],
-        select: PushSelection = EVERYTHING,
-        credentials: Mapping[str, str] | None = None,
-    ) -> None:
-        self._hub = hub
-        self._topic = topic
-        self._select = select
-        self._trusts = trusts
-        self._credentials = credentials or {}
+    hub: str
+    topic: str
+    trusts: Callable[[str | None], Awaitable[bool]]
+    select: PushSelection = EVERYTHING
+    credentials: Mapping[str, str] = field(default_factory=dict)
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
-        """Subscribe, and call the listener with what arrives until the connection is lost."""
         try:
             sock = await self._dial()
             async with connect(
-                self._hub,
+                self.hub,
                 sock=sock,
-                additional_headers=self._credentials,
+                additional_headers=self.credentials,
                 # Small frames gain nothing by it, and it could hide a decompression bomb.
                 compression=None,
                 max_size=MAX_BYTES,
@@ -82,31 +71,30 @@ class WebSocketTransport:
                         pass
                 while True:
                     self._handle(await connection.recv(decode=False), listener)
-        except NotPublic as error:
-            raise RefusedAddress(self._hub, str(error.strerror)) from None
         except TimeoutError:
-            raise Unavailable(self._hub, "no answer in time") from None
+            raise Unavailable(self.hub, "no answer in time") from None
         except ConnectionClosed as error:
             if error.rcvd is None:
-                raise Unavailable(self._hub, "the connection was lost") from error
+                raise Unavailable(self.hub, "the connection was lost") from error
             reason = f": {error.rcvd.reason}" if error.rcvd.reason else ""
-            raise Unavailable(self._hub, f"it closed the connection{reason}") from error
+            raise Unavailable(self.hub, f"it closed the connection{reason}") from error
         except (OSError, ValueError, RecursionError, WebSocketException) as error:
-            raise Unavailable(self._hub, str(error) or type(error).__name__) from error
+            raise Unavailable(self.hub, str(error) or type(error).__name__) from error
 
     async def _dial(self) -> socket.socket:
-        parts = urlsplit(self._hub)
+        parts = urlsplit(self.hub)
         port = parts.port or (443 if parts.scheme == "wss" else 80)
-        return await dial(parts.hostname, port, trusted=await self._trusts(parts.hostname))
+        trusted = await self.trusts(parts.hostname)
+        return await dial(self.hub, parts.hostname, port, trusted=trusted)
 
     def _subscription(self, since: Instant | None) -> str:
         frame: dict[str, object] = {
             "type": "subscribe",
-            "topic": self._topic,
+            "topic": self.topic,
             "since": format_datetime(since) if since is not None else None,
         }
-        if self._select:
-            frame["select"] = self._select
+        if self.select:
+            frame["select"] = self.select
         return msgspec.json.encode(frame).decode()
 
     def _handle(self, message: str | bytes, listener: TransportListener) -> bool:
@@ -123,5 +111,5 @@ class WebSocketTransport:
             listener.gap()
         elif control.type == "error":
             reason = f"{control.code[:_REASON]!r}: {control.message[:_REASON]!r}"
-            raise Unavailable(self._hub, f"the hub refuses: {reason}")
+            raise Unavailable(self.hub, f"the hub refuses: {reason}")
         return control.type == "subscribed"

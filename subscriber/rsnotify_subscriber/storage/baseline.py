@@ -27,34 +27,8 @@ SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_a
 _BETWEEN = 900.0
 
 
-class UnsettledVersions:
-    """The unsettled versions that this process has fetched, and when."""
-
-    def __init__(self) -> None:
-        self._fetched: dict[str, float] = {}
-
-    def note(self, states: Iterable[ResourceState]) -> None:
-        """Note the new states of resources."""
-        for state in states:
-            if state.lastmod is not None and state.is_unsettled:
-                self._fetched[state.uri] = monotonic()
-            elif self._fetched:
-                self._fetched.pop(state.uri, None)
-
-    def is_due(self, uri: str) -> bool:
-        """Return whether it is time to fetch an unsettled version again."""
-        fetched = self._fetched.get(uri)
-        return fetched is None or monotonic() - fetched >= _BETWEEN
-
-
 class BaselineTables:
-    """Compares the resources of a state with the entries of Resource Lists.
-
-    Args:
-        database: The database of the state.
-        transactions: Its transactions.
-        prefer: The media types of which alternates are held.
-    """
+    """Compares the resources of a state with the entries of Resource Lists."""
 
     def __init__(
         self, database: StateDatabase, transactions: StateTransactions, prefer: tuple[str, ...]
@@ -62,25 +36,26 @@ class BaselineTables:
         self._database = database
         self._transactions = transactions
         self.prefer = prefer
-        self.unsettled = UnsettledVersions()
+        #: By URI, when this process fetched unsettled versions.
+        self._unsettled: dict[str, float] = {}
 
-    def clear(self) -> None:
-        """Forget which resources an earlier baseline has seen."""
-        self._database.execute("DELETE FROM {seen}")
+    def note_unsettled(self, states: Iterable[ResourceState]) -> None:
+        for state in states:
+            if state.is_unsettled:
+                self._unsettled[state.uri] = monotonic()
+            elif self._unsettled:
+                self._unsettled.pop(state.uri, None)
 
     def compare(self, resources: Iterable[Resource], at: Instant) -> list[Resource]:
         """Store entries of a Resource List as seen, and return those that differ from the copy.
 
-        Args:
-            resources: The entries.
-            at: The instant of the list; resources that changed later here are left alone.
+        Resources that changed after `at`, the instant of the list, are left alone.
         """
         differing: list[Resource] = []
         moment = to_microseconds(at)
         entries = list(resources)
         seen = {entry.uri for entry in entries}
-
-        def compare() -> None:
+        with self._transactions.writing():
             known = look_up_equivalent(self._database.execute, [entry.uri for entry in entries])
             seen.update(state.uri for state in known.values())  # as it is spelled here
             for resource in entries:
@@ -90,8 +65,6 @@ class BaselineTables:
                     differing.append(resource)
             query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"
             self._database.executemany(query, [(uri,) for uri in seen])
-
-        self._transactions.run(compare)
         return differing
 
     def _differs(self, state: ResourceState, entry: Resource) -> bool:
@@ -99,14 +72,11 @@ class BaselineTables:
             return True
         if entry.hash is not None or not state.is_unsettled:
             return False
-        return self.unsettled.is_due(state.uri)
+        fetched = self._unsettled.get(state.uri)
+        return fetched is None or monotonic() - fetched >= _BETWEEN
 
     def unlisted(self, at: Instant) -> list[str]:
-        """Return the resources of the copy that were in no list of this baseline.
-
-        Args:
-            at: The instant of the lists; resources that changed later here are left alone.
-        """
+        """Return the resources, not changed after `at`, that no list of this baseline has."""
         with self._transactions.storage_errors():
             rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
         return [uri for (uri,) in rows]

@@ -17,14 +17,11 @@ Row = tuple[Any, ...]
 class Rows(Protocol):
     """The result of a statement."""
 
-    def fetchone(self) -> Row | None:
-        """Return the next row, if there is one."""
+    def fetchone(self) -> Row | None: ...
 
-    def fetchall(self) -> list[Row]:
-        """Return the remaining rows."""
+    def fetchall(self) -> list[Row]: ...
 
-    def __iter__(self) -> Iterator[Row]:
-        """Return the rows one by one."""
+    def __iter__(self) -> Iterator[Row]: ...
 
 
 class StateDatabase(Protocol):
@@ -47,8 +44,7 @@ class StateDatabase(Protocol):
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
         """Run a statement on the connection that writes."""
 
-    def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
-        """Run a statement for each row of parameters."""
+    def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None: ...
 
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
         """Run a query on the other connection, which sees only committed changes."""
@@ -59,34 +55,20 @@ class StateDatabase(Protocol):
     def store_intent(self, record: bytes, *, durably: bool) -> None:
         """Store a record in place of the last one, so that it outlives the process.
 
-        Args:
-            record: The record.
-            durably: Whether it should outlive a power failure too; it is on the disk when the next
-                transaction is committed, and nearly always before. If not, nothing waits for it.
-
-        Raises:
-            OSError: It cannot be written.
+        A durable one should outlive a power failure too; it is on the disk when the next
+        transaction is committed, and nearly always before. Nothing waits for another.
         """
 
     def flush_intent(self) -> None:
-        """Wait until a record that is to be durable is on the disk.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Wait until a record that is to be durable is on the disk."""
 
     def read_intent(self) -> bytes | None:
         """Return the record that was last stored, if there is one; it may be damaged."""
 
     def make_incoming(self) -> Path:
-        """Make an empty folder for temporary content.
+        """Make an empty folder for temporary content."""
 
-        Raises:
-            OSError: It cannot be made.
-        """
-
-    def close(self) -> None:
-        """Release the database, so that others may use it."""
+    def close(self) -> None: ...
 
 
 @runtime_checkable

@@ -7,7 +7,10 @@ that is in the same database.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -48,53 +51,43 @@ UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NUL
 
 
 class DestinationState:
-    """The state of one Destination.
-
-    Args:
-        location: A folder, which is made if it does not exist, or another location. Nobody else
-            can use it until `close`.
+    """The state of one Destination, opened as by `StateLocation.open`.
 
     Attributes:
         sum: The sum over the copy, as of the last commit.
         doubts: By URI, why resources may differ from what the Source announced, though they were
             applied.
-        baseline: Compares the copy with Resource Lists.
-        transactions: Runs work in transactions, also that of a handler.
-
-    Raises:
-        ConfigurationError: Another process is using the location.
-        StorageError: The state cannot be read or written.
     """
 
     def __init__(self, location: Path | StateLocation) -> None:
         self._pruned = 0
         folder = SQLiteFolder(location) if isinstance(location, Path) else location
-        self._database = folder.open()
-        self.transactions = StateTransactions(self._database)
+        self.database = folder.open()
+        self.transactions = StateTransactions(self.database)
         try:
             self._load()
         except BaseException:
-            self._database.close()
+            self.database.close()
             raise
 
     def _load(self) -> None:
         identity = self.identity()
         prefer = identity.prefer if identity is not None else ()
-        self.baseline = BaselineTables(self._database, self.transactions, prefer)
+        self.baseline = BaselineTables(self.database, self.transactions, prefer)
         stored = self.transactions.read_fact("sum", str)
         doubts = self.transactions.read_fact("doubts", dict[str, str])
         self.doubts: Mapping[str, str] = doubts or {}
-        with self.transactions.storage_errors():
-            count, latest = self._database.read(EXTENT)[0]
-            self._latest: int = latest or 0
-            self.sum = usable(stored, count) or sum_up(self._database.execute)
         committed = self.transactions.read_fact("batch", int) or 0
         with self.transactions.storage_errors():
-            self._intents = IntentLog(self._database, committed)
+            count, latest = self.database.read(EXTENT)[0]
+            self._latest: int = latest or 0
+            self.sum = usable(stored, count) or sum_up(self.database.execute)
+            self._intents = IntentLog(self.database, committed)
         if unfinished := self._intents.unfinished:
             # So whatever the Source announces of them is applied, versions and deletions.
             unknown = [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in unfinished]
-            self.transactions.run(lambda: self._write(unknown, None))
+            with self.transactions.writing():
+                self._write(unknown, None)
 
     def store_intent(self, uris: Sequence[str], refused: Collection[str]) -> None:
         """Store which resources are about to be applied, until the next commit.
@@ -102,10 +95,7 @@ class DestinationState:
         The record outlives the process, so that the next one knows which changes were applied and
         not committed. That of a single change does not outlive a power failure, as a flush takes
         longer than everything else that is done for it: the lists repeat such a change from T on.
-
-        Args:
-            uris: The resources.
-            refused: Those that a handler failed to apply before, and which may be applied in part.
+        `refused` are those that a handler failed to apply before, and which may be applied in part.
         """
         with self.transactions.storage_errors():
             self._intents.store(uris, refused)
@@ -115,12 +105,11 @@ class DestinationState:
         if not self.sum.unhashed:
             return []
         with self.transactions.storage_errors():
-            rows = self._database.read(_UNKNOWN)
+            rows = self.database.read(_UNKNOWN)
         return [uri for (uri,) in rows]
 
     @property
     def resources(self) -> int:
-        """The number of resources in the copy, as of the last commit."""
         return self.sum.count
 
     @property
@@ -129,30 +118,18 @@ class DestinationState:
         return from_microseconds(self._latest)
 
     def close(self) -> None:
-        self._database.close()
-
-    @property
-    def name(self) -> str:
-        """The name of the state in messages."""
-        return self._database.name
+        self.database.close()
 
     def held_uris(self) -> Iterator[str]:
-        """Return the resources of the copy whose content is known."""
         with self.transactions.storage_errors():
-            yield from held_uris(self._database.execute)
+            yield from held_uris(self.database.execute)
 
     def make_incoming(self) -> Path:
         """Make the folder of temporary content, without the files of an earlier run."""
         with self.transactions.storage_errors():
-            return self._database.make_incoming()
-
-    @property
-    def is_local(self) -> bool:
-        """Whether an event loop may wait for `find`."""
-        return self._database.is_local
+            return self.database.make_incoming()
 
     def find(self, uri: str) -> ResourceState | None:
-        """Return the state of a resource as of the last commit, as `find_all`."""
         return self.find_all([uri]).get(uri)
 
     def find_all(self, uris: Sequence[str]) -> dict[str, ResourceState]:
@@ -161,7 +138,7 @@ class DestinationState:
         A resource that is stored under another spelling of its URI (RFC 3986 §6.2.2) is found too.
         """
         with self.transactions.storage_errors():
-            return look_up_equivalent(self._database.read, uris)
+            return look_up_equivalent(self.database.read, uris)
 
     def progress(self) -> Progress | None:
         return self.transactions.read_fact("progress", Progress)
@@ -181,7 +158,7 @@ class DestinationState:
         rows = [(uri, 0, ChangeType.DELETED, None) for uri in self.unknown_uris()]
         if self._latest > moment:
             with self.transactions.storage_errors():
-                rows += self._database.read(_CHANGED_AFTER, (moment,))
+                rows += self.database.read(_CHANGED_AFTER, (moment,))
         changes = []
         for uri, changed_at, change, hash in rows:
             at, kind = from_microseconds(changed_at), ChangeType(change)
@@ -194,50 +171,37 @@ class DestinationState:
         return self.transactions.read_fact("compared", Instant)
 
     def store_compared(self, at: Instant) -> None:
-        """Store when the copy was compared with the whole set."""
-        self.transactions.run(lambda: self.transactions.write_facts(compared=at))
+        with self.transactions.writing():
+            self.transactions.write_facts(compared=at)
 
     def identity(self) -> Identity | None:
-        """Return the Source of this state, if it has one yet."""
         return self.transactions.read_fact("identity", Identity)
 
     def store_identity(self, identity: Identity) -> None:
-        """Store the Source of this state.
-
-        With another selection, or if the set has moved, everything is due to be compared.
-        """
+        """Store the Source; if its set or the selection is another, all is due to be compared."""
         before = self.identity()
         self.baseline.prefer = identity.prefer
-        self.transactions.run(lambda: self._write_identity(before, identity))
-
-    def _write_identity(self, before: Identity | None, identity: Identity) -> None:
-        self.transactions.write_facts(identity=identity)
-        if before is not None and (
-            before.selection != identity.selection or has_moved(before.offer, identity.offer)
-        ):
-            self.transactions.delete_progress()
-        if before is not None and before.prefer != identity.prefer:
-            self.transactions.delete_progress()
-            # They are those of another URI.
-            query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"
-            self._database.execute(query)
+        with self.transactions.writing():
+            self.transactions.write_facts(identity=identity)
+            if before is not None and (
+                before.selection != identity.selection or has_moved(before.offer, identity.offer)
+            ):
+                self.transactions.delete_progress()
+            if before is not None and before.prefer != identity.prefer:
+                self.transactions.delete_progress()
+                # They are those of another URI.
+                query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"
+                self.database.execute(query)
 
     def invalidate(self, uris: Sequence[str] | None = None) -> None:
-        """Mark resources to be fetched again, and everything to be compared.
-
-        Args:
-            uris: The resources whose content is lost; None for all.
-        """
-
-        def invalidate() -> None:
+        """Mark resources, or all, to be fetched again, and everything to be compared."""
+        with self.transactions.writing():
             self.transactions.delete_progress()
             if uris is None:
-                self._database.execute(_INVALIDATE)
+                self.database.execute(_INVALIDATE)
             else:
-                self._database.executemany(f"{_INVALIDATE} WHERE uri = ?", [(u,) for u in uris])
+                self.database.executemany(f"{_INVALIDATE} WHERE uri = ?", [(u,) for u in uris])
             self._sum_up()
-
-        self.transactions.run(invalidate)
 
     def commit(
         self,
@@ -245,23 +209,21 @@ class DestinationState:
         progress: Progress | None,
         doubts: Mapping[str, str] = NO_DOUBTS,
     ) -> None:
-        """Make applied changes and the progress over them durable, together.
+        """Make applied changes and the progress over them, if it moved, durable together.
 
-        What a handler did by `apply_within` since the last commit becomes durable with them.
-
-        Args:
-            states: The new states of resources.
-            progress: The progress; None if it did not move.
-            doubts: By URI, why some of them may differ from what the Source announced.
+        What a handler did by `apply_within` since the last commit becomes durable with them. The
+        doubts are why, by URI, resources may differ from what the Source announced.
         """
-        self.transactions.run(lambda: self._write(states, progress, doubts), ends=True)
+        with self.transactions.writing(ends=True):
+            self._write(states, progress, doubts)
 
     def save_progress(self, progress: Progress) -> None:
         """Store a progress that moved without a change being applied.
 
         Where a handler's effect waits for its commit, it becomes durable together with that.
         """
-        self.transactions.run(lambda: self._write((), progress))
+        with self.transactions.writing():
+            self._write((), progress)
 
     def _write(
         self,
@@ -276,11 +238,11 @@ class DestinationState:
             facts["doubts"] = self.doubts = _bounded({**left, **doubts})
         total = self.sum
         if states:
-            before = look_up(self._database.execute, [state.uri for state in states])
+            before = look_up(self.database.execute, [state.uri for state in states])
             total = sum_after(total, before, states)
-            self._database.executemany(_UPSERT, map(msgspec.structs.astuple, states))
+            self.database.executemany(_UPSERT, map(msgspec.structs.astuple, states))
             facts["sum"] = str(total)
-            self.baseline.unsettled.note(states)
+            self.baseline.note_unsettled(states)
             self._latest = max(self._latest, *(state.changed_at for state in states))
         if progress is not None:
             facts["progress"] = progress
@@ -296,45 +258,35 @@ class DestinationState:
         """Drop tombstones of deletions that no document can contradict any more."""
         if confirmed > self._pruned:
             query = "DELETE FROM {resources} WHERE change = 'deleted' AND changed_at < ?"
-            self._database.execute(query, (confirmed,))
+            self.database.execute(query, (confirmed,))
             self._pruned = confirmed
 
     def forget_datetimes(self, after: Instant, entirely: bool = False) -> None:
-        """Forget the datetimes of changes in the copy that are later than an instant.
-
-        Args:
-            after: The instant.
-            entirely: Whether to forget the progress as well.
-        """
+        """Forget datetimes of changes later than an instant; `entirely`, the progress as well."""
         moment = to_microseconds(after)
-
-        def forget() -> None:
+        if not entirely and self._latest <= moment:
+            return
+        with self.transactions.writing():
             if entirely:
                 self.transactions.delete_progress()
             query = "UPDATE {resources} SET changed_at = 0 WHERE changed_at > ?"
-            self._database.execute(query, (moment,))
-            (_, latest), *_ = self._database.execute(EXTENT)
+            self.database.execute(query, (moment,))
+            (_, latest), *_ = self.database.execute(EXTENT)
             self._latest = latest or 0
             self._pruned = 0
 
-        if entirely or self._latest > moment:
-            self.transactions.run(forget)
-
     def begin_baseline(self) -> None:
         """Forget which resources were seen in an earlier baseline, and compute the sum again."""
-
-        def begin() -> None:
-            self.baseline.clear()
+        with self.transactions.writing():
+            self.database.execute("DELETE FROM {seen}")
             if "" in self.doubts:
                 self.doubts = {uri: why for uri, why in self.doubts.items() if uri}
                 self.transactions.write_facts(doubts=self.doubts)
             # Everything is read anyway, and a wrong sum would stay wrong.
             self._sum_up()
 
-        self.transactions.run(begin)
-
     def _sum_up(self) -> None:
-        self.sum = sum_up(self._database.execute)
+        self.sum = sum_up(self.database.execute)
         self.transactions.write_facts(sum=str(self.sum))
 
 
@@ -346,3 +298,22 @@ def _bounded(doubts: dict[str, str]) -> dict[str, str]:
         **dict(islice(doubts.items(), _DOUBTS - 1)),
         "": "other resources may be out of date too",
     }
+
+
+@asynccontextmanager
+async def opened(
+    location: Path | StateLocation, worker: Executor
+) -> AsyncIterator[DestinationState]:
+    """Open a state, and close it at the end, in a worker that runs one call after another."""
+    loop = asyncio.get_running_loop()
+    opening = loop.run_in_executor(worker, DestinationState, location)
+    try:
+        state = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(Exception):  # that it failed is of no interest any more
+            (await opening).close()  # the thread continues, and opens a state that must be closed
+        raise
+    try:
+        yield state
+    finally:
+        await asyncio.shield(loop.run_in_executor(worker, state.close))

@@ -18,9 +18,6 @@ def make_durably(folder: Path) -> None:
     """Make a folder and its parents, and flush their entries.
 
     An existing folder's entry is flushed too, as the process that made it may have died first.
-
-    Raises:
-        OSError: It cannot be made, or not be flushed.
     """
     above = list(folder.parents)
     made = [parent for parent in above if not parent.exists()]
@@ -31,7 +28,6 @@ def make_durably(folder: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the entries of a folder."""
     if os.name == "nt" and path.is_dir():
         return  # Windows cannot open a folder, and does not need to
     descriptor = os.open(path, os.O_RDONLY)

@@ -37,31 +37,21 @@ class HandlerIntent(Struct, frozen=True, array_like=True):
 
 
 class IntentLog:
-    """Stores intents, and reads the last one of an earlier run.
-
-    Args:
-        database: The database of the state.
-        committed: The number of the last commit.
-
-    Attributes:
-        unfinished: The resources that may be applied and are not committed.
-    """
+    """Stores intents, and reads what the last one of an earlier run left `unfinished`."""
 
     def __init__(self, database: StateDatabase, committed: int) -> None:
         self._database = database
         self._batch = self._committed = committed
-        intent = _decoded(database.read_intent())
+        try:
+            intent = msgspec.json.decode(database.read_intent() or b"[]", type=HandlerIntent)
+        except msgspec.DecodeError:  # the process died while writing it, and began nothing of it
+            intent = HandlerIntent()
         self.unfinished = intent.unfinished(committed)
         if self.unfinished:
             self._batch = max(committed, intent.batch) + 1
 
     def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
-        """Store an intent in place of the last.
-
-        Args:
-            uris: The resources.
-            refused: Those that a handler failed to apply before.
-        """
+        """Store an intent in place of the last; `refused` as in `HandlerIntent`."""
         self._batch += 1
         record = msgspec.json.encode(HandlerIntent(self._batch, tuple(uris), tuple(refused)))
         self._database.store_intent(record, durably=len(uris) > 1)
@@ -73,13 +63,3 @@ class IntentLog:
         self._database.flush_intent()
         self._committed = self._batch
         return self._batch
-
-
-def _decoded(stored: bytes | None) -> HandlerIntent:
-    """Return the intent that was stored; an empty one if there is none, or a part of one."""
-    if stored is None:
-        return HandlerIntent()
-    try:
-        return msgspec.json.decode(stored, type=HandlerIntent)
-    except msgspec.DecodeError:
-        return HandlerIntent()  # the process died while writing it, and had begun nothing of it

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.fallback_order import resource_documents
-from rsnotify_subscriber.storage.description_memory import DescriptionMemory
-from rsnotify_subscriber.storage.sqlite import read_fact
+
+
+class StoredDescription(Struct, frozen=True):
+    """A document that describes a Source, as it was last received.
+
+    Args:
+        uri: The URI that was requested.
+        document: The document.
+        condition: The header field of a conditional request for it, if there is one.
+        sent: When it was sent, by the clock of the Source.
+    """
+
+    uri: str
+    document: Document
+    condition: tuple[str, str] | None = None
+    sent: Instant | None = None
+
+
+class DescriptionMemory(Struct, frozen=True):
+    """The documents that are stored between runs, and the targets of permanent redirects by URI."""
+
+    documents: tuple[StoredDescription, ...] = ()
+    moved: dict[str, str] = {}
 
 
 class Identity(Struct, frozen=True):
@@ -55,13 +80,17 @@ def incomparable(identity: Identity) -> str:
 
 
 def read_identity(folder: Path) -> Identity | None:
-    """Read the identity of a state in a folder, without locking or changing it.
-
-    Raises:
-        StorageError: There is a state, but it cannot be read.
-    """
-    value = read_fact(folder, "identity")
+    """Read the identity of a state in a folder, without locking or changing it."""
+    path = folder / "state.sqlite"
+    if not path.exists():
+        return None
     try:
-        return None if value is None else msgspec.json.decode(value, type=Identity)
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        with closing(connection):
+            query = "SELECT value FROM facts WHERE name = 'identity'"
+            row = connection.execute(query).fetchone()
+        return None if row is None else msgspec.json.decode(row[0], type=Identity)
+    except (OSError, sqlite3.Error) as error:
+        raise StorageError(f"{path}: {error}") from error
     except msgspec.DecodeError as error:
         raise StorageError(f"{folder}: {error}") from error

@@ -54,7 +54,6 @@ def look_up_equivalent(query: Query, uris: Sequence[str]) -> dict[str, ResourceS
 
 
 def held_uris(query: Query) -> Iterator[str]:
-    """Yield the resources of the copy whose content is known."""
     after = ""
     while rows := list(query(_HELD, (after, _PART))):
         yield from (uri for (uri,) in rows)

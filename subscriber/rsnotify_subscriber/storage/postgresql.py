@@ -83,7 +83,6 @@ class PostgreSQLState:
         return f"the schema {self._schema}"
 
     def open(self) -> PostgreSQLDatabase:
-        """Connect, lock the schema and make the tables, as `StateLocation.open`."""
         try:
             writer = psycopg.connect(self._conninfo, autocommit=True)
             try:
@@ -124,14 +123,7 @@ def _in_time(conninfo: str) -> str:
 
 
 class PostgreSQLDatabase:
-    """The tables of a state; a `Database`.
-
-    Args:
-        writer: The connection that holds the lock; in autocommit mode, as is the other.
-        reader: The connection for `read`.
-        schema: The schema of the tables.
-        incoming: The parent of the folder for temporary content.
-    """
+    """The tables of a state; a `StateDatabase`. Both connections are in autocommit mode."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
     is_local = False
@@ -171,7 +163,6 @@ class PostgreSQLDatabase:
         return cast(Rows, self.connection.execute(self._sql(sql), parameters or None))
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
-        """Run a statement for each row of parameters, in a pipeline."""
         with self.connection.cursor() as cursor:
             cursor.executemany(self._sql(sql), list(parameters))
 
@@ -193,14 +184,12 @@ class PostgreSQLDatabase:
         return None if row is None else row[0]
 
     def make_incoming(self) -> Path:
-        """Make a folder for temporary content, which `close` removes."""
         if self._parent is not None:
             self._parent.mkdir(parents=True, exist_ok=True)
         self._folder = tempfile.TemporaryDirectory(prefix="rsnotify-", dir=self._parent)
         return Path(self._folder.name)
 
     def close(self) -> None:
-        """Close the connections, which releases the lock."""
         self._reader.close()
         with suppress(psycopg.Error):
             self.connection.rollback()

@@ -33,19 +33,20 @@ class Novelty(Enum):
 class ResourceState(Struct, frozen=True):
     """The state of a resource in the copy; that of a deletion is kept until it is confirmed.
 
+    Datetimes are in microseconds since 1970.
+
     Args:
         uri: The URI of the resource.
-        changed_at: The datetime of the change that led here, in microseconds since 1970.
+        changed_at: The datetime of the change that led here.
         change: The type of that change.
         hash: The digests of the content, as a `hash` attribute. None if the content is unknown,
             because of a crash between its application and the commit.
         length: The length of the content in bytes.
-        lastmod: As the Source listed it, in microseconds since 1970.
+        lastmod: As the Source listed it.
         validator: The header field of a conditional request. It is stored only if no later
             version can have the same.
-        fetched_at: When the Source's own server last sent or confirmed the content, by the clock
-            of that server, in microseconds since 1970; 0 if the server has no clock, None if the
-            content came by push, in a package or from a mirror.
+        fetched_at: When the Source's own server last sent or confirmed the content, by its clock;
+            0 if it has none, None if the content came by push, in a package or from a mirror.
     """
 
     uri: str
@@ -59,7 +60,6 @@ class ResourceState(Struct, frozen=True):
 
     @property
     def exists(self) -> bool:
-        """Whether the copy has the resource."""
         return self.change != ChangeType.DELETED
 
     def covers(self, change: Change) -> bool:
@@ -149,15 +149,10 @@ class ResourceState(Struct, frozen=True):
 
 
 def deletes(change: Change, hash: str | None, lastmod: int | None) -> bool:
-    """Return whether a change is the deletion of the very version with this hash or lastmod.
+    """Return whether a change is the deletion of the very version with this hash or lastmod (µs).
 
     Then it came after that version, though its own datetime may lie before: some Sources date
     a deletion with the last modification of the deleted version.
-
-    Args:
-        change: The change.
-        hash: The digests of the version.
-        lastmod: Its last modification in microseconds since 1970.
     """
     if not change.dated_by_lastmod:
         return False

@@ -20,7 +20,6 @@ _PAGE = 10_000
 
 
 def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
-    """Return the sum over all resources of the copy."""
     total = SetSum()
     after = ""
     while rows := execute(_HASHES, (after, _PAGE)).fetchall():
@@ -30,11 +29,9 @@ def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
 
 
 def usable(stored: str | None, count: int) -> SetSum | None:
-    """Return a stored sum; None if it cannot be that of the copy.
+    """Return a stored sum; None if it cannot be that of so many resources.
 
-    Args:
-        stored: The sum, if one was stored. A version that knew no sums may have run since.
-        count: The number of resources in the copy.
+    A version that knew no sums may have run since it was stored.
     """
     try:
         total = SetSum.parse(stored or "0 0 0")
@@ -46,13 +43,7 @@ def usable(stored: str | None, count: int) -> SetSum | None:
 def sum_after(
     total: SetSum, before: Mapping[str, ResourceState], after: Iterable[ResourceState]
 ) -> SetSum:
-    """Return the sum after a change.
-
-    Args:
-        total: The sum before.
-        before: The previous states of the resources that had one, by URI.
-        after: Their new states; of several of one resource the last counts.
-    """
+    """Return the sum after a change; of several states of one resource, the last counts."""
     changed = total.copy()
     changed.remove((state.uri, state.hash) for state in before.values() if state.exists)
     last = {state.uri: state for state in after}

@@ -8,7 +8,7 @@ import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
@@ -32,17 +32,12 @@ _TABLES = {"facts": "facts", "resources": "resources", "seen": "temp.seen"}
 
 
 class SQLiteFolder:
-    """The folder of a state; a `StateLocation`.
-
-    Args:
-        path: The folder; made if it does not exist, and locked while the state is open.
-    """
+    """The folder of a state, made if it does not exist; a `StateLocation`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def open(self) -> SQLiteDatabase:
-        """Lock the folder and open the file in it, as `StateLocation.open`."""
         check_role(self._path / "state.sqlite")
         # The state may be closed in another thread.
         lock = FileLock(self._path / "lock", timeout=0, thread_local=False)
@@ -66,12 +61,7 @@ class SQLiteFolder:
 
 
 class SQLiteDatabase:
-    """The file of a state; a `Database`.
-
-    Args:
-        path: The file.
-        lock: The lock of the folder; released by `close`.
-    """
+    """The file of a state; a `StateDatabase`. `close` releases the lock of its folder."""
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
     is_local = True
@@ -87,26 +77,23 @@ class SQLiteDatabase:
             sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
         )
         try:
-            self._begin()
+            self._prepare()
         except BaseException:
             self._reader.close()
             self.connection.close()
             raise
 
-    def _begin(self) -> None:
+    def _prepare(self) -> None:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.executescript(_SCHEMA)
-        self._migrate()
-        # Temporary, since a baseline begins again after a restart.
-        self.connection.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
-
-    def _migrate(self) -> None:
-        """Add the columns that a state of an earlier version lacks, oldest first."""
+        # The columns that a state of an earlier version lacks, oldest first.
         columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
         for name, kind in (("validator", "TEXT"), ("fetched_at", "INTEGER")):
             if name not in columns:
                 self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
+        # Temporary, since a baseline begins again after a restart.
+        self.connection.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
         return self.connection.execute(sql.format_map(_TABLES), tuple(parameters))
@@ -172,22 +159,3 @@ class SQLiteDatabase:
         self._reader.close()
         self.connection.close()
         self._lock.release()
-
-
-def read_fact(folder: Path, name: str) -> bytes | None:
-    """Read a fact of a state, without locking or changing it.
-
-    Raises:
-        StorageError: There is a state, but it cannot be read.
-    """
-    path = folder / "state.sqlite"
-    if not path.exists():
-        return None
-    try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        with closing(connection):
-            query = "SELECT value FROM facts WHERE name = ?"
-            row = connection.execute(query, (name,)).fetchone()
-    except (OSError, sqlite3.Error) as error:
-        raise StorageError(f"{path}: {error}") from error
-    return None if row is None else row[0]

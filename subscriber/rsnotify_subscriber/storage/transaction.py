@@ -22,29 +22,19 @@ _UPSERT = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 
 
 class StateTransactions:
-    """Runs work in transactions of a database.
-
-    Args:
-        database: The database.
-    """
-
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
         self._failed = False
         self._begun = False
 
-    def run(self, work: Callable[[], object], *, ends: bool = False) -> None:
-        """Do some work in a transaction, or in the one that a handler has begun.
-
-        Args:
-            work: Reads and writes.
-            ends: Whether a transaction that a handler has begun is committed, too.
-        """
+    @contextmanager
+    def writing(self, *, ends: bool = False) -> Iterator[None]:
+        """Write in a transaction, or in that of a handler, which only `ends` commits."""
         waits = self._begun and not ends
         self._begin()
         try:
             with self.storage_errors():
-                work()
+                yield
                 if not waits:
                     self._database.execute("COMMIT")
                     self._begun = False
@@ -57,12 +47,7 @@ class StateTransactions:
     def apply_within(self, apply: Callable[[Any], None]) -> None:
         """Call a handler that writes into the transaction which the next commit ends.
 
-        Args:
-            apply: Is called with the connection. If it raises, its changes are rolled back, and
-                no others; the exception passes through.
-
-        Raises:
-            StorageError: The database cannot be used any more.
+        If it raises, its changes are rolled back, and no others; the exception passes through.
         """
         self._begin()
         with self._database.savepoint():

@@ -33,10 +33,7 @@ def other_spellings(uri: str) -> list[str]:
     if "~" in form:
         found.add(form.replace("~", "%7E"))
     if "%" in form or "~" in form:
-        found.update([_TRIPLET.sub(_lower, spelling) for spelling in found])
+        lower = [_TRIPLET.sub(lambda match: match[0].lower(), spelling) for spelling in found]
+        found.update(lower)
     found.discard(uri)
     return sorted(found)
-
-
-def _lower(match: re.Match[str]) -> str:
-    return match.group().lower()

@@ -51,12 +51,8 @@ class Applier:
     """Applies the changes of a follower.
 
     Args:
-        content: Returns the content of changes.
-        state: The state of the copy.
-        handler: Applies changes.
         outcome: Receives the results.
         worker: Runs calls that block on the disk; one thread, so that commits keep their order.
-        tasks: Runs the requests for content.
         selection: The resources to be followed; others are removed from the copy.
     """
 
@@ -90,7 +86,6 @@ class Applier:
         self.is_in_handler = False
 
     def submit(self, changes: Sequence[Change]) -> None:
-        """Begin to apply changes, each on its own."""
         self._preparation.submit(changes)
 
     def _put(self, ready: PreparedChange) -> None:
@@ -104,11 +99,7 @@ class Applier:
         self._wake.set()
 
     async def run(self) -> None:
-        """Commit the changes that are ready, batch by batch.
-
-        Raises:
-            StorageError: A commit failed. Nothing can be committed after that.
-        """
+        """Commit the changes that are ready, batch by batch, until a commit fails."""
         while not self._stopping:
             await self._wake.wait()
             self._wake.clear()
@@ -154,11 +145,7 @@ class Applier:
         return True
 
     async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
-        """Call the handler with each change alone, as it failed to apply them together.
-
-        Returns:
-            By URI, why a change could not be applied.
-        """
+        """Call the handler with each change alone; return, by URI, why any could not be applied."""
         failed: dict[str, RsnotifyError] = {}
         for ready in new:
             if (reason := await self._call([ready])) is not None:
@@ -167,7 +154,7 @@ class Applier:
         return failed
 
     async def _call(self, batch: list[PreparedChange]) -> str | None:
-        """Call the handler; return why it failed, if it did."""
+        """Return why the handler failed, if it did."""
         if self._blocking is not None:
             return await self._in_worker(self._call_blocking, self._blocking, batch)
         assert self._handler is not None
@@ -191,7 +178,6 @@ class Applier:
     def _to_store(
         self, done: Sequence[PreparedChange]
     ) -> tuple[list[ResourceState], Progress | None]:
-        """Return the new states of resources, and the progress after that."""
         states = [state for state in map(PreparedChange.new_state, done) if state is not None]
         return states, self._outcome.progress_after([ready.change for ready in done])
 
@@ -220,7 +206,6 @@ class Applier:
         return True
 
     def _call_blocking(self, apply: _Apply, batch: Sequence[PreparedChange]) -> str | None:
-        """Call a handler that blocks; return why it failed, if it did."""
         try:
             write(batch)
             with self._handling():

@@ -15,7 +15,7 @@ _TRIES_OF_TOO_LARGE = 2
 
 
 def has_ended(follower: Follower) -> bool:
-    """Return whether a run that only catches up has ended: level, or without a way to become so."""
+    """Return whether a run that only catches up is level, or without a way to become so."""
     return follower.level or follower.failures >= _tries(follower) or follower.stuck
 
 
@@ -27,11 +27,8 @@ def failure(
 ) -> RsnotifyError | None:
     """Return why a run that has ended did not succeed; None if it did.
 
-    Args:
-        follower: The follower.
-        identity: The Source, and its last known offer.
-        doubts: By URI, why the copy may be wrong although the follower is level.
-        errors: By URI, why changes could not be applied.
+    By URI, `doubts` are the reasons why the copy may be wrong although the follower is level, and
+    `errors` those why changes could not be applied.
     """
     if follower.level:
         return next((Unavailable(*doubt) for doubt in doubts.items()), None)

@@ -24,13 +24,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
     Args:
         identity: The Source, and its last known offer.
         offer_checked: Whether that offer was read in this run.
-        state: The state.
         worker: Runs calls that block on the disk, one after another.
-        fetcher: Fetches documents and content.
-        offers: Reads the offer of the Source.
-        ways: Makes the transports of pushed changes.
-        handler: Applies changes.
-        options: How the Source is followed.
     """
 
     identity: Identity
@@ -49,7 +43,6 @@ class RunObservers(Struct, frozen=True):
 
     Args:
         moved: Is called whenever the status may have changed.
-        announce: Is called with events.
         on_committed: Is called with changes once they are durable.
     """
 

@@ -34,7 +34,7 @@ from rsnotify.sync.actions import (
 )
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.content.dump_packages import DumpPackages
-from rsnotify_subscriber.content.resolver import ContentPreferences, ContentResolver
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.events import EventWatch, OfferChanged
 from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.status import Status, StatusCounters
@@ -58,13 +58,7 @@ T = TypeVar("T")
 
 
 class Following:
-    """One run of a subscriber; used once.
-
-    Args:
-        context: The parts it works with.
-        observers: The functions it calls.
-        once: Whether to end when level.
-    """
+    """One run of a subscriber; used once. With `once`, it ends when level."""
 
     def __init__(self, context: RunContext, observers: RunObservers, *, once: bool) -> None:
         self._context = context
@@ -90,7 +84,9 @@ class Following:
         self._packages = DumpPackages(context.fetcher)
         content = ContentResolver(
             context.fetcher,
-            ContentPreferences(tuple(options.prefer), options.exact, options.patches),
+            prefer=options.prefer,
+            exact=options.exact,
+            patches=options.patches,
             packages=self._packages,
             holding=context.handler if isinstance(context.handler, ReadableHandler) else None,
         )
@@ -106,11 +102,10 @@ class Following:
 
     @property
     def status(self) -> Status:
-        """The current status."""
         follower, progress = self._follower, self._follower.progress
         # Failures of the Source's lists come first, and those of push last.
         listed = follower.error if follower.failures else None
-        error = listed or next(iter(self._errors.values()), None) or self._push.error
+        error = listed or next(iter(self._errors.values()), None) or self._push.changes.error
         doubts = () if follower.level else follower.doubts
         return Status(
             resources=self._state.resources,
@@ -120,7 +115,7 @@ class Following:
             through=progress.through if progress else None,
             lag_ms=self._counters.lag_ms(),
             push=self._push.state,
-            way=self._push.hubs,
+            way=self._push.changes.hubs,
             unconfirmed=follower.unconfirmed,
             level=self._is_level,
             doubts=doubts + ((self._doubt,) if self._doubt else ()),
@@ -148,7 +143,6 @@ class Following:
 
     @property
     def is_in_handler(self) -> bool:
-        """Whether the handler has been called and has not returned."""
         return self._applier.is_in_handler
 
     async def run(self) -> None:
@@ -303,21 +297,18 @@ class Following:
         return self._saver.progress_after(changes)
 
     def applied(self, changes: Sequence[Change]) -> None:
-        """Hand committed changes to the follower."""
         self._saver.committed()
         for change in changes:
             self._errors.pop(change.uri, None)
         self._perform(self._follower.applied(changes, self._loop.time()))
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Count the changes that had an effect, and report them."""
         self._counters.count(changes)
         if self._observers.on_committed is not None:
             self._observers.on_committed(changes)
         self._after_change()
 
     def failed(self, change: Change, error: RsnotifyError) -> None:
-        """Hand a change that must be retried to the follower."""
         self._errors[change.uri] = error
         self._perform(self._follower.failed(change, error, self._loop.time()))
 

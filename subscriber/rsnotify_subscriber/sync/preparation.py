@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -21,49 +23,32 @@ from rsnotify_subscriber.sync.prepared_change import PreparedChange
 from rsnotify_subscriber.tasks import Tasks
 
 
+@dataclass
 class Preparation:
-    """Prepares changes, any number at once.
+    """Prepares changes, any number at once."""
 
-    Args:
-        content: Returns the content of changes.
-        state: The state of the copy.
-        tasks: Runs the requests for content.
-        selection: The resources to be followed; others are removed from the copy.
-        ready: Is called with each change that is prepared.
-        failed: Is called with each change that cannot be prepared, and the reason.
-    """
-
-    def __init__(
-        self,
-        content: ContentResolver,
-        state: DestinationState,
-        tasks: Tasks,
-        selection: Selection,
-        ready: Callable[[PreparedChange], None],
-        failed: Callable[[Change, RsnotifyError], None],
-    ) -> None:
-        self._content = content
-        self._state = state
-        self._tasks = tasks
-        self._selection = selection
-        self._ready = ready
-        self._outcome_failed = failed
-        #: By the normal form of a URI with several spellings: the change that is being prepared,
-        #: and those that wait for it.
-        self._underway: dict[str, list[Change]] = {}
+    content: ContentResolver
+    state: DestinationState
+    tasks: Tasks
+    selection: Selection
+    #: Is called with each change that is prepared.
+    ready: Callable[[PreparedChange], None]
+    #: Is called with each change that cannot be prepared, and the reason.
+    failed: Callable[[Change, RsnotifyError], None]
+    #: By the normal form of a URI with several spellings: the change that is being prepared, and
+    #: those that wait for it.
+    _underway: dict[str, list[Change]] = field(default_factory=dict, init=False)
 
     def submit(self, changes: Sequence[Change]) -> None:
-        """Begin to prepare changes, each on its own."""
         begun = [change for change in changes if self._begin(change)]
-        if not self._state.is_local:
-            self._tasks.spawn(self._look_up(begun))
+        if not self.state.database.is_local:
+            self.tasks.spawn(self._look_up(begun))
             return
         for change in begun:
-            self._prepare(change, self._state.find(change.uri))
+            self._prepare(change, self.state.find(change.uri))
 
     async def _look_up(self, changes: Sequence[Change]) -> None:
-        """Look up the states of resources in a thread, then prepare their changes."""
-        found = await asyncio.to_thread(self._state.find_all, [change.uri for change in changes])
+        found = await asyncio.to_thread(self.state.find_all, [change.uri for change in changes])
         for change in changes:
             self._prepare(change, found.get(change.uri))
 
@@ -81,64 +66,62 @@ class Preparation:
             waiting = self._underway.pop(normal(change.uri), [])
             self.submit(waiting[1:])
 
-    def _failed(self, change: Change, error: RsnotifyError) -> None:
-        self._outcome_failed(change, error)
+    def _fail(self, change: Change, error: RsnotifyError) -> None:
+        self.failed(change, error)
         self.done(change)
 
+    @contextmanager
+    def _reported_errors(self, change: Change) -> Iterator[None]:
+        try:
+            yield
+        except FetchError as error:
+            self._fail(change, error)
+        except OSError as error:
+            self._fail(change, StorageError(f"{change.uri}: {error}"))
+
     def _prepare(self, change: Change, held: ResourceState | None) -> None:
-        wanted = self._content.wanted(change)
-        decided = self._selection.decide(change, held=held is not None and held.exists)
+        wanted = self.content.wanted(change)
+        decided = self.selection.decide(change, held=held is not None and held.exists)
         ready = PreparedChange(change, decided, wanted)
         if decided is None:
-            self._ready(ready)
+            self.ready(ready)
             return
         match _novelty(decided, change, wanted, held):
             case Novelty.COVERED:
-                self._ready(replace(ready, decided=None))
+                self.ready(replace(ready, decided=None))
             case Novelty.FETCH:
-                self._tasks.spawn(self._verify(ready, held))
+                self.tasks.spawn(self._verify(ready, held))
             case Novelty.APPLY:
                 self._apply(replace(ready, decided=_as_held(decided, held)), held)
 
     def _apply(self, ready: PreparedChange, held: ResourceState | None) -> None:
         decided, entry = ready.decided, ready.wanted.entry
         if decided is None or decided.change is ChangeType.DELETED:
-            self._ready(ready)
+            self.ready(ready)
         elif held is not None and held.exists and agree(held.hash, entry.hash):
-            self._ready(replace(ready, decided=None, unchanged=held))
-        elif (content := self._content.inline(ready.wanted)) is not None:
-            self._ready(ready.with_answer(content, held))
+            self.ready(replace(ready, decided=None, unchanged=held))
+        elif (content := self.content.inline(ready.wanted)) is not None:
+            self.ready(ready.with_answer(content, held))
         else:
-            self._tasks.spawn(self._fetch(ready, held))
+            self.tasks.spawn(self._fetch(ready, held))
 
     async def _fetch(self, ready: PreparedChange, held: ResourceState | None) -> None:
-        change = ready.change
-        try:
-            answer = await self._content.resolve(ready.wanted, held)
-        except FetchError as error:
-            self._failed(change, error)
-        except OSError as error:
-            self._failed(change, StorageError(f"{change.uri}: {error}"))
-        else:
-            self._ready(ready.with_answer(answer, held))
+        with self._reported_errors(ready.change):
+            answer = await self.content.resolve(ready.wanted, held)
+            self.ready(ready.with_answer(answer, held))
 
     async def _verify(self, ready: PreparedChange, held: ResourceState | None) -> None:
         """Fetch the resource itself, and apply its current version."""
-        change = ready.change
-        try:
-            content = await self._content.current(ready.wanted, held)
-        except NotFound as error:
-            if change.change is ChangeType.DELETED:
-                self._ready(_missing(ready, held))
+        with self._reported_errors(ready.change):
+            try:
+                content = await self.content.current(ready.wanted, held)
+            except NotFound:
+                if ready.change.change is not ChangeType.DELETED:
+                    raise
+                self.ready(_missing(ready, held))
             else:
-                self._failed(change, error)
-        except FetchError as error:
-            self._failed(change, error)
-        except OSError as error:
-            self._failed(change, StorageError(f"{change.uri}: {error}"))
-        else:
-            decided = self._selected(change, held)
-            self._ready(replace(ready, decided=decided).with_answer(content, held))
+                decided = self._selected(ready.change, held)
+                self.ready(replace(ready, decided=decided).with_answer(content, held))
 
     def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
         """Return the creation or update that the current version amounts to, if it is selected."""
@@ -148,7 +131,7 @@ class Preparation:
         if resource.change is not None:
             resource = replace(resource, change=kind)
         found = replace(change, change=kind, resource=resource)
-        decided = self._selection.decide(found, held=exists)
+        decided = self.selection.decide(found, held=exists)
         return None if decided is None else _as_held(decided, held)
 
 

@@ -39,12 +39,7 @@ class PreparedChange(Struct, frozen=True):
     def with_answer(
         self, answer: Content | Unchanged, held: ResourceState | None
     ) -> PreparedChange:
-        """Return it with the answer to a request.
-
-        Args:
-            answer: The answer.
-            held: The state of the resource.
-        """
+        """Return it with the answer to a request; `held` is the state of the resource."""
         if isinstance(answer, Unchanged):
             assert held is not None, "the request had the validator of the held version"
             kept = replace(held, fetched_at=answer.fetched_at)
@@ -77,7 +72,6 @@ class PreparedChange(Struct, frozen=True):
         )
 
     def new_state(self) -> ResourceState | None:
-        """Return the new state of the resource, if there is one."""
         change, content = self.decided, self.content
         at = to_microseconds(self.change.at)
         entry = self.wanted.entry
@@ -106,7 +100,6 @@ class PreparedChange(Struct, frozen=True):
 
 
 def write(batch: Iterable[PreparedChange]) -> None:
-    """Write contents to their files, for the handler."""
     for ready in batch:
         if ready.content is not None:
             ready.content.write()

@@ -27,17 +27,10 @@ _INTERVAL = 5.0
 
 
 def check_files(handler: object, state: DestinationState, identity: Identity) -> None:
-    """Check that the files of the state exist; this blocks on the disk.
+    """Check that the files of a `LocatedHandler` exist; this blocks on the disk.
 
-    Where some are missing, the state marks them to be fetched, and everything to be compared.
-
-    Args:
-        handler: The handler with the files; one that is no `LocatedHandler` is not checked.
-        state: The state.
-        identity: The place of the files in the last run, and the offer of the Source.
-
-    Raises:
-        ConfigurationError: All are missing, or some that could not be found in any list.
+    Where some are missing, the state marks them to be fetched, and everything to be compared. It is
+    a `ConfigurationError` if all are missing, or some that could not be found in any list.
     """
     if not isinstance(handler, LocatedHandler) or not state.resources:
         return
@@ -57,11 +50,7 @@ def check_files(handler: object, state: DestinationState, identity: Identity) ->
 
 
 def check_location(handler: object, state: DestinationState) -> None:
-    """Check that the place of the files exists, before one is made; this blocks on the disk.
-
-    Raises:
-        ConfigurationError: It does not, though the state has resources.
-    """
+    """Refuse a state with resources whose files have no place, before one is made."""
     if isinstance(handler, LocatedHandler) and state.resources and not handler.place:
         raise ConfigurationError(_lost(state, state.resources))
 
@@ -69,18 +58,13 @@ def check_location(handler: object, state: DestinationState) -> None:
 def _lost(state: DestinationState, missing: int, example: str = "") -> str:
     return (
         f"the copy lacks {missing} of the {state.resources} files that it should have according "
-        f"to {state.name}{example}; mount or restore the folder of the copy, or remove that state "
-        "to copy everything again"
+        f"to {state.database.name}{example}; mount or restore the folder of the copy, or remove "
+        "that state to copy everything again"
     )
 
 
 class PresenceCheck:
-    """Checks at intervals whether the place of a handler is still the same.
-
-    Args:
-        handler: The handler; one that is no `LocatedHandler` is not checked.
-        worker: Runs calls that block on the disk.
-    """
+    """Checks at intervals whether the place of a `LocatedHandler` is still the same."""
 
     def __init__(self, handler: object, worker: Executor) -> None:
         self._handler = handler if isinstance(handler, LocatedHandler) else None
@@ -88,11 +72,7 @@ class PresenceCheck:
         self._place = self._handler.place if self._handler else ""
 
     async def check(self) -> None:
-        """Check once.
-
-        Raises:
-            StorageError: The place is another, or does not exist.
-        """
+        """Raise `StorageError` if the place is another, or does not exist."""
         if await self._is_lost():
             raise StorageError(
                 "the folder of the copy was removed, unmounted or replaced while it was followed"

@@ -21,11 +21,6 @@ _OFTEN = timedelta(minutes=1)
 class ProgressSaver:
     """Stores T, and when the copy was last compared with the whole set.
 
-    Args:
-        state: The state.
-        worker: Runs calls that block on the disk, one after another.
-        follower: Knows the progress; it began with that of the state.
-
     Attributes:
         compared: When the copy was last compared, by the local clock.
     """
@@ -58,11 +53,9 @@ class ProgressSaver:
             self.compared = datetime.now(UTC)
 
     async def save(self, applier: Applier, *, is_ending: bool) -> None:
-        """Store everything that has changed.
+        """Store everything that has changed, but the time of a comparison only if it is due.
 
-        Args:
-            applier: While it is applying changes, a later progress is about to be committed.
-            is_ending: Whether this is the last time.
+        While the applier is applying changes, a later progress is about to be committed with them.
         """
         loop = asyncio.get_running_loop()
         if self.compared is not None and self._is_due(self.compared, is_ending=is_ending):

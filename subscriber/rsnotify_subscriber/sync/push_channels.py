@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from random import Random
 
 from rsnotify.format.model import Document
@@ -11,36 +12,28 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Action, DocumentKind, Fetch
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, Event, Pulling
-from rsnotify_subscriber.push.document_notices import NoticeSubscription
 from rsnotify_subscriber.push.subscription import PushSubscription
 from rsnotify_subscriber.status import PushState
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
-from rsnotify_subscriber.sync.push_monitor import PushMonitor
+from rsnotify_subscriber.sync.push_monitor import NoticeReceiver, PushMonitor
 from rsnotify_subscriber.tasks import Tasks
 
 
+@dataclass
 class PullMonitor:
-    """Announces pulls, and reports to a `PushSubscription` whether they found newer changes.
+    """Announces pulls, and reports to a `PushSubscription` whether they found newer changes."""
 
-    Args:
-        follower: Knows the changes that were received.
-        push: Is called at the end of each pull.
-        announce: Is called with the kind of document that a pull reads.
-    """
-
-    def __init__(self, follower: Follower, push: PushSubscription, announce: Announcer) -> None:
-        self._follower = follower
-        self._push = push
-        self._announce = announce
-        self._pending = 0
-        self._kind: DocumentKind | None = None
-        self._began = 0.0
-        self._has_news = False
+    follower: Follower
+    push: PushSubscription
+    announce: Announcer
+    _pending: int = field(default=0, init=False)
+    _kind: DocumentKind | None = field(default=None, init=False)
+    _began: float = field(default=0.0, init=False)
+    _has_news: bool = field(default=False, init=False)
 
     def requested(self, fetch: Fetch) -> None:
-        """Note that a document is requested."""
         if not self._pending or fetch.kind is not self._kind:
-            self._announce(Pulling(fetch.kind, fetch.uri))
+            self.announce(Pulling(fetch.kind, fetch.uri))
         if not self._pending:
             self._began, self._has_news = asyncio.get_running_loop().time(), False
         self._pending += 1
@@ -48,7 +41,7 @@ class PullMonitor:
 
     def fetched(self, fetch: Fetch, document: Document) -> None:
         """Examine a document, before the follower receives it."""
-        last, known = document.changed_at, self._follower.since
+        last, known = document.changed_at, self.follower.since
         if fetch.kind is DocumentKind.CHANGE_LIST and not document.index and last and known:
             self._has_news = self._has_news or last > known
 
@@ -56,20 +49,18 @@ class PullMonitor:
         """Note that the follower has received a result, and has requested what it needs next."""
         self._pending -= 1
         if not self._pending:
-            self._push.pulled(self._began, news=self._has_news)
+            self.push.pulled(self._began, news=self._has_news)
 
 
 class PushChannels:
     """Subscribes to changes, and to notifications about documents, as the Source offers them.
 
     Args:
-        context: The parts of the run.
-        observers: Are called when connections come up and go down.
-        follower: Receives the documents that are pushed.
         perform: Performs the follower's actions.
         once: Whether the run only catches up, so that no changes are to be pushed.
 
     Attributes:
+        changes: The subscription to changes.
         pulls: Compares the documents that are pulled with those that were pushed.
     """
 
@@ -88,7 +79,7 @@ class PushChannels:
         self._follower = follower
         self._perform = perform
         random = Random()
-        self._changes = PushSubscription(
+        self.changes = PushSubscription(
             () if once else self._transports.change_endpoints(context.identity.offer),
             PushMonitor(follower, perform, observers.announce),
             lambda: follower.since,
@@ -96,43 +87,33 @@ class PushChannels:
             most=context.options.hubs,
             announce=self._changed,
         )
-        self._notices = NoticeSubscription(
-            self._transports,
-            received=self._notified,
-            since=lambda: follower.notified_through,
-            random=random,
+        self._notices = PushSubscription(
+            (),
+            NoticeReceiver(self._notified),
+            lambda: follower.notified_through,
+            random,
+            needed=False,
         )
-        self.pulls = PullMonitor(follower, self._changes, observers.announce)
+        self.pulls = PullMonitor(follower, self.changes, observers.announce)
 
     @property
     def state(self) -> PushState:
-        """Whether changes arrive by push."""
-        if not self._changes.endpoints:
+        if not self.changes.endpoints:
             return PushState.OFF
-        return PushState.UP if self._changes.up else PushState.DOWN
-
-    @property
-    def hubs(self) -> tuple[str, ...]:
-        """The hubs from which changes arrive, the best first."""
-        return self._changes.hubs
-
-    @property
-    def error(self) -> str | None:
-        return self._changes.error
+        return PushState.UP if self.changes.up else PushState.DOWN
 
     def start(self, tasks: Tasks, offer: Offer) -> None:
-        """Subscribe by the transports that are offered."""
         if not self._once:
-            tasks.spawn(self._changes.run())
-            self._notices.set_offer(offer)
+            tasks.spawn(self.changes.run())
+            self._notices.set_endpoints(self._transports.notice_endpoints(offer))
             tasks.spawn(self._notices.run())
 
     def offered(self, offer: Offer) -> None:
         """Use the transports of another offer; connections that it still offers are kept."""
         if self._once:
             return
-        self._changes.set_endpoints(self._transports.change_endpoints(offer))
-        self._notices.set_offer(offer)
+        self.changes.set_endpoints(self._transports.change_endpoints(offer))
+        self._notices.set_endpoints(self._transports.notice_endpoints(offer))
 
     def _changed(self, event: Event) -> None:
         self._observers.announce(event)

@@ -1,18 +1,24 @@
-"""The intake of pushed fragments, on their way to the follower."""
+"""The intake of what is pushed, fragments and notifications, on its way to the follower."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.digest import COUNT
+from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.sync.actions import Action
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, GapSeen
+from rsnotify_subscriber.push.endpoint_connection import PushEvents
+
+logger = logging.getLogger("rsnotify.subscriber")
 
 #: Seconds for which a Source that sends heartbeats may be silent: ours sends one every ten.
 QUIET = 15.0
@@ -20,64 +26,52 @@ QUIET = 15.0
 LONGEST_QUIET = 60.0
 
 
-class PushMonitor:
-    """Hands pushed fragments to a follower; the `Events` of a `Push`.
+@dataclass
+class PushMonitor(PushEvents):
+    """Hands pushed fragments to a follower.
 
     After a loss of push the lists are polled as without it until something new has come: a broker
     may be connected without the hub behind it, and a hub before the Source has reached it again.
     Heartbeats that stop are a loss, too: the Source may not reach the hub any more, or use another.
-
-    Args:
-        follower: Receives the fragments.
-        perform: Performs the follower's actions.
-        announce: Is called with gaps.
     """
 
-    def __init__(
-        self,
-        follower: Follower,
-        perform: Callable[[Iterable[Action]], None],
-        announce: Announcer,
-    ) -> None:
-        self._follower = follower
-        self._perform = perform
-        self._announce = announce
-        self._loop = asyncio.get_running_loop()
-        self._is_lost = False
-        self._known: Instant | None = None  # when push was lost
-        self._received_at = 0.0
-        self._longest = 0.0  # of the silences so far
-        self._silence: asyncio.TimerHandle | None = None  # while there are heartbeats
+    follower: Follower
+    #: Performs the follower's actions.
+    perform: Callable[[Iterable[Action]], None]
+    announce: Announcer
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+    _is_lost: bool = False
+    _known: Instant | None = None  # when push was lost
+    _received_at: float = 0.0
+    _longest: float = 0.0  # of the silences so far
+    _silence: asyncio.TimerHandle | None = None  # while there are heartbeats
 
     def up(self) -> None:
         if not self._is_lost:
-            self._perform(self._follower.push_up(self._loop.time()))
+            self.perform(self.follower.push_up(self._loop.time()))
 
     def down(self) -> None:
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
-        self._is_lost, self._known = True, self._follower.since
-        self._perform(self._follower.push_down(self._loop.time()))
+        self._is_lost, self._known = True, self.follower.since
+        self.perform(self.follower.push_down(self._loop.time()))
 
     def audience(self, listeners: int) -> None:
-        """Note how many Destinations receive the same."""
-        self._follower.audience(listeners)
+        self.follower.audience(listeners)
 
     def gap(self) -> None:
-        """Note that the hub's log does not reach back to T."""
-        self._announce(GapSeen())
-        self._perform(self._follower.push_gap(self._loop.time()))
+        self.announce(GapSeen())
+        self.perform(self.follower.push_gap(self._loop.time()))
 
     def fragment(self, document: bytes) -> Instant | None:
-        """Read a fragment that was pushed; return the end of its interval."""
         now = self._loop.time()
         try:
             read = read_document(document, source="a fragment")
         except DocumentError as error:
-            self._perform(self._follower.fragment_unreadable(error, now))
+            self.perform(self.follower.fragment_unreadable(error, now))
             return None
-        self._perform(self._follower.fragment(read, now, datetime.now(UTC)))
+        self.perform(self.follower.fragment(read, now, datetime.now(UTC)))
         until = read.until or read.changed_at
         self._end_loss(until)
         self._watch_silence(now, beats=not read.resources or COUNT in dict(read.attributes))
@@ -86,9 +80,7 @@ class PushMonitor:
     def _watch_silence(self, now: float, *, beats: bool) -> None:
         """Measure the silence before a fragment, and start the timer at the first heartbeat.
 
-        Args:
-            now: When the fragment came.
-            beats: Whether it shows that there are heartbeats (docs/audit.md).
+        `beats` is whether the fragment shows that there are heartbeats (docs/audit.md).
         """
         if self._silence is not None:
             self._longest = max(self._longest, now - self._received_at)
@@ -110,10 +102,29 @@ class PushMonitor:
 
     def _end_loss(self, until: Instant | None) -> None:
         """Rely on push again if a fragment is newer than the changes known at the loss."""
-        since = self._follower.since
+        since = self.follower.since
         if self._known is not None and since is not None and since < self._known:
             self._known = None  # the clock of the Source was set back
         is_new = until is not None and (self._known is None or until > self._known)
         if self._is_lost and is_new:
             self._is_lost = False
             self.up()
+
+
+class NoticeReceiver(PushEvents):
+    """Receives notifications about the documents of a Source, and ignores all other events.
+
+    Nothing depends on a notification: a document without one is found by polling.
+    """
+
+    def __init__(self, received: Callable[[Document], None]) -> None:
+        self._received = received
+
+    def fragment(self, document: bytes) -> Instant | None:
+        try:
+            read = read_document(document, source="a notification about documents")
+        except DocumentError as error:
+            logger.info("%s", error)
+            return None
+        self._received(read)
+        return read.until

@@ -24,8 +24,6 @@ class Rediscovery:
     """Reads the offer at intervals and on request, and stores one that has changed.
 
     Args:
-        context: The parts of the run.
-        tasks: Runs the readings.
         changed: Is called with the offers before and after a change.
         finished: Is called after each reading.
 
@@ -55,7 +53,6 @@ class Rediscovery:
 
     @property
     def is_reading(self) -> bool:
-        """Whether a reading is under way."""
         return self._reading is not None
 
     def start(self) -> asyncio.Task[None]:

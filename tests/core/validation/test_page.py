@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rsnotify.validation import RULES, Rule
-from rsnotify.validation.document_rules import DOCUMENT_RULES
-from rsnotify.validation.tree_rules import TREE_RULES
-from rsnotify.validation.value_rules import VALUE_RULES
+from rsnotify.validation.rules import DOCUMENT_RULES, TREE_RULES, VALUE_RULES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/validation.md"
 

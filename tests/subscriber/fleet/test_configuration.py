@@ -341,11 +341,11 @@ def made(fleet: dict[str, dict[str, object]]) -> tuple[FollowedSource, ...]:
 def test_only_changed_sources_are_restarted(
     before: dict[str, dict[str, object]], now: dict[str, dict[str, object]]
 ) -> None:
-    changed = configuration_change(made(before), made(now))
-    left = {name: one for name, one in before.items() if name not in changed.gone}
+    gone, new = configuration_change(made(before), made(now))
+    left = {name: one for name, one in before.items() if name not in gone}
     assert all(now[name] == one for name, one in left.items())
-    assert {**left, **{one.title: now[one.title] for one in changed.new}} == now
-    assert not left.keys() & {one.title for one in changed.new}
+    assert {**left, **{one.title: now[one.title] for one in new}} == now
+    assert not left.keys() & {one.title for one in new}
 
 
 def test_every_setting_of_the_command_is_one_of_the_file() -> None:

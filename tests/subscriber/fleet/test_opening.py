@@ -11,8 +11,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.lanes import Lane
-from rsnotify_subscriber.storage.destination_state import DestinationState
-from rsnotify_subscriber.storage.opening import opened
+from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 
 PATIENCE = 30
 

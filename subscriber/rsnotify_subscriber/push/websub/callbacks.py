@@ -12,6 +12,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
@@ -44,28 +45,21 @@ _STATUS = {
 _REFUSED, _IGNORED = 403, 204
 
 
+@dataclass
 class CallbackRoute:
-    """One callback, as long as it is answered.
+    """One callback, as long as it is answered."""
 
-    Args:
-        subscription: Its subscription.
-        inbox: Receives its content.
-    """
-
-    def __init__(self, subscription: CallbackSubscription, inbox: DeliveryInbox) -> None:
-        self.subscription = subscription
-        self.inbox = inbox
-        self.reading = 0
-        self.was_forged = False
-        self._changed = asyncio.Event()
+    subscription: CallbackSubscription
+    inbox: DeliveryInbox
+    reading: int = 0
+    was_forged: bool = False
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def notify(self) -> None:
-        """Wake up all calls of `until`."""
         self._changed.set()
         self._changed.clear()
 
     async def until(self, condition: Callable[[CallbackSubscription], object]) -> None:
-        """Wait until the subscription meets a condition."""
         while not condition(self.subscription):
             await self._changed.wait()
 
@@ -105,12 +99,7 @@ class Callbacks:
         return [web.get(path, self._verify, allow_head=False), web.post(path, self._deliver)]
 
     def open(self, topic: str, inbox: DeliveryInbox) -> CallbackRoute:
-        """Return a new callback, which is answered from now on.
-
-        Args:
-            topic: The topic of its subscription.
-            inbox: Receives its content.
-        """
+        """Return a new callback for a topic, which is answered from now on."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         subscription = CallbackSubscription(
             topic,

@@ -32,15 +32,7 @@ class DiscoveredTopic(Struct, frozen=True):
 
 
 async def discover_topic(sessions: Sessions, uri: str) -> DiscoveredTopic:
-    """GET a topic, and return its hubs from Link headers, else from links in its body.
-
-    Args:
-        sessions: The HTTP client sessions.
-        uri: The topic.
-
-    Raises:
-        FetchError: The server did not send it.
-    """
+    """GET a topic, and return its hubs from Link headers, else from links in its body."""
     async with sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
         check_status(uri, response)
         place = str(response.url)
@@ -57,12 +49,7 @@ async def discover_topic(sessions: Sessions, uri: str) -> DiscoveredTopic:
 
 
 def embedded(beginning: bytes, content_type: str) -> _Links:
-    """Return the links in a body, if it is an HTML page, a feed or a Sitemap.
-
-    Args:
-        beginning: The body, or its first part.
-        content_type: Its media type.
-    """
+    """Return the links in a body or its beginning, if it is an HTML page, a feed or a Sitemap."""
     if content_type in _HTML:
         return html_links(beginning.decode(errors="replace"))
     return xml_links(beginning) if "xml" in content_type else []

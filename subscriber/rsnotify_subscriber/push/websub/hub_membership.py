@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import aiohttp
 
@@ -24,17 +25,12 @@ _REASON = 200
 _DENIED = 300.0
 
 
+@dataclass(eq=False)
 class HubMember:
-    """A subscription that a hub has confirmed.
+    """A subscription that a hub has confirmed."""
 
-    Args:
-        hub: The hub.
-        callback: The callback to which it delivers.
-    """
-
-    def __init__(self, hub: str, callback: CallbackRoute) -> None:
-        self.hub = hub
-        self.callback = callback
+    hub: str
+    callback: CallbackRoute
 
     @property
     def expires(self) -> float:
@@ -42,20 +38,12 @@ class HubMember:
         return self.callback.subscription.expires
 
     async def failure(self) -> None:
-        """Wait until something keeps the hub from delivering.
-
-        Raises:
-            Unavailable: Always, at the end; with the reason.
-        """
+        """Wait until something keeps the hub from delivering; then raise `Unavailable`."""
         await self.callback.until(lambda one: one.is_over or one.weak)
         self.check()
 
     def check(self) -> None:
-        """Check that nothing keeps the hub from delivering.
-
-        Raises:
-            Unavailable: Something does.
-        """
+        """Raise `Unavailable` if something keeps the hub from delivering."""
         subscription = self.callback.subscription
         if subscription.is_over:
             why = f": {subscription.denial!r}" if subscription.denial else ""
@@ -65,32 +53,21 @@ class HubMember:
             raise Unavailable(self.hub, f"it signs with {subscription.weak}, {how}", _DENIED)
 
 
+@dataclass
 class HubMembership:
     """Subscribes to one topic, and renews the subscription.
 
     Args:
         channel: The topic, as the Source's documents name it.
         hubs: The hubs that they name, for a topic that names none itself.
-        sessions: The HTTP client sessions.
-        callbacks: Where hubs reach us.
-        inbox: Receives the content.
     """
 
-    def __init__(
-        self,
-        channel: str,
-        hubs: tuple[str, ...],
-        sessions: Sessions,
-        callbacks: Callbacks,
-        inbox: DeliveryInbox,
-    ) -> None:
-        self._channel = channel
-        self._hubs = hubs
-        self._sessions = sessions
-        self._callbacks = callbacks
-        self._inbox = inbox
-        self._patience = callbacks.terms.patience
-        self._members: list[HubMember] = []
+    channel: str
+    hubs: tuple[str, ...]
+    sessions: Sessions
+    callbacks: Callbacks
+    inbox: DeliveryInbox
+    _members: list[HubMember] = field(default_factory=list, init=False)
 
     async def join(self) -> HubMember:
         """Subscribe at the first hub that accepts, to the topic's present URL (WebSub §6.1).
@@ -99,7 +76,7 @@ class HubMembership:
             FetchError: No hub accepted.
         """
         found = await self._discover()
-        failure: FetchError = Unavailable(self._channel, "it names no hub that speaks WebSub")
+        failure: FetchError = Unavailable(self.channel, "it names no hub that speaks WebSub")
         for hub in found.hubs:
             try:
                 return await self._join(hub, found.topic)
@@ -109,20 +86,20 @@ class HubMembership:
 
     async def _discover(self) -> DiscoveredTopic:
         try:
-            found = await discover_topic(self._sessions, self._channel)
+            found = await discover_topic(self.sessions, self.channel)
         except FetchError as error:
-            if not self._hubs:
+            if not self.hubs:
                 raise
             logger.info("the hubs are those that the Source's documents name: %s", error)
-            return DiscoveredTopic(self._channel, self._hubs)
-        return found if found.hubs else DiscoveredTopic(found.topic, self._hubs)
+            return DiscoveredTopic(self.channel, self.hubs)
+        return found if found.hubs else DiscoveredTopic(found.topic, self.hubs)
 
     async def _join(self, hub: str, topic: str) -> HubMember:
-        member = HubMember(hub, self._callbacks.open(topic, self._inbox))
+        member = HubMember(hub, self.callbacks.open(topic, self.inbox))
         self._members.append(member)  # before the request, so that `leave_all` includes it
         try:
             await self._request(member, SubscriptionMode.SUBSCRIBE)
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self.callbacks.terms.patience):
                 await member.callback.until(lambda one: one.is_active or one.is_over)
             member.check()
         except TimeoutError:
@@ -134,19 +111,20 @@ class HubMembership:
         return member
 
     def _forget(self, member: HubMember) -> None:
-        self._callbacks.close(member.callback)
+        self.callbacks.close(member.callback)
         self._members.remove(member)
 
     def _unconfirmed(self, member: HubMember) -> str:
-        url, refused = self._callbacks.url, member.callback.subscription.refused
+        refused = member.callback.subscription.refused
         if refused is not None:
             return f"it sent a verification {refused}, which cannot be confirmed (WebSub §5.3)"
-        return f"it sent no verification within {self._patience:g} s; can it reach {url}?"
+        patience, url = self.callbacks.terms.patience, self.callbacks.url
+        return f"it sent no verification within {patience:g} s; can it reach {url}?"
 
     async def _request(self, member: HubMember, mode: SubscriptionMode) -> None:
-        until = asyncio.get_running_loop().time() + self._patience
+        until = asyncio.get_running_loop().time() + self.callbacks.terms.patience
         form = member.callback.subscription.request(mode, until)
-        async with self._sessions.post(member.hub, form) as response:
+        async with self.sessions.post(member.hub, form) as response:
             if not 200 <= response.status < 300:
                 reason = f"it answers {response.status} to {mode}{await _reason(response)}"
                 raise Unavailable(member.hub, reason, retry_after(response))
@@ -164,7 +142,6 @@ class HubMembership:
         self._forget(member)
 
     async def leave_all(self, seconds: float) -> None:
-        """Unsubscribe everywhere, as far as that can be done in some seconds."""
         await asyncio.gather(*(self.leave(member, seconds) for member in self._members))
 
 

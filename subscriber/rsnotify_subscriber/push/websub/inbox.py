@@ -12,11 +12,8 @@ class HubSilence:
     """Decides when to check whether a hub is still there. Times are in seconds.
 
     A hub that has nothing to deliver is as silent as one that is gone. So it is checked when it
-    has been silent for longer than usual; an answer shows that this silence is usual, too.
-
-    Args:
-        now: The time.
-        least: How long it may be silent in any case.
+    has been silent for longer than usual, and `least` in any case; an answer shows that this
+    silence is usual, too.
     """
 
     def __init__(self, now: float, least: float) -> None:
@@ -36,11 +33,9 @@ class HubSilence:
 
 
 class DeliveryInbox:
-    """A queue of deliveries, bounded in bytes.
+    """A queue of deliveries, each of which ends the silence. At most so many bytes may wait.
 
-    Args:
-        silence: Is ended by each delivery.
-        most: The most bytes that may wait; a larger delivery may wait alone.
+    A larger delivery may wait alone.
     """
 
     def __init__(self, silence: HubSilence, most: int = MAX_BYTES) -> None:
@@ -61,7 +56,6 @@ class DeliveryInbox:
         return True
 
     async def get(self) -> bytes:
-        """Wait for a delivery, and remove and return it."""
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()

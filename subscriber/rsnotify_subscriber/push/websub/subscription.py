@@ -18,6 +18,7 @@ Content for one that is over is answered with 410, so that the hub may end it, t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 
 from rsnotify.format.signatures import verify_signature
@@ -32,15 +33,11 @@ _LONGEST_SHOWN = 100
 
 
 class SubscriptionMode(StrEnum):
-    """The request to a hub."""
-
     SUBSCRIBE = "subscribe"
     UNSUBSCRIBE = "unsubscribe"
 
 
 class SubscriptionState(Enum):
-    """The state of a subscription."""
-
     NEW = auto()
     REQUESTED = auto()
     ACTIVE = auto()
@@ -58,44 +55,31 @@ class CallbackDecision(Enum):
     OVER = auto()
 
 
+@dataclass(repr=False)
 class CallbackSubscription:
-    """A subscription that is requested, and its result.
+    """A subscription that is requested, and its result. Times are those of the clock of `verify`.
 
     Args:
-        topic: The topic.
         callback: The URL to which only the hub of this subscription delivers.
-        secret: The secret of its signatures, if there is one.
         signatures: The methods that are accepted.
         lease: The lease in seconds that is requested.
-
-    Attributes:
-        state: The state.
-        expires: When the lease ends, in seconds of the clock of `verify`.
-        denial: The hub's reason for denying the subscription, if it gave one.
-        weak: The method by which the hub signs, if that is not accepted.
-        refused: The parameter that was wrong in the last verification that was not confirmed.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        callback: str,
-        *,
-        secret: str | None,
-        signatures: tuple[str, ...],
-        lease: int,
-    ) -> None:
-        self.topic = topic
-        self.state = SubscriptionState.NEW
-        self.expires = 0.0
-        self.denial: str | None = None
-        self.weak: str | None = None
-        self.refused: str | None = None
-        self._callback = callback
-        self._secret = secret
-        self._signatures = signatures
-        self._lease = lease
-        self._requested: tuple[SubscriptionMode, float] | None = None
+    topic: str
+    callback: str
+    secret: str | None
+    signatures: tuple[str, ...]
+    lease: int
+    state: SubscriptionState = SubscriptionState.NEW
+    #: When the lease ends.
+    expires: float = 0.0
+    #: The hub's reason for denying the subscription, if it gave one.
+    denial: str | None = None
+    #: The method by which the hub signs, if that is not accepted.
+    weak: str | None = None
+    #: The parameter that was wrong in the last verification that was not confirmed.
+    refused: str | None = None
+    _requested: tuple[SubscriptionMode, float] | None = None
 
     def __repr__(self) -> str:
         """Return what may be logged: neither the secret nor the callback."""
@@ -103,44 +87,29 @@ class CallbackSubscription:
 
     @property
     def is_active(self) -> bool:
-        """Whether the hub delivers."""
         return self.state is SubscriptionState.ACTIVE
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return self.state is SubscriptionState.OVER
 
     def request(self, mode: SubscriptionMode, until: float) -> dict[str, str]:
-        """Begin a request to the hub.
+        """Begin a request to the hub, and return its form (WebSub §5.1).
 
-        Args:
-            mode: The request.
-            until: When a verification of it is too late.
-
-        Returns:
-            The form to send (WebSub §5.1).
+        After `until`, a verification of it is too late.
         """
         self._requested = (mode, until)
-        form = {"hub.mode": mode, "hub.topic": self.topic, "hub.callback": self._callback}
+        form = {"hub.mode": mode, "hub.topic": self.topic, "hub.callback": self.callback}
         if mode is SubscriptionMode.UNSUBSCRIBE:
             is_active = self.is_active
             self.state = SubscriptionState.UNSUBSCRIBING if is_active else SubscriptionState.OVER
             return form
         self.state = SubscriptionState.REQUESTED
-        form["hub.lease_seconds"] = str(self._lease)
-        return form if self._secret is None else form | {"hub.secret": self._secret}
+        form["hub.lease_seconds"] = str(self.lease)
+        return form if self.secret is None else form | {"hub.secret": self.secret}
 
     def verify(self, query: Mapping[str, str], now: float) -> str | None:
-        """Answer a verification of intent, or a denial (WebSub §5.2, §5.3).
-
-        Args:
-            query: The parameters of the hub's request.
-            now: The time.
-
-        Returns:
-            The body of the answer; None if the answer is 404.
-        """
+        """Answer a verification of intent, or a denial (WebSub §5.2, §5.3); None stands for 404."""
         if self.is_over:
             return None
         if query.get("hub.topic") != self.topic:
@@ -188,28 +157,23 @@ class CallbackSubscription:
     def _seconds(self, granted: str) -> int | None:
         """Read a lease; some hubs send none, though they must (WebSub §5.3)."""
         if not granted:
-            return self._lease
+            return self.lease
         if not (granted.isascii() and granted.isdigit()) or len(granted) > _MOST_DIGITS:
             return None
         return min(int(granted), _LONGEST_LEASE) or None
 
     def decide(self, signature: str | None, body: bytes) -> CallbackDecision:
-        """Decide whether content is accepted.
-
-        Args:
-            signature: Its `X-Hub-Signature`, if it has one.
-            body: The content.
-        """
+        """Decide whether content with this `X-Hub-Signature` is accepted."""
         if self.is_over:
             return CallbackDecision.OVER
         if self.state not in (SubscriptionState.ACTIVE, SubscriptionState.UNSUBSCRIBING):
             return CallbackDecision.EARLY
-        if self._secret is None:
+        if self.secret is None:
             return CallbackDecision.ACCEPTED
-        method = verify_signature(signature or "", self._secret, body)
+        method = verify_signature(signature or "", self.secret, body)
         if method is None:
             return CallbackDecision.FORGED
-        if method not in self._signatures:
+        if method not in self.signatures:
             self.weak = method
             return CallbackDecision.WEAK
         return CallbackDecision.ACCEPTED

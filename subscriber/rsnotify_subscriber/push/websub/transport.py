@@ -9,6 +9,7 @@ by both counts once.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
@@ -25,38 +26,27 @@ from rsnotify_subscriber.tasks import Tasks
 _GOODBYE = 2.0
 
 
+@dataclass
 class WebSubTransport:
     """A subscription at a hub, renewed until it fails; a `Transport`.
 
     Args:
         channel: The topic, as the Source's documents name it.
         hubs: The hubs that they name, for a topic that names none itself.
-        sessions: The HTTP client sessions.
         callbacks: Where hubs reach us.
-        random: The source of jitter.
     """
 
-    def __init__(
-        self,
-        channel: str,
-        hubs: tuple[str, ...],
-        *,
-        sessions: Sessions,
-        callbacks: Callbacks,
-        random: Random | None = None,
-    ) -> None:
-        self._channel = channel
-        self._hubs = hubs
-        self._sessions = sessions
-        self._callbacks = callbacks
-        self._random = random or Random()
+    channel: str
+    hubs: tuple[str, ...]
+    sessions: Sessions
+    callbacks: Callbacks
+    random: Random = field(default_factory=Random)
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
-        """Subscribe, and call the listener with what is delivered until the hub is lost."""
         loop = asyncio.get_running_loop()
-        terms = self._callbacks.terms
+        terms = self.callbacks.terms
         inbox = DeliveryInbox(HubSilence(loop.time(), terms.quiet))
-        hubs = HubMembership(self._channel, self._hubs, self._sessions, self._callbacks, inbox)
+        hubs = HubMembership(self.channel, self.hubs, self.sessions, self.callbacks, inbox)
         ended: asyncio.Future[None] = loop.create_future()
         tasks = Tasks(partial(_end, ended))
         try:
@@ -91,7 +81,7 @@ class WebSubTransport:
         """Wait for half of the lease or more, or for too long a silence."""
         loop = asyncio.get_running_loop()
         left = member.expires - loop.time()
-        due = member.expires - left * (0.25 + self._random.random() / 4)
+        due = member.expires - left * (0.25 + self.random.random() / 4)
         while (now := loop.time()) < (when := min(due, silence.due)):
             try:
                 async with asyncio.timeout(when - now):
@@ -111,7 +101,7 @@ class WebSubTransport:
             except FetchError as error:
                 attempts += 1
                 least = error.retry_after or 0.0
-                delay = self._callbacks.terms.retry.delay(attempts, self._random, at_least=least)
+                delay = self.callbacks.terms.retry.delay(attempts, self.random, at_least=least)
                 if silence.due <= loop.time() or member.expires <= loop.time() + delay:
                     raise
                 await asyncio.sleep(delay)
@@ -120,8 +110,8 @@ class WebSubTransport:
                 return renewed
 
     async def _end_later(self, member: HubMember, hubs: HubMembership) -> None:
-        await asyncio.sleep(self._callbacks.terms.settle)
-        await hubs.leave(member, self._callbacks.terms.patience)
+        await asyncio.sleep(self.callbacks.terms.settle)
+        await hubs.leave(member, self.callbacks.terms.patience)
 
 
 def _end(ended: asyncio.Future[None], error: BaseException) -> None:

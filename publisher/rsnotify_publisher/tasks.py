@@ -1,4 +1,4 @@
-"""Exception groups, as task groups make them of a single failure."""
+"""The cause of the failure of a task group."""
 
 from __future__ import annotations
 
