@@ -1,0 +1,1 @@
+"""The stores of a hub: the interface, and the engines behind it."""
