@@ -121,7 +121,9 @@ class NatsCluster:
     async def ready(self) -> None:
         """Wait until JetStream answers, as soon as its servers have elected a leader."""
         async with asyncio.timeout(PATIENCE):
-            while not await self._answers():
+            while True:
+                if await self._answers():
+                    return
                 await asyncio.sleep(0.05)
 
     async def _answers(self) -> bool:

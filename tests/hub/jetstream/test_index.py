@@ -26,6 +26,8 @@ from tests.hub.helpers import Clock, at
 
 TOPICS = ("one", "two")
 RETENTION = LogRetention(size=40, age=timedelta(seconds=30))
+#: Where files are in memory: SQLite flushes each commit.
+MEMORY = next((path for path in ("/dev/shm",) if Path(path).is_dir()), None)
 
 
 class Stream:
@@ -186,5 +188,5 @@ async def check_loaded(stream: Stream) -> None:
 @settings(max_examples=examples(100))
 @given(st.lists(steps, max_size=14))
 def test_the_index_of_any_history_equals_the_sqlite_store(history: list[tuple[str, Any, Any]]):
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=MEMORY) as folder:
         asyncio.run(run(history, Path(folder)))

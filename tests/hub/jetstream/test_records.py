@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import to_microseconds
@@ -67,7 +68,7 @@ def test_a_record_is_read_as_it_was_written(
     found = read_record(position, headers | {"X-Unknown": "1"}, len(fragment.body))
     assert found is not None
     assert (found.position, found.topic, found.reset) == (position, topic, reset)
-    assert found == Record(position, *[getattr(record, name) for name in Record.__struct_fields__[1:]])
+    assert found == replace(record, position=position)
     assert found.through == to_microseconds(max(fragment.until, through or fragment.until))
     assert read_stored_fragment(found, headers, fragment.body) == fragment
 
@@ -81,9 +82,7 @@ def test_a_reset_is_read_as_it_was_written(topic: str, position: int):
 
 
 def some_headers() -> dict[str, str]:
-    record = record_of(
-        TOPIC, made(0, 1), received=at(1), through=None, replaces=None, reset=0
-    )
+    record = record_of(TOPIC, made(0, 1), received=at(1), through=None, replaces=None, reset=0)
     return headers_of(record, "application/xml")
 
 
@@ -92,12 +91,10 @@ def test_a_record_of_a_newer_version_is_refused_with_what_to_do():
         read_record(7, some_headers() | {"Rs-Version": "2"}, 5)
 
 
-@pytest.mark.parametrize("header", ["Rs-Kind", "Rs-Topic", "Rs-Until", "Rs-Digest"])
+@pytest.mark.parametrize("header", ["Rs-Kind", "Rs-Received", "Rs-Until", "Rs-Digest"])
 def test_a_damaged_record_is_refused_with_its_position(header: str):
     with pytest.raises(StorageError, match=r"record 7 .* damaged"):
-        read_record(7, some_headers() | {header: "zz"} if header != "Rs-Topic" else {
-            name: value for name, value in some_headers().items() if name != header
-        }, 5)
+        read_record(7, {**some_headers(), header: "no"}, 5)
 
 
 def test_a_message_that_no_hub_has_written_is_no_record():

@@ -159,7 +159,7 @@ class LogIndex:
     def state(self, topic: str) -> LogState | None:
         """Return the state of a log; None if there is none."""
         log = self._log(topic)
-        return log and log.state(topic)
+        return None if log is None else log.state(topic)
 
     def states(self) -> list[LogState]:
         return [log.state(topic) for topic, log in self._logs.items() if log.position]

@@ -34,6 +34,9 @@ class NatsFiles(Struct, frozen=True):
     key: Path | None = None
 
 
+_NO_FILES = NatsFiles()
+
+
 class NatsSettings(Struct, frozen=True):
     """Where NATS is, and what the hub calls its data there.
 
@@ -51,7 +54,7 @@ class NatsSettings(Struct, frozen=True):
     password: str | None = None
     prefix: str = "rsnotify"
     replicas: int | None = None
-    files: NatsFiles = NatsFiles()
+    files: NatsFiles = _NO_FILES
 
     @property
     def place(self) -> str:
@@ -66,7 +69,7 @@ class NatsSettings(Struct, frozen=True):
         return f"NatsSettings({self.place})"  # without the password
 
 
-def parse_nats_url(url: str, files: NatsFiles = NatsFiles()) -> NatsSettings:
+def parse_nats_url(url: str, files: NatsFiles = _NO_FILES) -> NatsSettings:
     """Read `nats://[user:password@]host:port[,host:port…][?prefix=…&replicas=…]`.
 
     Args:
