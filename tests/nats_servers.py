@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-import nats
 import pytest
-from nats.errors import Error as NatsError
 
 from rsnotify.runtime.processes import free_port
 
@@ -42,7 +42,7 @@ class NatsServer:
         self.port = free_port()
         self.name = name
         self._folder = folder
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         # Before 2.10 it cannot be configured how often the server flushes.
         flush = "sync_interval: always" if _version() >= (2, 10) else ""
@@ -68,23 +68,42 @@ class NatsServer:
         path = self._folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start it; it may not be ready yet."""
         with (self._folder / "log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *("nats-server", "-c", self._folder / "server.conf"),
+            self._process = subprocess.Popen(
+                ("nats-server", "-c", self._folder / "server.conf"),
                 stdout=log,
                 stderr=log,
                 env={"PATH": PATH},
             )
 
-    async def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
+    def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End it: as a crash does, or in order."""
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None and self._process.poll() is None:
             self._process.send_signal(how)
             self._process.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(PATIENCE):
-                await self._process.wait()
+            self._process.wait(PATIENCE)
+
+    def answers(self) -> bool:
+        """Return whether JetStream answers; or the server at all, if it requires a login."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                stream = connection.makefile("rwb")
+                info = json.loads(stream.readline().removeprefix(b"INFO "))
+                if info.get("auth_required") or info.get("tls_required"):
+                    return True
+                stream.write(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')
+                stream.write(b"SUB answer 1\r\nPUB $JS.API.INFO answer 0\r\n\r\n")
+                stream.flush()
+                found = b""
+                while not found.startswith((b"MSG", b"HMSG")):
+                    found = stream.readline()
+                    if not found:
+                        return False
+                return found.startswith(b"MSG") and b'"error"' not in stream.readline()
+        except (OSError, ValueError):
+            return False
 
     def pause(self) -> None:
         """Make it unresponsive from now on."""
@@ -112,51 +131,27 @@ class NatsCluster:
     def url(self) -> str:
         return "nats://" + ",".join(f"127.0.0.1:{one.port}" for one in self.servers.values())
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start all servers, and wait until JetStream answers."""
         for server in self.servers.values():
-            await server.start()
-        await self.ready()
+            server.start()
+        self.wait()
 
-    async def ready(self) -> None:
-        """Wait until JetStream answers, as soon as its servers have elected a leader."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                if await self._answers():
-                    return
-                await asyncio.sleep(0.05)
-
-    async def _answers(self) -> bool:
-        try:
-            client = await nats.connect(
-                [server.url for server in self.servers.values()],
-                allow_reconnect=False,
-                connect_timeout=1,
-                error_cb=_ignore,
-            )
-        except (OSError, NatsError, TimeoutError):
-            return False
-        try:
-            await client.jetstream(timeout=1).account_info()
-        except (NatsError, TimeoutError):
-            return False
-        finally:
-            await client.close()
-        return True
-
-    async def stop(self) -> None:
+    def wait(self) -> None:
+        """Wait until JetStream answers at all servers, which have elected a leader then."""
+        end = time.monotonic() + PATIENCE
         for server in self.servers.values():
-            await server.stop()
+            while not server.answers():
+                assert time.monotonic() < end, server.log[-5000:]
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        for server in self.servers.values():
+            server.stop()
 
 
-async def _ignore(error: Exception) -> None:
-    pass
-
-
-@asynccontextmanager
-async def running_nats(
-    folder: Path, *, servers: int = 1, settings: str = ""
-) -> AsyncIterator[NatsCluster]:
+@contextmanager
+def running_nats(folder: Path, *, servers: int = 1, settings: str = "") -> Iterator[NatsCluster]:
     """Run one server, or a cluster; skip the test where nats-server is not installed."""
     ports = [free_port() for _ in range(servers)] if servers > 1 else []
     cluster = NatsCluster(
@@ -171,10 +166,10 @@ async def running_nats(
         ]
     )
     try:
-        await cluster.start()
+        cluster.start()
         yield cluster
     finally:
-        await cluster.stop()
+        cluster.stop()
 
 
 @cache
