@@ -214,6 +214,10 @@ class JetStreamLog:
         self._follower.check()
         return self._index.backlogs(topic, positions)
 
+    async def catch_up(self) -> None:
+        """Wait until this node has applied all that is in the stream by now."""
+        await self._follower.catch_up()
+
     def queued(self) -> int:
         return self._appending.total()
 
