@@ -11,6 +11,7 @@ from msgspec import Struct
 from nats.aio.msg import Msg
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
 from rsnotify_hub.store.jetstream.records import topic_token
 
@@ -147,6 +148,15 @@ class LogStream:
         body = base64.b64decode(message.get("data", ""))
         headers = parse_headers(base64.b64decode(message.get("hdrs", "")))
         return StoredMessage(message["seq"], headers, body, len(body))
+
+    async def time_of_check(self) -> Instant:
+        """Return when the last check was stored, by the clock of the leader of the stream."""
+        answer = await self._connection.api(
+            f"STREAM.MSG.GET.{self.name}",
+            {"last_by_subj": self.check_subject},
+            what="the record of the check",
+        )
+        return parse_datetime(answer["message"]["time"])
 
     async def get(self, position: int) -> StoredMessage | None:
         """Return the message at a position; None if it was deleted.
