@@ -106,6 +106,4 @@ class Load:
 @asynccontextmanager
 async def nodes(settings: NatsSettings, clock: Clock, count: int) -> AsyncIterator[list[Node]]:
     async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(running_node(settings, clock)) for _ in range(count)
-        ]
+        yield [await stack.enter_async_context(running_node(settings, clock)) for _ in range(count)]

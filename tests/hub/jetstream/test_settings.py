@@ -17,7 +17,9 @@ SECRET = "c@nary"
 
 
 def test_a_url_names_servers_login_prefix_and_replicas():
-    settings = parse_nats_url("nats://me:c%40nary@a.example:1,b.example,[::1]:3/?prefix=x&replicas=3")
+    settings = parse_nats_url(
+        "nats://me:c%40nary@a.example:1,b.example,[::1]:3/?prefix=x&replicas=3"
+    )
     assert settings.servers == ("nats://a.example:1", "nats://b.example:4222", "nats://[::1]:3")
     assert (settings.user, settings.password) == ("me", SECRET)
     assert (settings.prefix, settings.replicas) == ("x", 3)
