@@ -24,10 +24,8 @@ class LossyProxy:
         with suppress(OSError):
             behind, to_server = await asyncio.open_connection("127.0.0.1", self._target)
             self._writers |= {writer, to_server}
-            answers = asyncio.create_task(self._copy(behind, writer, is_answer=True))
-            self._tasks.add(answers)
-            await self._copy(reader, to_server, is_answer=False)
-            await answers
+            self._tasks.add(asyncio.create_task(self._copy(behind, writer, is_answer=True)))
+            self._tasks.add(asyncio.create_task(self._copy(reader, to_server, is_answer=False)))
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool
@@ -38,6 +36,10 @@ class LossyProxy:
                     writer.write(data)
                     await writer.drain()
         writer.close()
+
+    async def ended(self) -> None:
+        """Wait until nothing is passed on any more."""
+        await asyncio.gather(*self._tasks)
 
     def cut(self) -> None:
         """Close all connections."""
@@ -56,3 +58,4 @@ async def lossy_proxy(port: int) -> AsyncIterator[tuple[LossyProxy, str]]:
     finally:
         server.close()
         proxy.cut()
+        await proxy.ended()

@@ -19,6 +19,14 @@ async def leader(cluster: NatsCluster, node: Node) -> NatsServer:
     return cluster.servers[(await node.store.stream.info())["cluster"]["leader"]]
 
 
+def connected_to(cluster: NatsCluster, node: Node) -> NatsServer:
+    """Return the server to which a node is connected."""
+    assert isinstance(node.store, JetStreamLog)
+    url = node.store.connection.client.connected_url
+    assert url is not None
+    return next(one for one in cluster.servers.values() if one.port == url.port)
+
+
 async def test_three_nodes_append_to_the_same_topics_at_once(cluster: NatsCluster, clock: Clock):
     async with nodes(prefixed(cluster.url), clock, 3) as running:
         load = Load(running, topics=4)
@@ -63,12 +71,15 @@ async def test_what_is_acknowledged_survives_a_restart_of_all_servers(
             await load.check(late)
 
 
-async def test_a_server_that_is_suspended_is_left(cluster: NatsCluster, clock: Clock):
+@pytest.mark.parametrize("which", ["leader", "connected"])
+async def test_a_server_that_is_suspended_is_left(cluster: NatsCluster, clock: Clock, which: str):
     async with nodes(prefixed(cluster.url), clock, 2) as running:
         load = Load(running, topics=2)
         async with load.running():
             await load.reached(50)
             suspended = await leader(cluster, running[0])
+            if which == "connected":
+                suspended = connected_to(cluster, running[0])
             suspended.pause()
             await load.reached(50)
             suspended.resume()

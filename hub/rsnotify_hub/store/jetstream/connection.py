@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,12 @@ CONNECT_SECONDS = 10.0
 PATIENCE = 20.0
 #: Seconds until a request is retried.
 REQUEST_SECONDS = 2.0
-#: A server that does not answer pings for this many seconds, times two, is given up.
-_PING_SECONDS = 2
+#: The server is pinged every so many seconds, and given up when this many pings are not answered.
+_PING_SECONDS, _PINGS = 1, 3
 _RECONNECT_SECONDS = 0.25
 _RETRY_SECONDS = 0.1
+#: Errors that the next attempt to connect would meet, too.
+_HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
 #: JetStream has no leader at the moment.
 _UNAVAILABLE = 10008
 
@@ -66,6 +68,7 @@ class NatsConnection:
         self.client = Client()
         self.reconnected: list[Callable[[], None]] = []
         self._connected = asyncio.Event()
+        self._limits: set[asyncio.Timeout] = set()
         self._last_error: Exception | None = None
         self._refused = asyncio.Event()
 
@@ -90,7 +93,7 @@ class NatsConnection:
                 reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
                 ping_interval=_PING_SECONDS,
-                max_outstanding_pings=2,
+                max_outstanding_pings=_PINGS,
                 **options,
             )
         )
@@ -111,16 +114,19 @@ class NatsConnection:
 
     def _reason(self, error: object) -> str:
         place = self.settings.place
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return (
+                f"NATS at {place} has a certificate that is not trusted: {error.verify_message}; "
+                "name the file with its authority"
+            )
         if self._refused.is_set():
             return f"NATS at {place} refuses the login: check user and password, or the files"
-        if isinstance(error, ssl.SSLError):
-            return f"cannot connect to NATS at {place}: TLS failed: {error.reason or error}"
         shown = str(error) or type(error).__name__ if error else "no answer"
         return f"cannot connect to NATS at {place}: {shown}; start the servers, or correct the URL"
 
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
-        if isinstance(error, errors.AuthorizationError) or "uthorization" in str(error):
+        if isinstance(error, _HOPELESS) or "uthorization" in str(error):
             self._refused.set()
         if isinstance(error, errors.SlowConsumerError):
             self._notify()
@@ -131,6 +137,8 @@ class NatsConnection:
         if self._connected.is_set() and not self.client.is_closed:
             log.warning("the connection to NATS broke; the hub connects again")
         self._connected.clear()
+        for limit in self._limits:  # what was sent is not answered any more
+            limit.reschedule(asyncio.get_running_loop().time())
 
     async def _on_reconnected(self) -> None:
         log.info("connected to NATS again")
@@ -147,7 +155,6 @@ class NatsConnection:
         payload: bytes,
         *,
         headers: dict[str, str] | None = None,
-        patience: float = PATIENCE,
     ) -> Msg:
         """Send a request, and again until it is answered.
 
@@ -157,14 +164,13 @@ class NatsConnection:
             StorageError: There was no answer in time.
         """
         loop = asyncio.get_running_loop()
-        end = loop.time() + patience
+        end = loop.time() + PATIENCE
         while (left := end - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left):
                     await self._connected.wait()
-                return await self.client.request(
-                    subject, payload, min(REQUEST_SECONDS, max(left, 0.05)), headers=headers
-                )
+                async with self._until_disconnected(min(REQUEST_SECONDS, left)):
+                    return await self.client.request(subject, payload, PATIENCE, headers=headers)
             except errors.NoRespondersError:
                 await asyncio.sleep(_RETRY_SECONDS)
             except (errors.ConnectionClosedError, errors.ConnectionDrainingError):
@@ -174,6 +180,16 @@ class NatsConnection:
         raise StorageError(
             f"NATS at {self.settings.place} does not answer: are most of its servers running?"
         )
+
+    @asynccontextmanager
+    async def _until_disconnected(self, seconds: float) -> AsyncIterator[None]:
+        """Raise TimeoutError after some seconds, or as soon as the connection breaks."""
+        async with asyncio.timeout(seconds) as limit:
+            self._limits.add(limit)
+            try:
+                yield
+            finally:
+                self._limits.discard(limit)
 
     async def api(
         self, subject: str, payload: Mapping[str, Any] | None = None, *, what: str

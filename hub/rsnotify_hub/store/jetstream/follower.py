@@ -107,7 +107,7 @@ class Follower:
         self.check()
         return int(info["state"]["last_seq"])
 
-    async def reach(self, position: int, *, patience: float = PATIENCE) -> None:
+    async def reach(self, position: int) -> None:
         """Wait until all messages up to a position were passed on.
 
         Raises:
@@ -118,14 +118,12 @@ class Follower:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (position, id(future), future))
-        waiting = patience
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(_ANNOUNCED_SECONDS, patience)):
+            async with asyncio.timeout(_ANNOUNCED_SECONDS):
                 return await asyncio.shield(future)
-        waiting -= _ANNOUNCED_SECONDS
         self._compare_now.set()
         try:
-            async with asyncio.timeout(max(waiting, 0)):
+            async with asyncio.timeout(PATIENCE):
                 await future
         except TimeoutError:
             raise StorageError(

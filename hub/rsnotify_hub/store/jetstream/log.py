@@ -53,6 +53,9 @@ class JetStreamLog:
         clock: Returns the current instant.
         cleans: Returns whether this node deletes what is trimmed of a topic that nobody appends
             to; one node of the cluster should.
+
+    Attributes:
+        connection: The connection.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class JetStreamLog:
         *,
         cleans: Callable[[str], bool] = lambda topic: True,
     ) -> None:
+        self.connection = connection
         self._clock = clock
         self._cleans = cleans
         self._stream = LogStream(connection)
