@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.store.jetstream.connection import PATIENCE, NatsConnection
-from rsnotify_hub.store.jetstream.stream import LogStream, StoredMessage
+from rsnotify_hub.store.jetstream.stream import JetStreamStream, StoredMessage
 
 log = logging.getLogger("rsnotify.hub.store")
 
@@ -39,6 +39,7 @@ class Follower:
         stream: The stream.
         receive: Receives each message. It must not raise anything but StorageError, which ends
             the following: this hub cannot understand the log.
+        loads_bodies: Whether the messages that `start` passes on have their payloads.
 
     Attributes:
         position: The position up to which all messages were passed on.
@@ -48,12 +49,15 @@ class Follower:
     def __init__(
         self,
         connection: NatsConnection,
-        stream: LogStream,
+        stream: JetStreamStream,
         receive: Callable[[StoredMessage], None],
+        *,
+        loads_bodies: bool = False,
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._receive = receive
+        self._loads_bodies = loads_bodies
         self._lock = asyncio.Lock()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._compare_now = asyncio.Event()
@@ -64,7 +68,7 @@ class Follower:
         self._is_behind = False
 
     async def start(self, loaded: Callable[[], None]) -> None:
-        """Pass on all messages of the stream, without their payloads, and then follow it.
+        """Pass on all messages of the stream, and then follow it.
 
         Args:
             loaded: Called between the two.
@@ -83,7 +87,7 @@ class Follower:
         end = asyncio.get_running_loop().time() + PATIENCE
         while True:
             try:
-                await self._read_until(await self._last(), bodies=False)
+                await self._read_until(await self._last(), bodies=self._loads_bodies)
                 return
             except StorageError:
                 if self.failure or asyncio.get_running_loop().time() > end:

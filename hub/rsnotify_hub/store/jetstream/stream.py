@@ -1,4 +1,4 @@
-"""The stream of the log in JetStream: its settings, and reading from it."""
+"""Streams in JetStream, as that of the log: their settings, and reading from them."""
 
 from __future__ import annotations
 
@@ -44,22 +44,21 @@ class StoredMessage(Struct, frozen=True):
     size: int
 
 
-class LogStream:
-    """The stream with the log.
+class JetStreamStream:
+    """A stream: its settings, and reading from it.
 
     Args:
         connection: The connection.
+        name: The name of the stream.
+        subjects: The subjects of its messages, with a wildcard at the end.
+        live: The subjects at which the servers republish each stored message, likewise.
     """
 
-    def __init__(self, connection: NatsConnection) -> None:
+    def __init__(self, connection: NatsConnection, name: str, subjects: str, live: str) -> None:
         self._connection = connection
-        self._prefix = connection.settings.prefix
-        self.name = f"{self._prefix}-log"
-        self.live = f"{self._prefix}.live.>"
-        self.check_subject = f"{self._prefix}.log.check"
-
-    def subject(self, topic: str) -> str:
-        return f"{self._prefix}.log.{topic_token(topic)}"
+        self._subjects = subjects
+        self.name = name
+        self.live = live
 
     async def prepare(self) -> None:
         """Create the stream, or update its settings.
@@ -89,7 +88,7 @@ class LogStream:
     def _settings(self, replicas: int) -> dict[str, Any]:
         return {
             "name": self.name,
-            "subjects": [f"{self._prefix}.log.*"],
+            "subjects": [self._subjects],
             "storage": "file",
             "num_replicas": replicas,
             "retention": "limits",
@@ -99,8 +98,12 @@ class LogStream:
             "allow_rollup_hdrs": True,
             "deny_delete": False,
             "deny_purge": False,
-            "republish": {"src": f"{self._prefix}.log.>", "dest": f"{self._prefix}.live.>"},
+            "republish": {"src": self._republished, "dest": self.live},
         }
+
+    @property
+    def _republished(self) -> str:
+        return self._subjects
 
     async def _write(self, action: str, settings: dict[str, Any]) -> None:
         try:
@@ -132,7 +135,7 @@ class LogStream:
 
     async def next(self, position: int) -> StoredMessage | None:
         """Return the first message at a position or later; None if there is none."""
-        return await self._get({"seq": position, "next_by_subj": f"{self._prefix}.log.*"})
+        return await self._get({"seq": position, "next_by_subj": self._subjects})
 
     async def _get(self, which: dict[str, Any]) -> StoredMessage | None:
         """Return a message as the leader of the stream knows it."""
@@ -149,15 +152,6 @@ class LogStream:
         headers = parse_headers(base64.b64decode(message.get("hdrs", "")))
         return StoredMessage(message["seq"], headers, body, len(body))
 
-    async def time_of_check(self) -> Instant:
-        """Return when the last check was stored, by the clock of the leader of the stream."""
-        answer = await self._connection.api(
-            f"STREAM.MSG.GET.{self.name}",
-            {"last_by_subj": self.check_subject},
-            what="the record of the check",
-        )
-        return parse_datetime(answer["message"]["time"])
-
     async def get(self, position: int) -> StoredMessage | None:
         """Return the message at a position; None if it was deleted.
 
@@ -171,8 +165,15 @@ class LogStream:
             return StoredMessage(position, headers, answer.data, len(answer.data))
         return await self._get({"seq": position})
 
-    async def scan(self, position: int, *, bodies: bool) -> AsyncGenerator[StoredMessage, None]:
+    async def scan(
+        self, position: int, *, bodies: bool, subjects: str | None = None
+    ) -> AsyncGenerator[StoredMessage, None]:
         """Yield the messages from a position on, up to the last that one server knows of.
+
+        Args:
+            position: The first position.
+            bodies: Whether to read the payloads, too.
+            subjects: Only the messages of these subjects.
 
         Raises:
             StorageError: The server stopped in between; what was yielded is without a gap.
@@ -180,7 +181,7 @@ class LogStream:
         client = self._connection.client
         inbox = client.new_inbox()
         subscription = await client.subscribe(inbox, pending_bytes_limit=0, pending_msgs_limit=0)
-        consumer = await self._consumer(position, bodies=bodies)
+        consumer = await self._consumer(position, bodies=bodies, subjects=subjects)
         batch = _BATCH_BODIES if bodies else _BATCH_HEADERS
         try:
             while True:
@@ -205,7 +206,7 @@ class LogStream:
             raise StorageError("NATS stopped in the middle of the log") from None
         return message
 
-    async def _consumer(self, position: int, *, bodies: bool) -> str:
+    async def _consumer(self, position: int, *, bodies: bool, subjects: str | None) -> str:
         settings = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": position,
@@ -216,6 +217,8 @@ class LogStream:
             "mem_storage": True,
             "num_replicas": 1,
         }
+        if subjects is not None:
+            settings["filter_subject"] = subjects
         answer = await self._connection.api(
             f"CONSUMER.CREATE.{self.name}",
             {"stream_name": self.name, "config": settings},
@@ -234,6 +237,35 @@ class LogStream:
         except ApiError as error:
             if error.code not in (_NO_MESSAGE, _DELETE_FAILED):
                 raise
+
+
+class LogStream(JetStreamStream):
+    """The stream with the log.
+
+    Args:
+        connection: The connection.
+    """
+
+    def __init__(self, connection: NatsConnection) -> None:
+        self._prefix = prefix = connection.settings.prefix
+        super().__init__(connection, f"{prefix}-log", f"{prefix}.log.*", f"{prefix}.live.>")
+        self.check_subject = f"{prefix}.log.check"
+
+    @property
+    def _republished(self) -> str:
+        return f"{self._prefix}.log.>"
+
+    def subject(self, topic: str) -> str:
+        return f"{self._prefix}.log.{topic_token(topic)}"
+
+    async def time_of_check(self) -> Instant:
+        """Return when the last check was stored, by the clock of the leader of the stream."""
+        answer = await self._connection.api(
+            f"STREAM.MSG.GET.{self.name}",
+            {"last_by_subj": self.check_subject},
+            what="the record of the check",
+        )
+        return parse_datetime(answer["message"]["time"])
 
     async def purge(self, topic: str, before: int) -> None:
         """Delete the messages of a topic before a position."""
