@@ -99,10 +99,11 @@ class MqttBridge:
         return 0
 
     async def close(self) -> None:
-        """Stop. What was not acknowledged is sent after the next start."""
+        """Stop; it may be started again. What was not acknowledged is sent then."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._task = self._sender = None
 
     async def _run(self) -> None:
         failures = 0

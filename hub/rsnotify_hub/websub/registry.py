@@ -115,6 +115,10 @@ class SubscriptionUpdates:
             self._registry.remove(delivery)
             return True
 
+    def may_deliver(self, delivery: Delivery) -> bool:
+        """Return whether this node owns a subscription right now."""
+        return not delivery.is_stopped and self._store.owns(delivery.authority)
+
     def _has(self, delivery: Delivery) -> bool:
         return self._registry.get(delivery.id) is delivery
 

@@ -152,19 +152,6 @@ class JetStreamStream:
         headers = parse_headers(base64.b64decode(message.get("hdrs", "")))
         return StoredMessage(message["seq"], headers, body, len(body))
 
-    async def get(self, position: int) -> StoredMessage | None:
-        """Return the message at a position; None if it was deleted.
-
-        Any server with a copy answers; if it does not have the message yet, the leader.
-        """
-        answer = await self._connection.request(
-            f"$JS.API.DIRECT.GET.{self.name}", msgspec.json.encode({"seq": position})
-        )
-        headers = answer.headers or {}
-        if headers.get("Nats-Sequence") == str(position):
-            return StoredMessage(position, headers, answer.data, len(answer.data))
-        return await self._get({"seq": position})
-
     async def scan(
         self, position: int, *, bodies: bool, subjects: str | None = None
     ) -> AsyncGenerator[StoredMessage, None]:
@@ -226,18 +213,6 @@ class JetStreamStream:
         )
         return str(answer["name"])
 
-    async def delete(self, position: int) -> None:
-        """Delete a message."""
-        try:
-            await self._connection.api(
-                f"STREAM.MSG.DELETE.{self.name}",
-                {"seq": position, "no_erase": True},
-                what="the deletion of a record",
-            )
-        except ApiError as error:
-            if error.code not in (_NO_MESSAGE, _DELETE_FAILED):
-                raise
-
 
 class LogStream(JetStreamStream):
     """The stream with the log.
@@ -266,6 +241,31 @@ class LogStream(JetStreamStream):
             what="the record of the check",
         )
         return parse_datetime(answer["message"]["time"])
+
+    async def get(self, position: int) -> StoredMessage | None:
+        """Return the message at a position; None if it was deleted.
+
+        Any server with a copy answers; if it does not have the message yet, the leader.
+        """
+        answer = await self._connection.request(
+            f"$JS.API.DIRECT.GET.{self.name}", msgspec.json.encode({"seq": position})
+        )
+        headers = answer.headers or {}
+        if headers.get("Nats-Sequence") == str(position):
+            return StoredMessage(position, headers, answer.data, len(answer.data))
+        return await self._get({"seq": position})
+
+    async def delete(self, position: int) -> None:
+        """Delete a message."""
+        try:
+            await self._connection.api(
+                f"STREAM.MSG.DELETE.{self.name}",
+                {"seq": position, "no_erase": True},
+                what="the deletion of a record",
+            )
+        except ApiError as error:
+            if error.code not in (_NO_MESSAGE, _DELETE_FAILED):
+                raise
 
     async def purge(self, topic: str, before: int) -> None:
         """Delete the messages of a topic before a position."""
