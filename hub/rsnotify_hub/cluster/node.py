@@ -341,18 +341,17 @@ class ClusterNode:
             with suppress(StorageError, TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self.drain()
-                    revision = self._revisions.get(self.id)
-                    if revision is not None:
-                        self._stop()
-                        record = replace(self._record, renewals=self._record.renewals + 1)
-                        key, value = formats.node_key(self.id), formats.encode(record)
-                        await self._records.delete(key, await self._records.put(key, value))
+                    for task in self._loops:
+                        task.cancel()
+                    key = formats.node_key(self.id)
+                    revision = await self._records.put(key, formats.encode(self._record))
+                    await self._records.delete(key, revision)
         await self.stop()
 
     async def stop(self) -> None:
         """Stop without a word to the others, as in a crash."""
         tasks = [*self._loops, *self._moves.values()]
-        self._stop()
+        self._loops = []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -360,7 +359,3 @@ class ClusterNode:
             for shard in self.sharding.names():
                 self._work.abandon(shard)
         await self._records.close()
-
-    def _stop(self) -> None:
-        for task in self._loops:
-            task.cancel()

@@ -83,7 +83,7 @@ async def test_an_append_without_an_answer_is_not_stored_twice(
             proxy.withholding = True
             appending = asyncio.create_task(node.append(TOPIC, made(number, number + 1)))
             async with asyncio.timeout(PATIENCE):
-                while len(await other.kept(TOPIC)) <= number:
+                while len(await other.kept(TOPIC)) <= number:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert not appending.done()
             proxy.withholding = False
@@ -155,13 +155,13 @@ async def test_trimmed_entries_are_deleted_from_the_stream(settings: NatsSetting
         for number in range(TRIMMED_TOGETHER + 3):
             await node.append(TOPIC, made(number, number + 1))
         async with asyncio.timeout(PATIENCE):
-            while (await stored(settings))["messages"] > 3:
+            while (await stored(settings))["messages"] > 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         clock.advance(days=1)
         await node.store.trim(TOPIC)
         async with asyncio.timeout(PATIENCE):
             # The last one stays: the next append names its position.
-            while (await stored(settings))["messages"] > 1:
+            while (await stored(settings))["messages"] > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         before = node.position(TOPIC)
     async with running_node(settings, clock, retention) as node:
@@ -178,7 +178,7 @@ async def test_replaced_heartbeats_and_contents_are_deleted_from_the_stream(
             await node.append(TOPIC, made(0, until=number + 1))
             await node.append("page", whole_content(b"%d" % number, "text/plain", at(number)))
         async with asyncio.timeout(PATIENCE):
-            while (await stored(settings))["messages"] > 2:
+            while (await stored(settings))["messages"] > 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 

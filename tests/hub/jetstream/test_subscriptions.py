@@ -1,0 +1,177 @@
+"""Subscriptions of a cluster: each is delivered by one hub at a time, whatever befalls the hubs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify_hub.store.interface import NotOwner
+from rsnotify_hub.store.jetstream.settings import NatsSettings
+from tests.hub.helpers import TOPIC, Clock
+from tests.hub.jetstream.callbacks import CallbackPorts, callback_ports
+from tests.hub.jetstream.hubs import ClusterHub, Hubs, owner_of, running_hubs, settled, until
+from tests.hub.jetstream.lossy_proxy import lossy_proxy
+from tests.nats_servers import NatsCluster
+
+
+@pytest.fixture
+async def hubs(settings: NatsSettings, clock: Clock) -> AsyncIterator[Hubs]:
+    async with running_hubs(settings, clock) as running:
+        yield running
+
+
+@pytest.fixture
+async def callbacks() -> AsyncIterator[CallbackPorts]:
+    async with callback_ports(12) as ports:
+        yield ports
+
+
+async def subscribe(callbacks: CallbackPorts, *hubs: ClusterHub) -> None:
+    for url in callbacks.urls:
+        await owner_of(url, hubs).subscribe(url)
+
+
+async def test_a_fragment_published_to_one_hub_reaches_the_callbacks_of_all(
+    hubs: Hubs, callbacks: CallbackPorts
+):
+    one, two = await hubs.start("one"), await hubs.start("two")
+    await settled([one, two])
+    await one.publish(1)
+    await two.store.catch_up()
+    await subscribe(callbacks, one, two)
+    for second in (2, 4):
+        await one.publish(second)
+        await two.publish(second + 1)
+    await callbacks.all_have(5)
+    callbacks.check(5, first=2)
+    assert one.urls | two.urls == set(callbacks.urls)
+    assert not one.urls & two.urls
+    for hub in (one, two):
+        for url in hub.urls:
+            assert set(callbacks.hubs[url]) == {f"http://{hub.name}.example/websub"}
+
+
+async def test_the_shards_of_a_hub_that_is_killed_move_and_nothing_is_lost(
+    hubs: Hubs, callbacks: CallbackPorts
+):
+    running = [await hubs.start(name) for name in ("one", "two", "three")]
+    await settled(running)
+    await subscribe(callbacks, *running)
+    killed, *others = running
+    kept = {hub.name: hub.shards for hub in others}
+    await killed.publish(1, 2, 3)
+    await callbacks.all_have(3)
+    await killed.kill()
+    await others[0].publish(4, 5)
+    await settled(others)
+    await others[1].publish(6)
+    await callbacks.all_have(6)
+    callbacks.check(6)
+    assert callbacks.overlaps == set()
+    for hub in others:
+        assert kept[hub.name] <= hub.shards
+
+
+async def test_a_hub_that_joins_takes_only_its_shards_and_one_that_leaves_gives_them_back(
+    hubs: Hubs, callbacks: CallbackPorts
+):
+    one, two = await hubs.start("one"), await hubs.start("two")
+    await settled([one, two])
+    await subscribe(callbacks, one, two)
+    before = {hub.name: hub.shards for hub in (one, two)}
+    await one.publish(1)
+    three = await hubs.start("three")
+    await settled([one, two, three])
+    await three.publish(2)
+    await callbacks.all_have(2)
+    assert one.shards < before["one"]
+    assert two.shards < before["two"]
+    await hubs.stop(three)
+    await one.publish(3)
+    await callbacks.all_have(3)
+    await settled([one, two])
+    assert {hub.name: hub.shards for hub in (one, two)} == before
+    callbacks.check(3)
+    assert callbacks.overlaps == set()
+    # Those that moved in order were not delivered anything twice.
+    assert all(seconds == [1, 2, 3] for seconds in callbacks.received.values())
+
+
+async def test_subscriptions_and_cursors_survive_when_all_hubs_stop(
+    hubs: Hubs, callbacks: CallbackPorts
+):
+    one = await hubs.start("one")
+    await settled([one])
+    await subscribe(callbacks, one)
+    await one.publish(1)
+    await callbacks.all_have(1)
+    await hubs.stop(one)
+    two = await hubs.start("two")
+    await settled([two])
+    await two.publish(2)
+    await callbacks.all_have(2)
+    assert all(seconds == [1, 2] for seconds in callbacks.received.values())
+
+
+async def test_a_hub_that_is_cut_off_stops_and_the_others_go_on(
+    nats_server: NatsCluster, settings: NatsSettings, hubs: Hubs, callbacks: CallbackPorts
+):
+    (server,) = nats_server.servers.values()
+    async with lossy_proxy(server.port) as (proxy, url):
+        one = await hubs.start("one", replace(settings, servers=(url,)))
+        two = await hubs.start("two")
+        await settled([one, two])
+        await subscribe(callbacks, one, two)
+        await one.publish(1)
+        await callbacks.all_have(1)
+        proxy.withholding = True
+        proxy.cut()
+        await until(lambda: not one.shards)
+        await until(lambda: not one.urls)
+        await two.publish(2)
+        await callbacks.all_have(2)
+        await settled([two])
+        proxy.withholding = False
+        proxy.cut()
+        await settled([one, two])
+        await one.publish(3)
+        await callbacks.all_have(3)
+        callbacks.check(3)
+        assert callbacks.overlaps == set()
+
+
+async def test_a_write_for_what_is_not_owned_is_refused(hubs: Hubs, callbacks: CallbackPorts):
+    one, two = await hubs.start("one"), await hubs.start("two")
+    await settled([one, two])
+    url = next(url for url in callbacks.urls if one.owns(url))
+    with pytest.raises(NotOwner):
+        await two.subscribe(url)
+    with pytest.raises(NotOwner):
+        await two.store.delete(TOPIC, url)
+    await one.subscribe(url)
+    await one.publish(1)
+    await callbacks.all_have(1, [url])
+    assert callbacks.received == {url: [1]}
+
+
+async def test_a_delivery_that_runs_when_its_shard_moves_ends_before_the_next_begins(
+    hubs: Hubs, callbacks: CallbackPorts
+):
+    one = await hubs.start("one")
+    await settled([one])
+    await subscribe(callbacks, one)
+    callbacks.open.clear()
+    await one.publish(1)
+    await callbacks.until(lambda: callbacks.waiting == set(callbacks.urls))
+    two = await hubs.start("two")
+    await until(lambda: one.store.node.membership.is_idle() or bool(two.store.node.living()))
+    await asyncio.sleep(0.5)
+    callbacks.open.set()
+    await settled([one, two])
+    await two.publish(2)
+    await callbacks.all_have(2)
+    callbacks.check(2)
+    assert callbacks.overlaps == set()
