@@ -52,7 +52,7 @@ class Stream:
             return
         ours = plan_append(self.index.state(topic), fragments)
         assert ours.fragments == plan.fragments
-        replaces = ours.replacing
+        replacing = ours.replacing
         appended = await self.store.append(topic, plan.fragments, replacing=plan.replacing)
         new = self.new(topic, plan.fragments)
         for fragment, position in zip(plan.fragments, appended.positions, strict=True):
@@ -64,10 +64,9 @@ class Stream:
                     fragment,
                     received=self.clock(),
                     through=state.through if state else None,
-                    replaces=replaces,
-                    reset=self.index.reset(topic),
+                    place=self.index.place(topic, replacing),
                 )
-                replaces = None
+                replacing = None
                 self.places[self.add(record)] = position
         assert new == []
         assert self.known(self.index.state(topic)) == appended.state

@@ -14,6 +14,7 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.store.jetstream.records import (
     Kind,
+    Place,
     Record,
     headers_of,
     read_record,
@@ -50,24 +51,26 @@ def sent(headers: dict[str, str]) -> dict[str, str]:
 
 
 @given(
-    texts, fragments(), instants, st.none() | instants, st.none() | positions, positions, positions
+    texts,
+    fragments(),
+    instants,
+    st.none() | instants,
+    st.builds(Place, positions, positions, positions),
+    positions,
 )
 def test_a_record_is_read_as_it_was_written(
     topic: str,
     fragment: Fragment,
     received: datetime,
     through: datetime | None,
-    replaces: int | None,
-    reset: int,
+    place: Place,
     position: int,
 ):
-    record = record_of(
-        topic, fragment, received=received, through=through, replaces=replaces, reset=reset
-    )
+    record = record_of(topic, fragment, received=received, through=through, place=place)
     headers = sent(headers_of(record, fragment.content_type))
     found = read_record(position, headers | {"X-Unknown": "1"}, len(fragment.body))
     assert found is not None
-    assert (found.position, found.topic, found.reset) == (position, topic, reset)
+    assert (found.position, found.topic, found.reset) == (position, topic, place.reset)
     assert found == replace(record, position=position)
     assert found.through == to_microseconds(max(fragment.until, through or fragment.until))
     assert read_stored_fragment(found, headers, fragment.body) == fragment
@@ -82,7 +85,7 @@ def test_a_reset_is_read_as_it_was_written(topic: str, position: int):
 
 
 def some_headers() -> dict[str, str]:
-    record = record_of(TOPIC, made(0, 1), received=at(1), through=None, replaces=None, reset=0)
+    record = record_of(TOPIC, made(0, 1), received=at(1), through=None, place=Place())
     return headers_of(record, "application/xml")
 
 

@@ -3,7 +3,8 @@
 Theory of operation. Every node applies the same records in the same order, so all have the same
 index, apart from trims by age of logs that nobody appends to, which follow each node's own clock.
 The rules are those of the SQLite store: a record is appended, replaces a heartbeat or a whole
-content, and trims its log by its own `received`. Bodies stay in the stream.
+content, and trims its log by its own `received`. Of two records that were planned from the same
+log, the first counts, and the second is skipped. Bodies stay in the stream.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rsnotify_hub.log.fragments import Interval
 from rsnotify_hub.log.sqlite_writing import LogRetention
 from rsnotify_hub.log.store import Backlog, LogState
 from rsnotify_hub.store.jetstream.log_columns import LogColumns
-from rsnotify_hub.store.jetstream.records import Kind, Record
+from rsnotify_hub.store.jetstream.records import Kind, Place, Record
 
 PAGE_ENTRIES = 256
 PAGE_BYTES = 1_000_000
@@ -28,12 +29,14 @@ class Applied(Struct, frozen=True):
     """What a record did.
 
     Args:
+        accepted: Whether the record counts: nothing came in between since it was planned.
         forgotten: Whether it ended a log that existed.
         state: The state of the log afterwards; None if the record added nothing.
         replaced: The position of the entry that it replaced, if any.
         trimmed: The number of entries that it trimmed.
     """
 
+    accepted: bool = True
     forgotten: bool = False
     state: LogState | None = None
     replaced: int | None = None
@@ -62,17 +65,12 @@ class _TopicIndex:
         return replaced
 
     def _replaced(self, record: Record) -> int | None:
-        replaced = None
-        if record.replaces is not None:
-            number = self.entries.number(record.replaces)
-            if number is not None:
-                replaced = record.replaces
-                self.entries.remove(number, number + 1)
-        # A log has one whole content or changes: a new fragment replaces a whole content.
-        last = len(self.entries) - 1
-        if last >= 0 and self.entries.kind(last) is Kind.WHOLE:
-            replaced = self.entries.position(last)
-            self.entries.remove(last, last + 1)
+        # One entry at most; or more that do not count, if what came before those was deleted.
+        first, end = self.entries.after(record.previous), len(self.entries)
+        if first == end:
+            return None
+        replaced = self.entries.position(end - 1)
+        self.entries.remove(first, end)
         return replaced
 
     def trim(self, now: int, retention: LogRetention) -> int:
@@ -140,13 +138,15 @@ class LogIndex:
         if record.kind is Kind.RESET:
             self._logs[record.topic] = _TopicIndex(record.position)
             return Applied(forgotten=existed)
+        if record.after < self.last(record.topic):
+            return Applied(accepted=False)
         # The reset itself is no longer in the stream if the log was trimmed since.
         is_reset = log is not None and record.reset > log.reset
         if log is None or is_reset:
             log = self._logs[record.topic] = _TopicIndex(record.reset)
         replaced = log.add(record)
         trimmed = log.trim(record.received, self._retention)
-        return Applied(is_reset and existed, log.state(record.topic), replaced, trimmed)
+        return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
 
     def skip(self, position: int) -> None:
         """Note that the stream has no other record up to a position."""
@@ -176,10 +176,24 @@ class LogIndex:
         log = self._logs.get(topic)
         return 0 if log is None else log.position or log.reset
 
-    def reset(self, topic: str) -> int:
-        """Return the position of the last reset of a topic; 0 if there was none."""
+    def place(self, topic: str, replacing: int | None) -> Place:
+        """Return the place of the next record of a topic.
+
+        Args:
+            topic: The topic.
+            replacing: The position of the last entry, if the record replaces it. A whole content
+                is replaced in any case: a log has one whole content or changes.
+        """
         log = self._logs.get(topic)
-        return 0 if log is None else log.reset
+        if log is None:
+            return Place()
+        number = len(log.entries) - 1
+        if number >= 0 and (
+            log.entries.position(number) == replacing or log.entries.kind(number) is Kind.WHOLE
+        ):
+            number -= 1
+        previous = log.entries.position(number) if number >= 0 else 0
+        return Place(self.last(topic), previous, log.reset)
 
     def find(self, topic: str, digest: bytes) -> int | None:
         """Return the position of the last kept entry with a digest."""

@@ -3,8 +3,9 @@
 Theory of operation. All records of all logs are in one stream, and the position of a record is its
 sequence number. Each node follows the whole stream (`Follower`), and keeps an index of it in memory
 (`LogIndex`), which is the same on every node. An append succeeds if the log is still as the index
-knows it, and returns once the index of this node has the record. So the stream alone decides the
-order, and no clock does.
+knows it: each record names the last one from which it was planned, and every index skips a record
+that came too late. It returns once the index of this node has the record. So the stream alone
+decides the order, and no clock does.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class JetStreamLog:
         self._stream = LogStream(connection)
         self._index = LogIndex(retention)
         self._follower = Follower(connection, self._stream, self._apply)
-        self._appender = Appender(connection, self._stream, self._index, self._follower)
+        self._appender = Appender(connection, self._stream, self._follower)
         self._reader = EntryReader(self._stream)
         self._cleaner = Cleaner(self._stream)
         self._listener: LogListener | None = None
@@ -96,11 +97,13 @@ class JetStreamLog:
             log.warning("message %d of the log in NATS is not of a hub", message.position)
             return
         applied = self._index.apply(record)
+        if record.topic in self._appending and applied.state is not None:
+            self._appender.accepted(record)
         if self._listener is not None:
             self._notify(self._listener, message, record, applied)
         # What the node that appended it did not delete is deleted when another one starts.
         if self._listener is None or record.topic in self._appending:
-            self._clean(record, applied, is_rolled_up="Nats-Rollup" in message.headers)
+            self._clean(record, applied)
 
     def _notify(
         self, listener: LogListener, message: StoredMessage, record: Record, applied: Applied
@@ -117,9 +120,11 @@ class JetStreamLog:
             # A bug there must not stop the log.
             log.exception("an entry of the log of %s could not be passed on", record.topic)
 
-    def _clean(self, record: Record, applied: Applied, *, is_rolled_up: bool) -> None:
-        if applied.replaced is not None and not is_rolled_up:
-            self._cleaner.replaced(applied.replaced)
+    def _clean(self, record: Record, applied: Applied) -> None:
+        if not applied.accepted:
+            self._cleaner.delete(record.position)
+        if applied.replaced is not None:
+            self._cleaner.delete(applied.replaced)
         if applied.trimmed and applied.state is not None:
             self._cleaner.trimmed(record.topic, applied.trimmed, _first(applied.state))
 
@@ -159,16 +164,9 @@ class JetStreamLog:
             fragment,
             received=self._clock(),
             through=state.through if state else None,
-            replaces=replacing,
-            reset=self._index.reset(topic),
+            place=self._index.place(topic, replacing),
         )
-        return await self._appender.append(
-            record,
-            body=fragment.body,
-            content_type=fragment.content_type,
-            # Then the new content is all there is of the log.
-            rollup=fragment.whole and (state is None or state.whole or not state.kept),
-        )
+        return await self._appender.append(record, fragment)
 
     async def forget(self, topic: str) -> None:
         if self._index.state(topic) is not None:
@@ -185,6 +183,7 @@ class JetStreamLog:
             self._appending[topic] -= 1
             if not self._appending[topic]:
                 del self._appending[topic]
+                self._appender.ended(topic)
 
     async def logs(self) -> list[LogState]:
         self._follower.check()

@@ -74,12 +74,6 @@ class LogColumns:
     def kind(self, number: int) -> Kind:
         return Kind(self._rows[number * _WIDTH + _SIZE] & (1 << _KIND_BITS) - 1)
 
-    def number(self, position: int) -> int | None:
-        """Return the number of the entry at a position; None if it is not kept."""
-        number = self.after(position - 1)
-        found = number < len(self) and self.position(number) == position
-        return number if found else None
-
     def after(self, position: int) -> int:
         """Return the number of the first entry after a position."""
         return bisect_right(range(len(self)), position, key=self.position)

@@ -51,7 +51,9 @@ class Record(Struct, frozen=True, gc=False):
         through: The latest `until` of the log up to and including this record.
         size: The bytes of the fragment.
         digest: Identifies equal fragments in a log.
-        replaces: The position of the entry that it replaces.
+        after: The position of the last record of the topic when this one was planned; 0 if
+            there was none. The record counts only if that is still the last one.
+        previous: The position of the entry before it in the log; 0 if there is none.
         reset: The position of the last reset of the log before it; 0 if there was none.
     """
 
@@ -65,7 +67,16 @@ class Record(Struct, frozen=True, gc=False):
     through: int = 0
     size: int = 0
     digest: bytes = b""
-    replaces: int | None = None
+    after: int = 0
+    previous: int = 0
+    reset: int = 0
+
+
+class Place(Struct, frozen=True):
+    """Where a new record belongs in a log, as `Record` has it."""
+
+    after: int = 0
+    previous: int = 0
     reset: int = 0
 
 
@@ -92,8 +103,7 @@ def record_of(
     *,
     received: Instant,
     through: Instant | None,
-    replaces: int | None,
-    reset: int,
+    place: Place,
 ) -> Record:
     """Return the record of a fragment, which has no position yet.
 
@@ -102,8 +112,7 @@ def record_of(
         fragment: The fragment.
         received: When it arrived.
         through: The latest `until` of the log so far; None if there is no log.
-        replaces: The position of the entry that it replaces, if any.
-        reset: The position of the last reset of the log; 0 if there was none.
+        place: Where it belongs in the log.
     """
     until = to_microseconds(fragment.until)
     return Record(
@@ -117,8 +126,9 @@ def record_of(
         through=until if through is None else max(until, to_microseconds(through)),
         size=len(fragment.body),
         digest=digest_of(fragment),
-        replaces=replaces,
-        reset=reset,
+        after=place.after,
+        previous=place.previous,
+        reset=place.reset,
     )
 
 
@@ -135,13 +145,13 @@ def headers_of(record: Record, content_type: str | None = None) -> dict[str, str
         "Rs-Begins": str(record.begins),
         "Rs-Until": str(record.until),
         "Rs-Through": str(record.through),
+        "Rs-After": str(record.after),
+        "Rs-Previous": str(record.previous),
         "Rs-Digest": record.digest.hex(),
         "Content-Type": _escape(content_type or ""),
     }
     if record.from_ is not None:
         headers["Rs-From"] = str(record.from_)
-    if record.replaces is not None:
-        headers["Rs-Replaces"] = str(record.replaces)
     if record.reset:
         headers["Rs-Reset"] = str(record.reset)
     return headers
@@ -184,7 +194,8 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> Record 
             through=int(headers["Rs-Through"]),
             size=size,
             digest=bytes.fromhex(headers["Rs-Digest"]),
-            replaces=_optional(headers.get("Rs-Replaces")),
+            after=int(headers["Rs-After"]),
+            previous=int(headers["Rs-Previous"]),
             reset=int(headers.get("Rs-Reset", 0)),
         )
     except (KeyError, ValueError) as error:
