@@ -5,8 +5,8 @@ record names the last record of its topic from which it was planned, and every i
 another one came in between (`LogIndex.apply`). So a record that is sent again after a lost
 acknowledgement counts once, records of one append keep their order even if the leader of the stream
 changes in between, and of two nodes that append at once one has to plan again. Conditions that the
-servers check (`Nats-Expected-Last-Subject-Sequence`, `Nats-Msg-Id`) would do the same; but with
-NATS 2.9 copies of a stream came to differ where conditions failed while its leader was suspended.
+servers check (`Nats-Expected-Last-Subject-Sequence`, `Nats-Msg-Id`) would do much of this, but each
+copy of the stream checks them for itself, and copies may differ (`EntryReader`).
 """
 
 from __future__ import annotations

@@ -195,6 +195,11 @@ class LogIndex:
         previous = log.entries.position(number) if number >= 0 else 0
         return Place(self.last(topic), previous, log.reset)
 
+    def digest(self, topic: str, position: int) -> bytes:
+        """Return the digest of a kept entry; empty if there is none at the position."""
+        log = self._logs.get(topic)
+        return b"" if log is None else log.entries.digest(position)
+
     def find(self, topic: str, digest: bytes) -> int | None:
         """Return the position of the last kept entry with a digest."""
         log = self._logs.get(topic)

@@ -196,14 +196,18 @@ class JetStreamLog:
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         self._follower.check()
         while positions := self._index.read(topic, after=after, since=since):
-            if entries := await self._reader.read(positions):
+            if entries := await self._reader.read(self._expected(topic, positions)):
                 return entries
             after = positions[-1]  # another node has trimmed all of them
         return []
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         self._follower.check()
-        return await self._reader.read(self._index.changes(topic, since=since))
+        positions = self._index.changes(topic, since=since)
+        return await self._reader.read(self._expected(topic, positions))
+
+    def _expected(self, topic: str, positions: Sequence[int]) -> dict[int, bytes]:
+        return {position: self._index.digest(topic, position) for position in positions}
 
     async def trim(self, topic: str) -> LogState | None:
         self._follower.check()

@@ -74,6 +74,13 @@ class LogColumns:
     def kind(self, number: int) -> Kind:
         return Kind(self._rows[number * _WIDTH + _SIZE] & (1 << _KIND_BITS) - 1)
 
+    def digest(self, position: int) -> bytes:
+        """Return the digest of the entry at a position; empty if it is not kept."""
+        number = self.after(position - 1)
+        if number == len(self) or self.position(number) != position:
+            return b""
+        return bytes(self._digests[number * _DIGEST : (number + 1) * _DIGEST])
+
     def after(self, position: int) -> int:
         """Return the number of the first entry after a position."""
         return bisect_right(range(len(self)), position, key=self.position)

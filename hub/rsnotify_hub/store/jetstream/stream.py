@@ -169,6 +169,10 @@ class LogStream:
         headers = answer.headers or {}
         if headers.get("Nats-Sequence") == str(position):
             return StoredMessage(position, headers, answer.data, len(answer.data))
+        return await self.get_from_leader(position)
+
+    async def get_from_leader(self, position: int) -> StoredMessage | None:
+        """Return the message at a position as the leader has it; None if it was deleted."""
         return await self._get({"seq": position})
 
     async def scan(self, position: int, *, bodies: bool) -> AsyncGenerator[StoredMessage, None]:
