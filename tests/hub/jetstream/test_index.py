@@ -20,7 +20,7 @@ from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.log.sqlite_writing import LogRetention
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.store.jetstream.index import LogIndex
-from rsnotify_hub.store.jetstream.records import Kind, Record, digest_of, record_of
+from rsnotify_hub.store.jetstream.records import LogRecord, RecordKind, digest_of, record_of
 from tests.examples_count import examples
 from tests.hub.helpers import Clock, at
 
@@ -37,10 +37,10 @@ class Stream:
         self.store = store
         self.clock = clock
         self.index = LogIndex(RETENTION)
-        self.records: list[Record] = []
+        self.records: list[LogRecord] = []
         self.places: dict[int, int] = {0: 0}  # positions of SQLite by those of the stream
 
-    def add(self, record: Record) -> int:
+    def add(self, record: LogRecord) -> int:
         self.records.append(replace(record, position=len(self.records) + 1))
         self.index.apply(self.records[-1])
         return len(self.records)
@@ -160,7 +160,7 @@ async def run(history: list[tuple[str, Any, Any]], folder: Path) -> None:
                 await stream.append(what, fragments)
             elif step == "forget":
                 await store.forget(what)
-                stream.add(Record(0, Kind.RESET, what))
+                stream.add(LogRecord(0, RecordKind.RESET, what))
             elif step == "trim":
                 state = await store.trim(what)
                 stream.index.trim(what, clock())

@@ -13,9 +13,9 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.store.jetstream.records import (
-    Kind,
+    LogRecord,
     Place,
-    Record,
+    RecordKind,
     headers_of,
     read_record,
     read_stored_fragment,
@@ -32,15 +32,15 @@ printable = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E))
 
 @st.composite
 def fragments(draw: st.DrawFn) -> Fragment:
-    kind = draw(st.sampled_from(Kind))
+    kind = draw(st.sampled_from(RecordKind))
     return Fragment(
         body=draw(st.binary()),
         content_type=draw(printable),
-        from_=draw(instants if kind is Kind.HEARTBEAT else st.none() | instants),
+        from_=draw(instants if kind is RecordKind.HEARTBEAT else st.none() | instants),
         until=draw(instants),
         begins=draw(instants),
-        heartbeat=kind is Kind.HEARTBEAT,
-        whole=kind is Kind.WHOLE,
+        heartbeat=kind is RecordKind.HEARTBEAT,
+        whole=kind is RecordKind.WHOLE,
     )
 
 
@@ -78,9 +78,9 @@ def test_a_record_is_read_as_it_was_written(
 
 @given(texts, positions)
 def test_a_reset_is_read_as_it_was_written(topic: str, position: int):
-    record = Record(position, Kind.RESET, topic, received=5)
+    record = LogRecord(position, RecordKind.RESET, topic, received=5)
     assert read_record(position, sent(headers_of(record)), 0) == record
-    check = Record(position, Kind.CHECK)
+    check = LogRecord(position, RecordKind.CHECK)
     assert read_record(position, headers_of(check), 0) == check
 
 
@@ -94,7 +94,7 @@ def test_a_record_of_a_newer_version_is_refused_with_what_to_do():
         read_record(7, some_headers() | {"Rs-Version": "2"}, 5)
 
 
-@pytest.mark.parametrize("header", ["Rs-Kind", "Rs-Received", "Rs-Until", "Rs-Digest"])
+@pytest.mark.parametrize("header", ["Rs-RecordKind", "Rs-Received", "Rs-Until", "Rs-Digest"])
 def test_a_damaged_record_is_refused_with_its_position(header: str):
     with pytest.raises(StorageError, match=r"record 7 .* damaged"):
         read_record(7, {**some_headers(), header: "no"}, 5)

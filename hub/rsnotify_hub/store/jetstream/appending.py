@@ -20,8 +20,8 @@ from rsnotify.errors import TooLarge
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.store.interface import LogMoved
 from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
-from rsnotify_hub.store.jetstream.follower import Follower
-from rsnotify_hub.store.jetstream.records import Kind, Record, headers_of
+from rsnotify_hub.store.jetstream.follower import StreamFollower
+from rsnotify_hub.store.jetstream.records import LogRecord, RecordKind, headers_of
 from rsnotify_hub.store.jetstream.stream import LogStream
 
 #: The bytes of the lines that enclose headers, and of the server's own headers.
@@ -37,13 +37,15 @@ class Appender:
         follower: Follows the stream, and so updates the index.
     """
 
-    def __init__(self, connection: NatsConnection, stream: LogStream, follower: Follower) -> None:
+    def __init__(
+        self, connection: NatsConnection, stream: LogStream, follower: StreamFollower
+    ) -> None:
         self._connection = connection
         self._stream = stream
         self._follower = follower
         self._accepted: dict[str, dict[tuple[int, bytes], int]] = {}
 
-    def accepted(self, record: Record) -> None:
+    def accepted(self, record: LogRecord) -> None:
         """Note that the index has accepted a record of a topic to which this node appends."""
         positions = self._accepted.setdefault(record.topic, {})
         positions[record.after, record.digest] = record.position
@@ -52,7 +54,7 @@ class Appender:
         """Note that this node does not append to a topic any more."""
         self._accepted.pop(topic, None)
 
-    async def append(self, record: Record, fragment: Fragment) -> int:
+    async def append(self, record: LogRecord, fragment: Fragment) -> int:
         """Append a record to the log that the index knows, and return its position.
 
         It returns after the index has applied the record.
@@ -75,15 +77,15 @@ class Appender:
             raise LogMoved(f"another hub has appended to the log of {record.topic}")
         return found
 
-    async def reset(self, record: Record) -> None:
+    async def reset(self, record: LogRecord) -> None:
         """Append a record that deletes the log of a topic, whatever was appended to it."""
         await self._replace_all(self._stream.subject(record.topic), record)
 
     async def check(self) -> None:
         """Store a record that says nothing, and wait for it."""
-        await self._replace_all(self._stream.check_subject, Record(0, Kind.CHECK))
+        await self._replace_all(self._stream.check_subject, LogRecord(0, RecordKind.CHECK))
 
-    async def _replace_all(self, subject: str, record: Record) -> None:
+    async def _replace_all(self, subject: str, record: LogRecord) -> None:
         """Store a record in place of all records of its subject."""
         await self._store(subject, b"", headers_of(record) | {"Nats-Rollup": "sub"})
 

@@ -14,7 +14,12 @@ from collections.abc import Mapping
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.log.store import LogEntry
-from rsnotify_hub.store.jetstream.records import Kind, digest_of, read_record, read_stored_fragment
+from rsnotify_hub.store.jetstream.records import (
+    RecordKind,
+    digest_of,
+    read_record,
+    read_stored_fragment,
+)
 from rsnotify_hub.store.jetstream.stream import LogStream, StoredMessage
 
 log = logging.getLogger("rsnotify.hub.store")
@@ -72,7 +77,7 @@ class EntryReader:
         if message is not None and (entry := _checked(message, digest)) is None:
             log.warning("a NATS server has another record %d than its leader", position)
             message = await self._stream.get_from_leader(position)
-            entry = message and _checked(message, digest)
+            entry = None if message is None else _checked(message, digest)
         if message is None:
             return None
         if entry is None:
@@ -87,7 +92,7 @@ class EntryReader:
 def _checked(message: StoredMessage, digest: bytes) -> LogEntry | None:
     """Return the entry in a message, if it is the expected one."""
     record = read_record(message.position, message.headers, message.size)
-    if record is None or record.kind in (Kind.RESET, Kind.CHECK):
+    if record is None or record.kind in (RecordKind.RESET, RecordKind.CHECK):
         return None
     fragment = read_stored_fragment(record, message.headers, message.body)
     return LogEntry(message.position, fragment) if digest_of(fragment) == digest else None

@@ -19,7 +19,7 @@ from rsnotify_hub.log.fragments import Interval
 from rsnotify_hub.log.sqlite_writing import LogRetention
 from rsnotify_hub.log.store import Backlog, LogState
 from rsnotify_hub.store.jetstream.log_columns import LogColumns
-from rsnotify_hub.store.jetstream.records import Kind, Place, Record
+from rsnotify_hub.store.jetstream.records import LogRecord, Place, RecordKind
 
 PAGE_ENTRIES = 256
 PAGE_BYTES = 1_000_000
@@ -55,7 +55,7 @@ class _TopicIndex:
         self.through = 0
         self.received = 0
 
-    def add(self, record: Record) -> int | None:
+    def add(self, record: LogRecord) -> int | None:
         """Add a record, and return the position of the entry that it replaces, if any."""
         replaced = self._replaced(record)
         self.entries.add(record)
@@ -64,7 +64,7 @@ class _TopicIndex:
         self.position, self.received = record.position, record.received
         return replaced
 
-    def _replaced(self, record: Record) -> int | None:
+    def _replaced(self, record: LogRecord) -> int | None:
         # One entry at most; or more that do not count, if what came before those was deleted.
         first, end = self.entries.after(record.previous), len(self.entries)
         if first == end:
@@ -80,7 +80,7 @@ class _TopicIndex:
         for number in range(len(self.entries)):
             too_much = size > retention.size and self.entries.position(number) != self.position
             # A whole content, which is always the last, is kept however old it is.
-            is_whole = self.entries.kind(number) is Kind.WHOLE
+            is_whole = self.entries.kind(number) is RecordKind.WHOLE
             if is_whole or (self.entries.received(number) > too_old and not too_much):
                 break
             cut = number + 1
@@ -96,7 +96,7 @@ class _TopicIndex:
         ends_here = kept > 0 and entries.position(last) == self.position
         kind = entries.kind(last) if ends_here else None
         heartbeat = None
-        if kind is Kind.HEARTBEAT:
+        if kind is RecordKind.HEARTBEAT:
             from_, until = entries.from_(last), entries.until(last)
             heartbeat = Interval(from_microseconds(from_ or 0), from_microseconds(until))
         return LogState(
@@ -109,7 +109,7 @@ class _TopicIndex:
             kept=kept,
             size=entries.size,
             heartbeat=heartbeat,
-            whole=kind is Kind.WHOLE,
+            whole=kind is RecordKind.WHOLE,
         )
 
 
@@ -128,14 +128,14 @@ class LogIndex:
         self._logs: dict[str, _TopicIndex] = {}
         self.position = 0
 
-    def apply(self, record: Record) -> Applied:
+    def apply(self, record: LogRecord) -> Applied:
         """Apply the next record of the stream."""
         self.position = record.position
-        if record.kind is Kind.CHECK:
+        if record.kind is RecordKind.CHECK:
             return Applied()
         log = self._logs.get(record.topic)
         existed = log is not None and log.position > 0
-        if record.kind is Kind.RESET:
+        if record.kind is RecordKind.RESET:
             self._logs[record.topic] = _TopicIndex(record.position)
             return Applied(forgotten=existed)
         if record.after < self.last(record.topic):
@@ -189,7 +189,8 @@ class LogIndex:
             return Place()
         number = len(log.entries) - 1
         if number >= 0 and (
-            log.entries.position(number) == replacing or log.entries.kind(number) is Kind.WHOLE
+            log.entries.position(number) == replacing
+            or log.entries.kind(number) is RecordKind.WHOLE
         ):
             number -= 1
         previous = log.entries.position(number) if number >= 0 else 0
@@ -260,7 +261,7 @@ _MICROSECOND = from_microseconds(1) - from_microseconds(0)
 
 def _is_late(entries: LogColumns, number: int) -> bool:
     """Return whether an entry begins and ends at one instant: late changes of that second."""
-    is_heartbeat = entries.kind(number) is Kind.HEARTBEAT
+    is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
     return entries.from_(number) == entries.until(number) and not is_heartbeat
 
 

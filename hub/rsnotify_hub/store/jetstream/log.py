@@ -1,7 +1,7 @@
 """The log of a hub of many nodes: a replicated stream of NATS JetStream.
 
 Theory of operation. All records of all logs are in one stream, and the position of a record is its
-sequence number. Each node follows the whole stream (`Follower`), and keeps an index of it in memory
+sequence number. Each node follows the whole stream (`StreamFollower`), and keeps an index of it in memory
 (`LogIndex`), which is the same on every node. An append succeeds if the log is still as the index
 knows it: each record names the last one from which it was planned, and every index skips a record
 that came too late. It returns once the index of this node has the record. So the stream alone
@@ -24,11 +24,11 @@ from rsnotify_hub.store.jetstream.appending import Appender
 from rsnotify_hub.store.jetstream.bodies import EntryReader
 from rsnotify_hub.store.jetstream.cleaning import Cleaner
 from rsnotify_hub.store.jetstream.connection import NatsConnection
-from rsnotify_hub.store.jetstream.follower import Follower
+from rsnotify_hub.store.jetstream.follower import StreamFollower
 from rsnotify_hub.store.jetstream.index import Applied, LogIndex
 from rsnotify_hub.store.jetstream.records import (
-    Kind,
-    Record,
+    LogRecord,
+    RecordKind,
     digest_of,
     read_record,
     read_stored_fragment,
@@ -66,7 +66,7 @@ class JetStreamLog:
         self._cleans = cleans
         self._stream = LogStream(connection)
         self._index = LogIndex(retention)
-        self._follower = Follower(connection, self._stream, self._apply)
+        self._follower = StreamFollower(connection, self._stream, self._apply)
         self._appender = Appender(connection, self._stream, self._follower)
         self._reader = EntryReader(self._stream)
         self._cleaner = Cleaner(self._stream)
@@ -106,7 +106,7 @@ class JetStreamLog:
             self._clean(record, applied)
 
     def _notify(
-        self, listener: LogListener, message: StoredMessage, record: Record, applied: Applied
+        self, listener: LogListener, message: StoredMessage, record: LogRecord, applied: Applied
     ) -> None:
         try:
             if applied.forgotten:
@@ -120,7 +120,7 @@ class JetStreamLog:
             # A bug there must not stop the log.
             log.exception("an entry of the log of %s could not be passed on", record.topic)
 
-    def _clean(self, record: Record, applied: Applied) -> None:
+    def _clean(self, record: LogRecord, applied: Applied) -> None:
         if not applied.accepted:
             self._cleaner.delete(record.position)
         if applied.replaced is not None:
@@ -172,7 +172,7 @@ class JetStreamLog:
         if self._index.state(topic) is not None:
             received = to_microseconds(self._clock())
             with self._queue(topic):
-                await self._appender.reset(Record(0, Kind.RESET, topic, received=received))
+                await self._appender.reset(LogRecord(0, RecordKind.RESET, topic, received=received))
 
     @contextmanager
     def _queue(self, topic: str) -> Iterator[None]:

@@ -25,7 +25,7 @@ _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _DIGEST_BYTES = 16
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record is about."""
 
     CHANGES = 0
@@ -37,7 +37,7 @@ class Kind(IntEnum):
     CHECK = 4
 
 
-class Record(Struct, frozen=True, gc=False):
+class LogRecord(Struct, frozen=True, gc=False):
     """What the index needs to know of a record. Instants are microseconds since 1970.
 
     Args:
@@ -58,7 +58,7 @@ class Record(Struct, frozen=True, gc=False):
     """
 
     position: int
-    kind: Kind
+    kind: RecordKind
     topic: str = ""
     begins: int = 0
     from_: int | None = None
@@ -73,7 +73,7 @@ class Record(Struct, frozen=True, gc=False):
 
 
 class Place(Struct, frozen=True):
-    """Where a new record belongs in a log, as `Record` has it."""
+    """Where a new record belongs in a log, as `LogRecord` has it."""
 
     after: int = 0
     previous: int = 0
@@ -85,10 +85,10 @@ def topic_token(topic: str) -> str:
     return hashlib.sha256(topic.encode()).hexdigest()
 
 
-def kind_of(fragment: Fragment) -> Kind:
+def kind_of(fragment: Fragment) -> RecordKind:
     if fragment.whole:
-        return Kind.WHOLE
-    return Kind.CHANGES if heartbeat_interval(fragment) is None else Kind.HEARTBEAT
+        return RecordKind.WHOLE
+    return RecordKind.CHANGES if heartbeat_interval(fragment) is None else RecordKind.HEARTBEAT
 
 
 def digest_of(fragment: Fragment) -> bytes:
@@ -104,7 +104,7 @@ def record_of(
     received: Instant,
     through: Instant | None,
     place: Place,
-) -> Record:
+) -> LogRecord:
     """Return the record of a fragment, which has no position yet.
 
     Args:
@@ -115,7 +115,7 @@ def record_of(
         place: Where it belongs in the log.
     """
     until = to_microseconds(fragment.until)
-    return Record(
+    return LogRecord(
         position=0,
         kind=kind_of(fragment),
         topic=topic,
@@ -132,14 +132,14 @@ def record_of(
     )
 
 
-def headers_of(record: Record, content_type: str | None = None) -> dict[str, str]:
+def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, str]:
     """Return the headers of a record, as `read_record` and `read_stored_fragment` read them."""
-    headers = {"Rs-Version": str(VERSION), "Rs-Kind": record.kind.name.lower()}
-    if record.kind is Kind.CHECK:
+    headers = {"Rs-Version": str(VERSION), "Rs-RecordKind": record.kind.name.lower()}
+    if record.kind is RecordKind.CHECK:
         return headers
     headers["Rs-Topic"] = _escape(record.topic)
     headers["Rs-Received"] = str(record.received)
-    if record.kind is Kind.RESET:
+    if record.kind is RecordKind.RESET:
         return headers
     headers |= {
         "Rs-Begins": str(record.begins),
@@ -157,7 +157,7 @@ def headers_of(record: Record, content_type: str | None = None) -> dict[str, str
     return headers
 
 
-def read_record(position: int, headers: Mapping[str, str], size: int) -> Record | None:
+def read_record(position: int, headers: Mapping[str, str], size: int) -> LogRecord | None:
     """Read a record; return None for a message that no hub has written.
 
     Args:
@@ -177,13 +177,13 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> Record 
                 f"the log in NATS has records of version {version}, and this hub reads version "
                 f"{VERSION}: they were written by a newer hub; upgrade this hub, too"
             )
-        kind = Kind[headers["Rs-Kind"].upper()]
-        if kind is Kind.CHECK:
-            return Record(position, kind)
+        kind = RecordKind[headers["Rs-RecordKind"].upper()]
+        if kind is RecordKind.CHECK:
+            return LogRecord(position, kind)
         topic, received = unquote(headers["Rs-Topic"]), int(headers["Rs-Received"])
-        if kind is Kind.RESET:
-            return Record(position, kind, topic, received=received)
-        return Record(
+        if kind is RecordKind.RESET:
+            return LogRecord(position, kind, topic, received=received)
+        return LogRecord(
             position=position,
             kind=kind,
             topic=topic,
@@ -205,7 +205,7 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> Record 
         ) from None
 
 
-def read_stored_fragment(record: Record, headers: Mapping[str, str], body: bytes) -> Fragment:
+def read_stored_fragment(record: LogRecord, headers: Mapping[str, str], body: bytes) -> Fragment:
     """Return the fragment of a record."""
     return Fragment(
         body=body,
@@ -213,8 +213,8 @@ def read_stored_fragment(record: Record, headers: Mapping[str, str], body: bytes
         from_=None if record.from_ is None else from_microseconds(record.from_),
         until=from_microseconds(record.until),
         begins=from_microseconds(record.begins),
-        heartbeat=record.kind is Kind.HEARTBEAT,
-        whole=record.kind is Kind.WHOLE,
+        heartbeat=record.kind is RecordKind.HEARTBEAT,
+        whole=record.kind is RecordKind.WHOLE,
     )
 
 
