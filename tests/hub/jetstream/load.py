@@ -93,19 +93,6 @@ class Load:
             for node in self._nodes:
                 assert node.listener.fragments(topic) == kept
             for node in (*self._nodes[1:], *late):
-                theirs = await node.kept(topic)
-                if theirs != kept:
-                    print(
-                        "DIFF",
-                        node in late,
-                        len(theirs),
-                        len(kept),
-                        [i for i, (a, b) in enumerate(zip(theirs, kept)) if a != b][:5],
-                        node.store.position,
-                        self._nodes[0].store.position,
-                        node.store._index.state(topic),
-                        self._nodes[0].store._index.state(topic),
-                    )
                 assert await node.kept(topic) == kept
                 assert node.state(topic) == self._nodes[0].state(topic)
 
