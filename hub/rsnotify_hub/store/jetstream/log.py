@@ -3,8 +3,8 @@
 Theory of operation. All records of all logs are in one stream, and the position of a record is its
 sequence number. Each node follows the whole stream (`StreamFollower`), and keeps an index of it in
 memory (`LogIndex`), which is the same on every node. An append succeeds if the log is still as the
-index knows it: each record names the last one from which it was planned, and every index skips a record
-that came too late. It returns once the index of this node has the record. So the stream alone
+index knows it: each record names the last one from which it was planned, and every index skips a
+record that came too late. It returns once the index of this node has the record. So the stream alone
 decides the order, and no clock does.
 """
 
