@@ -4,8 +4,8 @@ Theory of operation. All records of all logs are in one stream, and the position
 sequence number. Each node follows the whole stream (`StreamFollower`), and keeps an index of it in
 memory (`LogIndex`), which is the same on every node. An append succeeds if the log is still as the
 index knows it: each record names the last one from which it was planned, and every index skips a
-record that came too late. It returns once the index of this node has the record. So the stream alone
-decides the order, and no clock does.
+record that came too late. It returns once the index of this node has the record. So the stream
+alone decides the order, and no clock does.
 """
 
 from __future__ import annotations
