@@ -58,8 +58,8 @@ async def test_positions_increase_and_the_state_names_the_last(store: OpenStore)
         first = await node.append(TOPIC, made(0, 1), made(1, 2))
         await node.append(OTHER, made(0, 1))
         second = await node.append(TOPIC, made(2, 3))
-        assert first is not None
-        assert second is not None
+        assert first
+        assert second
         positions = [entry.position for entry in (*first.entries, *second.entries)]
         assert positions == sorted(set(positions))
         state = second.state
@@ -98,9 +98,9 @@ async def test_a_body_that_the_log_has_is_skipped(store: OpenStore):
         first = await node.append(TOPIC, made(0, 1))
         second = await node.append(TOPIC, made(1, 2), made(0, 1), made(1, 2), made(2, 3))
         third = await node.append(TOPIC, made(0, 1))
-        assert first is not None
-        assert second is not None
-        assert third is not None
+        assert first
+        assert second
+        assert third
         assert [entry.fragment for entry in second.entries] == [made(1, 2), made(2, 3)]
         assert third.entries == []
         assert third.state == second.state
@@ -136,8 +136,8 @@ async def test_a_replaced_heartbeat_is_no_longer_in_the_log(store: OpenStore):
         await node.append(TOPIC, made(0, 1))
         before = await node.append(TOPIC, made(1, until=2))
         after = await node.append(TOPIC, made(1, until=3))
-        assert before is not None
-        assert after is not None
+        assert before
+        assert after
         assert node.listener.replaced == {after.state.position: before.state.position}
         assert await node.kept(TOPIC) == [made(0, 1), made(1, until=3)]
         assert (after.state.kept, after.state.heartbeat is not None) == (2, True)

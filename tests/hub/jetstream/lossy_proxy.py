@@ -1,4 +1,4 @@
-"""A proxy in front of a NATS server: it can withhold what the server sends, and cut connections."""
+"""A proxy in front of a NATS server that can withhold its answers, and cut connections."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -39,6 +40,13 @@ class Notified:
         self.replaced: dict[int, int] = {}
         self.order: list[int] = []
         self.forgot: list[str] = []
+        self._news = asyncio.Event()
+
+    async def received(self, count: int) -> None:
+        """Wait until it has received some entries."""
+        while len(self.order) < count:
+            self._news.clear()
+            await self._news.wait()
 
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
@@ -46,6 +54,7 @@ class Notified:
         self.entries.setdefault(topic, []).extend(entries)
         self.states[topic] = state
         self.order += [entry.position for entry in entries]
+        self._news.set()
         if replaced is not None:
             self.replaced[entries[0].position] = replaced
 

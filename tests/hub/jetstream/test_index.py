@@ -18,7 +18,7 @@ from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.log.appending import plan_append
 from rsnotify_hub.store.interface import LogRetention, LogState
 from rsnotify_hub.store.jetstream.index import LogIndex
-from rsnotify_hub.store.jetstream.records import Kind, Record, digest_of, record_of
+from rsnotify_hub.store.jetstream.records import LogRecord, RecordKind, digest_of, record_of
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from tests.examples_count import examples
 from tests.hub.helpers import Clock, at
@@ -37,10 +37,10 @@ class Stream:
         self.store = store
         self.clock = clock
         self.index = LogIndex(RETENTION)
-        self.records: list[Record] = []
+        self.records: list[LogRecord] = []
         self.places: dict[int, int] = {0: 0}  # positions of SQLite by those of the stream
 
-    def add(self, record: Record) -> int:
+    def add(self, record: LogRecord) -> int:
         self.records.append(replace(record, position=len(self.records) + 1))
         self.index.apply(self.records[-1])
         return len(self.records)
@@ -52,7 +52,7 @@ class Stream:
             return
         ours = plan_append(self.index.state(topic), fragments)
         assert ours.fragments == plan.fragments
-        replaces = ours.replacing
+        replacing = ours.replacing
         after = state.position if state else 0
         appended = await self.store.append(
             topic, plan.fragments, after=after, replacing=plan.replacing
@@ -66,10 +66,9 @@ class Stream:
                 entry.fragment,
                 received=self.clock(),
                 through=state.through if state else None,
-                replaces=replaces,
-                reset=self.index.reset(topic),
+                place=self.index.place(topic, replacing),
             )
-            replaces = None
+            replacing = None
             self.places[self.add(record)] = entry.position
         assert new == []
         assert self.known(self.index.state(topic)) == appended.state
@@ -166,7 +165,7 @@ async def run(history: list[tuple[str, Any, Any]], folder: Path) -> None:
                 for state in await stored_logs(store):
                     if state.topic == what:
                         await store.forget(what, after=state.position)
-                stream.add(Record(0, Kind.RESET, what))
+                stream.add(LogRecord(0, RecordKind.RESET, what))
             elif step == "trim":
                 state = await store.trim(what)
                 stream.index.trim(what, clock())

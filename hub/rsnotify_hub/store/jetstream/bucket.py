@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
-from rsnotify_hub.store.jetstream.follower import Follower
+from rsnotify_hub.store.jetstream.follower import StreamFollower
 from rsnotify_hub.store.jetstream.stream import JetStreamStream, StoredMessage
 
 _KEY = "Rs-Key"
@@ -71,7 +71,7 @@ class Bucket(JetStreamStream):
         self._live_base = f"{connection.settings.prefix}.kv-{name}."
         super().__init__(connection, f"KV_{bucket}", f"{self._base}>", f"{self._live_base}>")
         self._client = connection.client
-        self._follower: Follower | None = None
+        self._follower: StreamFollower | None = None
 
     def _settings(self, replicas: int) -> dict[str, Any]:
         return super()._settings(replicas) | {"max_msgs_per_subject": 1, "deny_delete": True}
@@ -166,7 +166,7 @@ class Bucket(JetStreamStream):
             if (record := _record_of(message)) is not None:
                 receive(record.key, record.value, record.revision)
 
-        self._follower = Follower(self._connection, self, received, loads_bodies=True)
+        self._follower = StreamFollower(self._connection, self, received, loads_bodies=True)
         await self._follower.start(lambda: None)
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """Deletes from the stream what no index has any more, in the background.
 
 It may fail, or be done twice: what is left in the stream is deleted later, and no index has it.
-The last record of a topic always stays, since the next append names its position.
+The last entry of a topic always stays: it tells the state of the log.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Cleaner:
         self._wanted = asyncio.Event()
         self._cleaning = asyncio.create_task(self._clean())
 
-    def replaced(self, position: int) -> None:
-        """Delete a record that another one replaces."""
+    def delete(self, position: int) -> None:
+        """Delete a record that another one replaces, or that came too late."""
         self._deletions.append(position)
         self._wanted.set()
 

@@ -31,7 +31,7 @@ _SMALL_GAP = 8
 _RETRY_SECONDS = 0.1
 
 
-class Follower:
+class StreamFollower:
     """Passes on every message of the stream.
 
     Args:

@@ -3,7 +3,8 @@
 Theory of operation. Every node applies the same records in the same order, so all have the same
 index, apart from trims by age of logs that nobody appends to, which follow each node's own clock.
 The rules are those of the SQLite store: a record is appended, replaces a heartbeat or a whole
-content, and trims its log by its own `received`. Bodies stay in the stream.
+content, and trims its log by its own `received`. Of two records that were planned from the same
+log, the first counts, and the second is skipped. Bodies stay in the stream.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rsnotify.format.datetimes import Instant, from_microseconds, to_microsecond
 from rsnotify_hub.fragments.fragment import Interval
 from rsnotify_hub.store.interface import Backlog, LogRetention, LogState
 from rsnotify_hub.store.jetstream.log_columns import LogColumns
-from rsnotify_hub.store.jetstream.records import Kind, Record
+from rsnotify_hub.store.jetstream.records import LogRecord, Place, RecordKind
 
 PAGE_ENTRIES = 256
 PAGE_BYTES = 1_000_000
@@ -27,12 +28,14 @@ class Applied(Struct, frozen=True):
     """What a record did.
 
     Args:
+        accepted: Whether the record counts: nothing came in between since it was planned.
         forgotten: Whether it ended a log that existed.
         state: The state of the log afterwards; None if the record added nothing.
         replaced: The position of the entry that it replaced, if any.
         trimmed: The number of entries that it trimmed.
     """
 
+    accepted: bool = True
     forgotten: bool = False
     state: LogState | None = None
     replaced: int | None = None
@@ -51,7 +54,7 @@ class _TopicIndex:
         self.through = 0
         self.received = 0
 
-    def add(self, record: Record) -> int | None:
+    def add(self, record: LogRecord) -> int | None:
         """Add a record, and return the position of the entry that it replaces, if any."""
         replaced = self._replaced(record)
         self.entries.add(record)
@@ -60,18 +63,13 @@ class _TopicIndex:
         self.position, self.received = record.position, record.received
         return replaced
 
-    def _replaced(self, record: Record) -> int | None:
-        replaced = None
-        if record.replaces is not None:
-            number = self.entries.number(record.replaces)
-            if number is not None:
-                replaced = record.replaces
-                self.entries.remove(number, number + 1)
-        # A log has one whole content or changes: a new fragment replaces a whole content.
-        last = len(self.entries) - 1
-        if last >= 0 and self.entries.kind(last) is Kind.WHOLE:
-            replaced = self.entries.position(last)
-            self.entries.remove(last, last + 1)
+    def _replaced(self, record: LogRecord) -> int | None:
+        # One entry at most; or more that do not count, if what came before those was deleted.
+        first, end = self.entries.after(record.previous), len(self.entries)
+        if first == end:
+            return None
+        replaced = self.entries.position(end - 1)
+        self.entries.remove(first, end)
         return replaced
 
     def trim(self, now: int, retention: LogRetention) -> int:
@@ -81,7 +79,7 @@ class _TopicIndex:
         for number in range(len(self.entries)):
             too_much = size > retention.size and self.entries.position(number) != self.position
             # A whole content, which is always the last, is kept however old it is.
-            is_whole = self.entries.kind(number) is Kind.WHOLE
+            is_whole = self.entries.kind(number) is RecordKind.WHOLE
             if is_whole or (self.entries.received(number) > too_old and not too_much):
                 break
             cut = number + 1
@@ -97,7 +95,7 @@ class _TopicIndex:
         ends_here = kept > 0 and entries.position(last) == self.position
         kind = entries.kind(last) if ends_here else None
         heartbeat = None
-        if kind is Kind.HEARTBEAT:
+        if kind is RecordKind.HEARTBEAT:
             from_, until = entries.from_(last), entries.until(last)
             heartbeat = Interval(from_microseconds(from_ or 0), from_microseconds(until))
         return LogState(
@@ -110,7 +108,7 @@ class _TopicIndex:
             kept=kept,
             size=entries.size,
             heartbeat=heartbeat,
-            whole=kind is Kind.WHOLE,
+            whole=kind is RecordKind.WHOLE,
         )
 
 
@@ -129,23 +127,25 @@ class LogIndex:
         self._logs: dict[str, _TopicIndex] = {}
         self.position = 0
 
-    def apply(self, record: Record) -> Applied:
+    def apply(self, record: LogRecord) -> Applied:
         """Apply the next record of the stream."""
         self.position = record.position
-        if record.kind is Kind.CHECK:
+        if record.kind is RecordKind.CHECK:
             return Applied()
         log = self._logs.get(record.topic)
         existed = log is not None and log.position > 0
-        if record.kind is Kind.RESET:
+        if record.kind is RecordKind.RESET:
             self._logs[record.topic] = _TopicIndex(record.position)
             return Applied(forgotten=existed)
+        if record.after < self.last(record.topic):
+            return Applied(accepted=False)
         # The reset itself is no longer in the stream if the log was trimmed since.
         is_reset = log is not None and record.reset > log.reset
         if log is None or is_reset:
             log = self._logs[record.topic] = _TopicIndex(record.reset)
         replaced = log.add(record)
         trimmed = log.trim(record.received, self._retention)
-        return Applied(is_reset and existed, log.state(record.topic), replaced, trimmed)
+        return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
 
     def skip(self, position: int) -> None:
         """Note that the stream has no other record up to a position."""
@@ -175,10 +175,30 @@ class LogIndex:
         log = self._logs.get(topic)
         return 0 if log is None else log.position or log.reset
 
-    def reset(self, topic: str) -> int:
-        """Return the position of the last reset of a topic; 0 if there was none."""
+    def place(self, topic: str, replacing: int | None) -> Place:
+        """Return the place of the next record of a topic.
+
+        Args:
+            topic: The topic.
+            replacing: The position of the last entry, if the record replaces it. A whole content
+                is replaced in any case: a log has one whole content or changes.
+        """
         log = self._logs.get(topic)
-        return 0 if log is None else log.reset
+        if log is None:
+            return Place()
+        number = len(log.entries) - 1
+        if number >= 0 and (
+            log.entries.position(number) == replacing
+            or log.entries.kind(number) is RecordKind.WHOLE
+        ):
+            number -= 1
+        previous = log.entries.position(number) if number >= 0 else 0
+        return Place(self.last(topic), previous, log.reset)
+
+    def digest(self, topic: str, position: int) -> bytes:
+        """Return the digest of a kept entry; empty if there is none at the position."""
+        log = self._logs.get(topic)
+        return b"" if log is None else log.entries.digest(position)
 
     def find(self, topic: str, digest: bytes) -> int | None:
         """Return the position of the last kept entry with a digest."""
@@ -240,7 +260,7 @@ _MICROSECOND = from_microseconds(1) - from_microseconds(0)
 
 def _is_late(entries: LogColumns, number: int) -> bool:
     """Return whether an entry begins and ends at one instant: late changes of that second."""
-    is_heartbeat = entries.kind(number) is Kind.HEARTBEAT
+    is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
     return entries.from_(number) == entries.until(number) and not is_heartbeat
 
 

@@ -1,10 +1,11 @@
 """The log of a hub of many nodes: a replicated stream of NATS JetStream.
 
 Theory of operation. All records of all logs are in one stream, and the position of a record is its
-sequence number. Each node follows the whole stream (`Follower`), and keeps an index of it in memory
-(`LogIndex`), which is the same on every node. An append succeeds if the log is still as the index
-knows it, and returns once the index of this node has the record. So the stream alone decides the
-order, and no clock does.
+sequence number. Each node follows the whole stream (`StreamFollower`), and keeps an index of it in
+memory (`LogIndex`), which is the same on every node. An append succeeds if the log is still as the
+index knows it: each record names the last one from which it was planned, and every index skips a
+record that came too late. It returns once the index of this node has the record. So the stream
+alone decides the order, and no clock does.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from rsnotify_hub.store.jetstream.appending import Appender
 from rsnotify_hub.store.jetstream.bodies import EntryReader
 from rsnotify_hub.store.jetstream.cleaning import Cleaner
 from rsnotify_hub.store.jetstream.connection import NatsConnection
-from rsnotify_hub.store.jetstream.follower import Follower
+from rsnotify_hub.store.jetstream.follower import StreamFollower
 from rsnotify_hub.store.jetstream.index import Applied, LogIndex
 from rsnotify_hub.store.jetstream.records import (
-    Kind,
-    Record,
+    LogRecord,
+    RecordKind,
     digest_of,
     read_record,
     read_stored_fragment,
@@ -71,8 +72,8 @@ class JetStreamLog:
         self._cleans = cleans
         self._stream = LogStream(connection)
         self._index = LogIndex(retention)
-        self._follower = Follower(connection, self._stream, self._apply)
-        self._appender = Appender(connection, self._stream, self._index, self._follower)
+        self._follower = StreamFollower(connection, self._stream, self._apply)
+        self._appender = Appender(connection, self._stream, self._follower)
         self._reader = EntryReader(self._stream)
         self._cleaner = Cleaner(self._stream)
         self._listener: LogListener | None = None
@@ -106,14 +107,16 @@ class JetStreamLog:
             log.warning("message %d of the log in NATS is not of a hub", message.position)
             return
         applied = self._index.apply(record)
+        if record.topic in self._appending and applied.state is not None:
+            self._appender.accepted(record)
         if self._listener is not None:
             self._notify(self._listener, message, record, applied)
         # What the node that appended it did not delete is deleted when another one starts.
         if self._listener is None or record.topic in self._appending:
-            self._clean(record, applied, is_rolled_up="Nats-Rollup" in message.headers)
+            self._clean(record, applied)
 
     def _notify(
-        self, listener: LogListener, message: StoredMessage, record: Record, applied: Applied
+        self, listener: LogListener, message: StoredMessage, record: LogRecord, applied: Applied
     ) -> None:
         try:
             if applied.forgotten:
@@ -127,9 +130,11 @@ class JetStreamLog:
             # A bug there must not stop the log.
             log.exception("an entry of the log of %s could not be passed on", record.topic)
 
-    def _clean(self, record: Record, applied: Applied, *, is_rolled_up: bool) -> None:
-        if applied.replaced is not None and not is_rolled_up:
-            self._cleaner.replaced(applied.replaced)
+    def _clean(self, record: LogRecord, applied: Applied) -> None:
+        if not applied.accepted:
+            self._cleaner.delete(record.position)
+        if applied.replaced is not None:
+            self._cleaner.delete(applied.replaced)
         if applied.trimmed and applied.state is not None:
             self._cleaner.trimmed(record.topic, applied.trimmed, _first(applied.state))
 
@@ -167,16 +172,9 @@ class JetStreamLog:
             fragment,
             received=self._clock(),
             through=state.through if state else None,
-            replaces=replacing,
-            reset=self._index.reset(topic),
+            place=self._index.place(topic, replacing),
         )
-        return await self._appender.append(
-            record,
-            body=fragment.body,
-            content_type=fragment.content_type,
-            # Then the new content is all there is of the log.
-            rollup=fragment.whole and (state is None or state.whole or not state.kept),
-        )
+        return await self._appender.append(record, fragment)
 
     async def forget(self, topic: str, *, after: int) -> None:
         state = self._index.state(topic)
@@ -184,7 +182,7 @@ class JetStreamLog:
             raise LogMoved(f"the log of {topic} has moved on")
         received = to_microseconds(self._clock())
         with self._queue(topic):
-            await self._appender.reset(Record(0, Kind.RESET, topic, received=received))
+            await self._appender.reset(LogRecord(0, RecordKind.RESET, topic, received=received))
 
     @contextmanager
     def _queue(self, topic: str) -> Iterator[None]:
@@ -195,6 +193,7 @@ class JetStreamLog:
             self._appending[topic] -= 1
             if not self._appending[topic]:
                 del self._appending[topic]
+                self._appender.ended(topic)
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
         self._follower.check()
@@ -203,14 +202,18 @@ class JetStreamLog:
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         self._follower.check()
         while positions := self._index.read(topic, after=after, since=since):
-            if entries := await self._reader.read(positions):
+            if entries := await self._reader.read(self._expected(topic, positions)):
                 return entries
             after = positions[-1]  # another node has trimmed all of them
         return []
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         self._follower.check()
-        return await self._reader.read(self._index.changes(topic, since=since))
+        positions = self._index.changes(topic, since=since)
+        return await self._reader.read(self._expected(topic, positions))
+
+    def _expected(self, topic: str, positions: Sequence[int]) -> dict[int, bytes]:
+        return {position: self._index.digest(topic, position) for position in positions}
 
     async def trim(self, topic: str) -> LogState | None:
         self._follower.check()

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from rsnotify_hub.store.jetstream.records import Kind, Record
+from rsnotify_hub.store.jetstream.records import LogRecord, RecordKind
 
 #: The digest of an entry in the log, and the columns of an entry.
 _DIGEST = 16
@@ -34,7 +34,7 @@ class LogColumns:
     def __len__(self) -> int:
         return len(self._rows) // _WIDTH
 
-    def add(self, record: Record) -> None:
+    def add(self, record: LogRecord) -> None:
         """Add the entry of a record at the end."""
         if self._rows and record.until < self.until(len(self) - 1):
             self._late = record.position
@@ -71,14 +71,15 @@ class LogColumns:
     def length(self, number: int) -> int:
         return self._rows[number * _WIDTH + _SIZE] >> _KIND_BITS
 
-    def kind(self, number: int) -> Kind:
-        return Kind(self._rows[number * _WIDTH + _SIZE] & (1 << _KIND_BITS) - 1)
+    def kind(self, number: int) -> RecordKind:
+        return RecordKind(self._rows[number * _WIDTH + _SIZE] & (1 << _KIND_BITS) - 1)
 
-    def number(self, position: int) -> int | None:
-        """Return the number of the entry at a position; None if it is not kept."""
+    def digest(self, position: int) -> bytes:
+        """Return the digest of the entry at a position; empty if it is not kept."""
         number = self.after(position - 1)
-        found = number < len(self) and self.position(number) == position
-        return number if found else None
+        if number == len(self) or self.position(number) != position:
+            return b""
+        return bytes(self._digests[number * _DIGEST : (number + 1) * _DIGEST])
 
     def after(self, position: int) -> int:
         """Return the number of the first entry after a position."""

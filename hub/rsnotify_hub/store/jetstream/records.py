@@ -25,7 +25,7 @@ _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _DIGEST_BYTES = 16
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record is about."""
 
     CHANGES = 0
@@ -37,7 +37,7 @@ class Kind(IntEnum):
     CHECK = 4
 
 
-class Record(Struct, frozen=True, gc=False):
+class LogRecord(Struct, frozen=True, gc=False):
     """What the index needs to know of a record. Instants are microseconds since 1970.
 
     Args:
@@ -51,12 +51,14 @@ class Record(Struct, frozen=True, gc=False):
         through: The latest `until` of the log up to and including this record.
         size: The bytes of the fragment.
         digest: Identifies equal fragments in a log.
-        replaces: The position of the entry that it replaces.
+        after: The position of the last record of the topic when this one was planned; 0 if
+            there was none. The record counts only if that is still the last one.
+        previous: The position of the entry before it in the log; 0 if there is none.
         reset: The position of the last reset of the log before it; 0 if there was none.
     """
 
     position: int
-    kind: Kind
+    kind: RecordKind
     topic: str = ""
     begins: int = 0
     from_: int | None = None
@@ -65,7 +67,16 @@ class Record(Struct, frozen=True, gc=False):
     through: int = 0
     size: int = 0
     digest: bytes = b""
-    replaces: int | None = None
+    after: int = 0
+    previous: int = 0
+    reset: int = 0
+
+
+class Place(Struct, frozen=True):
+    """Where a new record belongs in a log, as `LogRecord` has it."""
+
+    after: int = 0
+    previous: int = 0
     reset: int = 0
 
 
@@ -74,10 +85,10 @@ def topic_token(topic: str) -> str:
     return hashlib.sha256(topic.encode()).hexdigest()
 
 
-def kind_of(fragment: Fragment) -> Kind:
+def kind_of(fragment: Fragment) -> RecordKind:
     if fragment.whole:
-        return Kind.WHOLE
-    return Kind.CHANGES if heartbeat_interval(fragment) is None else Kind.HEARTBEAT
+        return RecordKind.WHOLE
+    return RecordKind.CHANGES if heartbeat_interval(fragment) is None else RecordKind.HEARTBEAT
 
 
 def digest_of(fragment: Fragment) -> bytes:
@@ -92,9 +103,8 @@ def record_of(
     *,
     received: Instant,
     through: Instant | None,
-    replaces: int | None,
-    reset: int,
-) -> Record:
+    place: Place,
+) -> LogRecord:
     """Return the record of a fragment, which has no position yet.
 
     Args:
@@ -102,11 +112,10 @@ def record_of(
         fragment: The fragment.
         received: When it arrived.
         through: The latest `until` of the log so far; None if there is no log.
-        replaces: The position of the entry that it replaces, if any.
-        reset: The position of the last reset of the log; 0 if there was none.
+        place: Where it belongs in the log.
     """
     until = to_microseconds(fragment.until)
-    return Record(
+    return LogRecord(
         position=0,
         kind=kind_of(fragment),
         topic=topic,
@@ -117,37 +126,38 @@ def record_of(
         through=until if through is None else max(until, to_microseconds(through)),
         size=len(fragment.body),
         digest=digest_of(fragment),
-        replaces=replaces,
-        reset=reset,
+        after=place.after,
+        previous=place.previous,
+        reset=place.reset,
     )
 
 
-def headers_of(record: Record, content_type: str | None = None) -> dict[str, str]:
+def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, str]:
     """Return the headers of a record, as `read_record` and `read_stored_fragment` read them."""
-    headers = {"Rs-Version": str(VERSION), "Rs-Kind": record.kind.name.lower()}
-    if record.kind is Kind.CHECK:
+    headers = {"Rs-Version": str(VERSION), "Rs-RecordKind": record.kind.name.lower()}
+    if record.kind is RecordKind.CHECK:
         return headers
     headers["Rs-Topic"] = _escape(record.topic)
     headers["Rs-Received"] = str(record.received)
-    if record.kind is Kind.RESET:
+    if record.kind is RecordKind.RESET:
         return headers
     headers |= {
         "Rs-Begins": str(record.begins),
         "Rs-Until": str(record.until),
         "Rs-Through": str(record.through),
+        "Rs-After": str(record.after),
+        "Rs-Previous": str(record.previous),
         "Rs-Digest": record.digest.hex(),
         "Content-Type": _escape(content_type or ""),
     }
     if record.from_ is not None:
         headers["Rs-From"] = str(record.from_)
-    if record.replaces is not None:
-        headers["Rs-Replaces"] = str(record.replaces)
     if record.reset:
         headers["Rs-Reset"] = str(record.reset)
     return headers
 
 
-def read_record(position: int, headers: Mapping[str, str], size: int) -> Record | None:
+def read_record(position: int, headers: Mapping[str, str], size: int) -> LogRecord | None:
     """Read a record; return None for a message that no hub has written.
 
     Args:
@@ -167,13 +177,13 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> Record 
                 f"the log in NATS has records of version {version}, and this hub reads version "
                 f"{VERSION}: they were written by a newer hub; upgrade this hub, too"
             )
-        kind = Kind[headers["Rs-Kind"].upper()]
-        if kind is Kind.CHECK:
-            return Record(position, kind)
+        kind = RecordKind[headers["Rs-RecordKind"].upper()]
+        if kind is RecordKind.CHECK:
+            return LogRecord(position, kind)
         topic, received = unquote(headers["Rs-Topic"]), int(headers["Rs-Received"])
-        if kind is Kind.RESET:
-            return Record(position, kind, topic, received=received)
-        return Record(
+        if kind is RecordKind.RESET:
+            return LogRecord(position, kind, topic, received=received)
+        return LogRecord(
             position=position,
             kind=kind,
             topic=topic,
@@ -184,7 +194,8 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> Record 
             through=int(headers["Rs-Through"]),
             size=size,
             digest=bytes.fromhex(headers["Rs-Digest"]),
-            replaces=_optional(headers.get("Rs-Replaces")),
+            after=int(headers["Rs-After"]),
+            previous=int(headers["Rs-Previous"]),
             reset=int(headers.get("Rs-Reset", 0)),
         )
     except (KeyError, ValueError) as error:
@@ -194,7 +205,7 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> Record 
         ) from None
 
 
-def read_stored_fragment(record: Record, headers: Mapping[str, str], body: bytes) -> Fragment:
+def read_stored_fragment(record: LogRecord, headers: Mapping[str, str], body: bytes) -> Fragment:
     """Return the fragment of a record."""
     return Fragment(
         body=body,
@@ -202,8 +213,8 @@ def read_stored_fragment(record: Record, headers: Mapping[str, str], body: bytes
         from_=None if record.from_ is None else from_microseconds(record.from_),
         until=from_microseconds(record.until),
         begins=from_microseconds(record.begins),
-        heartbeat=record.kind is Kind.HEARTBEAT,
-        whole=record.kind is Kind.WHOLE,
+        heartbeat=record.kind is RecordKind.HEARTBEAT,
+        whole=record.kind is RecordKind.WHOLE,
     )
 
 

@@ -29,7 +29,6 @@ class JetStreamStore(JetStreamLog):
         subscriptions: The subscriptions.
 
     Attributes:
-        connection: The connection.
         node: This node in the cluster.
     """
 
@@ -48,7 +47,6 @@ class JetStreamStore(JetStreamLog):
             # Of topics, too, each has one node that cleans up.
             cleans=lambda topic: node.owns(node.sharding.shard_of(topic)),
         )
-        self.connection = connection
         self.node = node
         self._subscriptions = subscriptions
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -19,6 +20,8 @@ from rsnotify_hub.store.jetstream.records import topic_token
 _DUPLICATES_SECONDS = 120
 #: Records per request of a reader, without and with their payloads.
 _BATCH_HEADERS, _BATCH_BODIES = 2_000, 64
+#: Seconds that a cluster may take until it can place a stream.
+_START_SECONDS = 10.0
 #: Seconds without a record after which a reader gives up, and the server deletes it.
 _READER_SECONDS = 5.0
 
@@ -106,12 +109,19 @@ class JetStreamStream:
         return self._subjects
 
     async def _write(self, action: str, settings: dict[str, Any]) -> None:
-        try:
-            await self._connection.api(
-                f"STREAM.{action}.{self.name}", settings, what=f"the stream {self.name}"
-            )
-        except ApiError as error:
-            raise self._unusable(error) from None
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _START_SECONDS
+        while True:
+            try:
+                await self._connection.api(
+                    f"STREAM.{action}.{self.name}", settings, what=f"the stream {self.name}"
+                )
+                return
+            except ApiError as error:
+                # Servers that have just started do not know each other yet.
+                if error.code not in (_NO_PEERS, _NO_RESOURCES) or loop.time() > end:
+                    raise self._unusable(error) from None
+            await asyncio.sleep(0.2)
 
     def _unusable(self, error: ApiError) -> ConfigurationError:
         place = self._connection.settings.place
@@ -253,6 +263,10 @@ class LogStream(JetStreamStream):
         headers = answer.headers or {}
         if headers.get("Nats-Sequence") == str(position):
             return StoredMessage(position, headers, answer.data, len(answer.data))
+        return await self.get_from_leader(position)
+
+    async def get_from_leader(self, position: int) -> StoredMessage | None:
+        """Return the message at a position as the leader has it; None if it was deleted."""
         return await self._get({"seq": position})
 
     async def delete(self, position: int) -> None:
