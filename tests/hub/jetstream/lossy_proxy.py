@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -12,15 +14,23 @@ class LossyProxy:
 
     Attributes:
         withholding: Whether what the server sends is lost.
+        refusing: Whether new connections are reset.
     """
 
     def __init__(self, port: int) -> None:
         self.withholding = False
+        self.refusing = False
         self._target = port
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refusing:
+            # With a reset, since the library does not close what ends while it connects.
+            connected = writer.get_extra_info("socket")
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            return
         with suppress(OSError):
             behind, to_server = await asyncio.open_connection("127.0.0.1", self._target)
             self._writers |= {writer, to_server}

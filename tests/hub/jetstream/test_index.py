@@ -58,6 +58,8 @@ class Stream:
             topic, plan.fragments, after=after, replacing=plan.replacing
         )
         new = self.new(topic, plan.fragments)
+        if not appended.entries:
+            self.index.trim(topic, self.clock())
         for entry in appended.entries:
             new.remove(entry.fragment)
             state = self.index.state(topic)

@@ -127,15 +127,14 @@ async def test_a_hub_that_is_cut_off_stops_and_the_others_go_on(
         await subscribe(callbacks, one, two)
         await one.publish(1)
         await callbacks.all_have(1)
-        proxy.withholding = True
+        proxy.refusing = True
         proxy.cut()
         await until(lambda: not one.shards)
         await until(lambda: not one.urls)
         await two.publish(2)
         await callbacks.all_have(2)
         await settled([two])
-        proxy.withholding = False
-        proxy.cut()
+        proxy.refusing = False
         await settled([one, two])
         await one.publish(3)
         await callbacks.all_have(3)

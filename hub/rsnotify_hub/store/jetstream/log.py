@@ -145,6 +145,8 @@ class JetStreamLog:
         if (state.position if state else 0) != after:
             raise LogMoved(f"the log of {topic} has moved on")
         new = self._new(topic, fragments, replacing)
+        if not new:
+            return self._trimmed(topic)
         entries: list[LogEntry] = []
         with self._queue(topic):
             for number in sorted(new):
@@ -155,6 +157,15 @@ class JetStreamLog:
         if changed is None:
             raise LogMoved(f"another hub has deleted the log of {topic}")
         return Appended(entries, changed)
+
+    def _trimmed(self, topic: str) -> Appended:
+        """Trim a log to which nothing is appended, since it has everything."""
+        self._index.trim(topic, self._clock())
+        state = self._index.state(topic)
+        assert state is not None
+        assert self._listener is not None
+        self._listener.appended(topic, (), state, None)
+        return Appended([], state)
 
     def _new(self, topic: str, fragments: Sequence[Fragment], replacing: int | None) -> set[int]:
         """Return the numbers of the fragments that the log does not have yet."""
