@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rsnotify.sync.retry import Retry
+from rsnotify_hub.cluster.calls import HubNodes, SingleNode
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.fragments.fragment import read_fragment
 from rsnotify_hub.http.client import open_client
@@ -84,6 +85,7 @@ async def channel_over(
     clock: Clock,
     scheduler: DeliveryScheduler | None = None,
     hub: str = "http://hub.example/websub",
+    nodes: HubNodes | None = None,
     **settings: Any,
 ) -> AsyncIterator[Deliveries]:
     """Open a channel over a store, which the caller closes."""
@@ -108,6 +110,8 @@ async def channel_over(
         await store.assign(channel)
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
-        verification = IntentVerification(channel, topics, intent_requests, config, clock)
+        verification = IntentVerification(
+            channel, topics, intent_requests, config, clock, nodes or SingleNode()
+        )
         stack.push_async_callback(verification.close)
         yield Deliveries(store, topics, channel, verification, statistics)

@@ -101,10 +101,16 @@ class WebSubChannel:
         self._sender.retry_now(await self._updates.put(subscription))
 
     async def remove(self, topic: str, callback: str) -> None:
-        """End a subscription, if there is one."""
+        """End a subscription, if there is one.
+
+        Raises:
+            NotOwner: Another node may have it.
+        """
         delivery = self.registry.find(topic, callback)
         if delivery is not None:
             await self._sender.end(delivery)
+        else:
+            self._updates.check_owner(callback)
 
     async def expire(self) -> None:
         """End every subscription whose lease has ended (WebSub §5.1)."""

@@ -22,6 +22,8 @@ from tests.hub.storing import FOREVER
 PACE = ClusterPace(
     renew_seconds=0.3, fence_seconds=1.5, death_seconds=2.5, settle_seconds=0.3, moves=16
 )
+#: Few, so that they are taken soon, and so many that each of three hubs has some.
+SHARDS = 16
 
 
 class ClusterHub:
@@ -73,11 +75,18 @@ class Hubs:
         stack = self._hubs[name] = AsyncExitStack()
         self._stack.push_async_callback(stack.aclose)
         store = await open_jetstream(
-            settings or self._settings, FOREVER, self._clock, NodeRecord(name=name), pace=PACE
+            settings or self._settings,
+            FOREVER,
+            self._clock,
+            NodeRecord(name=name),
+            shards=SHARDS,
+            pace=PACE,
         )
         stack.push_async_callback(store.close)
         deliveries = await stack.enter_async_context(
-            channel_over(store, self._clock, hub=f"http://{name}.example/websub")
+            channel_over(
+                store, self._clock, hub=f"http://{name}.example/websub", nodes=store.nodes
+            )
         )
         return ClusterHub(name, store, deliveries)
 

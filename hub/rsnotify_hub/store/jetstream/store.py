@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.cluster.membership import ClusterPace
+from rsnotify_hub.cluster.messages import NodeMessages
 from rsnotify_hub.cluster.node import ClusterNode
 from rsnotify_hub.cluster.records import NodeRecord
+from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS
 from rsnotify_hub.store.interface import BridgeOwner, LogRetention, SubscriptionOwner
 from rsnotify_hub.store.jetstream.bucket import Bucket
 from rsnotify_hub.store.jetstream.connection import NatsConnection
@@ -30,6 +32,7 @@ class JetStreamStore(JetStreamLog):
 
     Attributes:
         node: This node in the cluster.
+        nodes: The way to the other nodes.
     """
 
     def __init__(
@@ -48,9 +51,11 @@ class JetStreamStore(JetStreamLog):
             cleans=lambda topic: node.owns(node.sharding.shard_of(topic)),
         )
         self.node = node
+        self.nodes = NodeMessages(connection.client, connection.settings.prefix, node)
         self._subscriptions = subscriptions
 
     async def assign(self, owner: SubscriptionOwner) -> None:
+        await self.nodes.start()
         await self._subscriptions.assign(owner)
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
@@ -90,11 +95,13 @@ class JetStreamStore(JetStreamLog):
     async def stop(self) -> None:
         """Stop without a word to the other nodes, as in a crash."""
         await self._subscriptions.stop()
+        await self.nodes.close()
         await super().close()
         await self.connection.close()
 
     async def close(self) -> None:
         await self.leave()
+        await self.nodes.close()
         await super().close()
         await self.connection.close()
 
@@ -105,6 +112,7 @@ async def open_jetstream(
     clock: Callable[[], Instant],
     describe: NodeRecord,
     *,
+    shards: int = DEFAULT_SHARDS,
     pace: ClusterPace = ClusterPace(),  # noqa: B008 - it is immutable
 ) -> JetStreamStore:
     """Connect to NATS, and return the store there; `assign` makes this node take part.
@@ -114,6 +122,7 @@ async def open_jetstream(
         retention: How much of each log is kept.
         clock: Returns the current instant.
         describe: What the other nodes should know about this one.
+        shards: The number of shards of subscriptions, if this node creates the cluster.
         pace: How fast nodes and shards change.
 
     Raises:
@@ -126,7 +135,7 @@ async def open_jetstream(
         stack.push_async_callback(connection.close)
         records = Bucket(connection, "cluster")
         stack.push_async_callback(records.close)
-        node = ClusterNode(records, describe, pace=pace)
+        node = ClusterNode(records, describe, shards=shards, pace=pace)
         await node.open()
         subscriptions = JetStreamSubscriptions(connection, node)
         await subscriptions.prepare()
