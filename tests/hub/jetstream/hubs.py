@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
+from rsnotify_hub.cluster.assignment import Assignment
 from rsnotify_hub.cluster.membership import ClusterPace
 from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.cluster.sharding import BRIDGE
+from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.jetstream.settings import NatsSettings
 from rsnotify_hub.store.jetstream.store import JetStreamStore, open_jetstream
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import authority_of
+from rsnotify_hub.websub.forms import SubscriptionRequest
+from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest
 from tests.hub.deliveries import Deliveries, channel_over
 from tests.hub.helpers import PATIENCE, TOPIC, Clock
 from tests.hub.storing import FOREVER
@@ -33,6 +37,20 @@ class ClusterHub:
         self.name = name
         self.store = store
         self.deliveries = deliveries
+        store.nodes.serve(ACCEPT, self._accept)
+
+    async def _accept(self, forwarded: ForwardedRequest) -> None:
+        """Accept a subscription request, as `WebSubHandler` does."""
+        verification = self.deliveries.verification
+        refusal = verification.quota.refusal(forwarded.request, forwarded.client)
+        if refusal is not None:
+            raise Refusal(Code.TOO_MANY, refusal)
+        verification.verify(forwarded.request, forwarded.client)
+
+    async def request(self, url: str, mode: str = "subscribe") -> None:
+        """Receive a subscription request, whoever owns the subscription."""
+        request = SubscriptionRequest(mode, TOPIC, url)
+        await self.deliveries.verification.forward(request, "")
 
     @property
     def shards(self) -> set[str]:
@@ -84,9 +102,7 @@ class Hubs:
         )
         stack.push_async_callback(store.close)
         deliveries = await stack.enter_async_context(
-            channel_over(
-                store, self._clock, hub=f"http://{name}.example/websub", nodes=store.nodes
-            )
+            channel_over(store, self._clock, hub=f"http://{name}.example/websub", nodes=store.nodes)
         )
         return ClusterHub(name, store, deliveries)
 
@@ -108,13 +124,20 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def settled(hubs: Sequence[ClusterHub]) -> None:
-    """Wait until every shard has the owner that it should have."""
-    names = set(hubs[0].store.node.sharding.names()) - {BRIDGE}
+async def settled(hubs: Sequence[ClusterHub], *others: str) -> None:
+    """Wait until each hub has the shards that it should have, besides nodes in other processes."""
+    nodes = {hub.store.node.id for hub in hubs} | set(others)
+    expected = Assignment(map(str, range(SHARDS)))
+    expected.set_nodes(nodes)
 
     def is_settled() -> bool:
-        every = [shard for hub in hubs for shard in hub.shards]
-        return len(every) == len(names) and set(every) == names and all(hub.shards for hub in hubs)
+        owners = {shard: hub.store.node.id for hub in hubs for shard in hub.shards}
+        owners |= {
+            shard: node
+            for shard in map(str, range(SHARDS))
+            if (node := hubs[0].store.node.membership.owner(shard)) in others
+        }
+        return owners == {shard: expected.node_of(shard) for shard in map(str, range(SHARDS))}
 
     await until(is_settled)
 
