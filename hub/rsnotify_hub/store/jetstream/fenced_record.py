@@ -88,9 +88,9 @@ class FencedRecord:
 
     def _written_pending(self, task: asyncio.Task[None]) -> None:
         self._writing = None
+        error = None if task.cancelled() else task.exception()
         if task.cancelled() or self._is_closed:
             return
-        error = task.exception()
         if error is None:
             if self._changes > self._written:
                 self._write_in(DELAY)
