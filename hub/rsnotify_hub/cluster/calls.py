@@ -24,8 +24,8 @@ class NodeCall(Struct, Generic[A, R], frozen=True):
     """
 
     name: str
-    argument: type[A]
-    answer: type[R]
+    argument: Any
+    answer: Any
 
 
 class HubNodes(Protocol):
@@ -45,8 +45,18 @@ class HubNodes(Protocol):
             Refusal: No node owns them at the moment, not even after some seconds.
         """
 
+    async def find(self, call: NodeCall[A, R | None], argument: A) -> R | None:
+        """Ask every node, and return the answer of the one that has one.
+
+        Returns:
+            The answer; None if no node has one, which together have all subscriptions.
+
+        Raises:
+            StorageError: As `ask_all`.
+        """
+
     async def ask_all(self, call: NodeCall[A, R], argument: A) -> list[R]:
-        """Ask every node.
+        """Ask every node, perhaps several times.
 
         Returns:
             The answers. Together they are about all subscriptions.
@@ -68,6 +78,9 @@ class SingleNode:
     async def ask_owner(self, authority: str, call: NodeCall[A, R], argument: A) -> R:
         answer: R = await self._handlers[call.name](argument)
         return answer
+
+    async def find(self, call: NodeCall[A, R | None], argument: A) -> R | None:
+        return await self.ask_owner("", call, argument)
 
     async def ask_all(self, call: NodeCall[A, R], argument: A) -> list[R]:
         return [await self._handlers[call.name](argument)]

@@ -105,27 +105,40 @@ class NodeMessages:
             with suppress(NotOwner):
                 if owner is not None and owner in self._node.living():
                     reply = await self._ask(owner, request)
-                    return msgspec.msgpack.decode(reply.answer or b"", type=call.answer)
+                    answer: R = msgspec.msgpack.decode(reply.answer or b"", type=call.answer)
+                    return answer
             if asyncio.get_running_loop().time() > end:
                 raise Refusal(Code.UNAVAILABLE, "no node of the hub has these subscriptions now")
             await asyncio.sleep(_RETRY_SECONDS)
 
+    async def find(self, call: NodeCall[A, R | None], argument: A) -> R | None:
+        answers = await self._ask_all(call, argument, lambda each: each is not None)
+        return next((each for each in answers if each is not None), None)
+
     async def ask_all(self, call: NodeCall[A, R], argument: A) -> list[R]:
+        return await self._ask_all(call, argument, lambda each: False)
+
+    async def _ask_all(
+        self, call: NodeCall[A, R], argument: A, is_enough: Callable[[R], bool]
+    ) -> list[R]:
+        """Ask every node until their answers are complete, or one of them is enough."""
         request = CallRequest(name=call.name, shard=None, argument=_encoded(argument))
         end = asyncio.get_running_loop().time() + OWNER_SECONDS
         while True:
             asked = (self._ask(node, request) for node in self._node.living())
             found = await asyncio.gather(*asked, return_exceptions=True)
             replies = [reply for reply in found if isinstance(reply, CallReply)]
+            answers: list[R] = [
+                msgspec.msgpack.decode(reply.answer or b"", type=call.answer) for reply in replies
+            ]
+            if any(map(is_enough, answers)):
+                return answers
             failures = [reply for reply in found if isinstance(reply, BaseException)]
             for failure in failures:
                 if not isinstance(failure, NotOwner):
                     raise failure
             if not failures and self._is_complete(replies):
-                return [
-                    msgspec.msgpack.decode(reply.answer or b"", type=call.answer)
-                    for reply in replies
-                ]
+                return answers
             if asyncio.get_running_loop().time() > end:
                 raise StorageError("some subscriptions have no node at the moment; try again")
             await asyncio.sleep(_RETRY_SECONDS)
