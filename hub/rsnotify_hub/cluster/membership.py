@@ -161,6 +161,11 @@ class Membership:
             is_draining: Whether it is about to stop.
             now: The current instant; for this node's own record, when it sent that.
         """
+        if node == self.node and not self._is_current(now):
+            # Nothing was seen for a while, perhaps since the store had no leader: that says
+            # nothing of the others.
+            for view in self._nodes.values():
+                view.last_seen = max(view.last_seen, now)
         known = self._nodes.get(node)
         first = known.first_seen if known else now
         self._nodes[node] = _NodeView(first, now, is_draining)

@@ -35,6 +35,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.records = dict.fromkeys(SHARDS, ShardView())
         self.members: dict[str, bool] = {}
+        self.written: list[tuple[str, str | None]] = []
         self._revision = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -80,6 +81,7 @@ class Cluster:
         if self.records[shard].revision != revision:
             return None
         self._revision += 1
+        self.written.append((shard, owner))
         view = self.records[shard] = ShardView(owner, epoch, self._revision)
         for node in self.nodes.values():
             node.deliver(lambda node=node: node.membership.shard_seen(shard, view))
@@ -284,6 +286,42 @@ def test_a_node_that_continues_decides_nothing_before_it_has_seen_its_new_record
     membership.node_seen("a", is_draining=False, now=later)
     taken = {action.shard for action in membership.decide(later) if isinstance(action, Take)}
     assert taken == {shard for shard in SHARDS if membership.owner(shard) == "a"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_a_stall_of_the_store_every_node_takes_its_own_shards_again(seed: int) -> None:
+    cluster = Cluster(seed)
+    nodes = [cluster.start(name) for name in ("a", "b", "c")]
+    cluster.run(60)
+    owners = {shard: view.owner for shard, view in cluster.records.items()}
+    cluster.written.clear()
+    for number, node in enumerate(nodes):
+        node.disconnect(PACE.death_seconds * 3 + 2.5 * number)
+    cluster.run(PACE.death_seconds * 2)
+    assert not any(node.membership.owned() for node in nodes)
+    cluster.run(60)
+    assert {shard: view.owner for shard, view in cluster.records.items()} == owners
+    assert {shard for node in nodes for shard in node.membership.owned()} == set(SHARDS)
+    # No other node has taken a shard in between.
+    assert set(cluster.written) == set(owners.items())
+
+
+def test_a_node_that_sees_the_store_again_first_waits_for_the_others() -> None:
+    cluster = Cluster(1)
+    node, _ = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    membership, later = node.membership, node.clock() + 100
+    mine = {shard for shard in SHARDS if membership.owner(shard) == "a"}
+
+    def takes(now: float) -> set[str]:
+        membership.renewed(now)
+        membership.node_seen("a", is_draining=False, now=now)
+        return {each.shard for each in membership.decide(now) if isinstance(each, Take)}
+
+    assert takes(later) == mine
+    assert takes(later + PACE.renew_seconds) == set()
+    assert takes(later + 2 * PACE.renew_seconds) == set()
+    assert takes(later + PACE.death_seconds + 0.1) == set(SHARDS) - mine
 
 
 def test_a_node_that_was_fenced_by_a_write_takes_the_shard_again_if_it_is_its_own() -> None:
