@@ -155,7 +155,7 @@ class HubService:
         await self._topics.start(self._channels)
         await self.store.assign(self._callbacks)
         if self._bridge is not None:
-            await self._bridge.start()
+            await self.store.assign_bridge(self._bridge)
 
     async def close(self) -> None:
         """Wait until everything published is durable, and stop delivering."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rsnotify.sync.retry import Retry
+from rsnotify_hub.cluster.calls import HubNodes, SingleNode
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.fragments.fragment import read_fragment
 from rsnotify_hub.http.client import open_client
@@ -71,21 +72,31 @@ async def opened_channel(
     folder: Path, clock: Clock, scheduler: DeliveryScheduler | None = None, **settings: Any
 ) -> AsyncIterator[Deliveries]:
     """Open a channel over the store in a folder."""
-    patient = {"retry_seconds": 0.01, "callback_seconds": 600}
-    config = load_configuration(None, **{**patient, **settings}).websub
     retention = LogRetention(size=10**9, age=timedelta(days=365))
     async with AsyncExitStack() as stack:
         store = SqliteStore(folder, retention, clock)
         stack.push_async_callback(store.close)
+        yield await stack.enter_async_context(channel_over(store, clock, scheduler, **settings))
+
+
+@asynccontextmanager
+async def channel_over(
+    store: Store,
+    clock: Clock,
+    scheduler: DeliveryScheduler | None = None,
+    hub: str = "http://hub.example/websub",
+    nodes: HubNodes | None = None,
+    **settings: Any,
+) -> AsyncIterator[Deliveries]:
+    """Open a channel over a store, which the caller closes."""
+    patient = {"retry_seconds": 0.01, "callback_seconds": 600}
+    config = load_configuration(None, **{**patient, **settings}).websub
+    async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(
             open_client(allow_private_addresses=True, seconds=None, connections=0, per_host=0)
         )
         requests = CallbackRequests(
-            client,
-            "http://hub.example/websub",
-            method=config.signature,
-            clock=clock,
-            allow_private_addresses=True,
+            client, hub, method=config.signature, clock=clock, allow_private_addresses=True
         )
         stack.callback(requests.close)
         statistics = Statistics()
@@ -99,6 +110,8 @@ async def opened_channel(
         await store.assign(channel)
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
-        verification = IntentVerification(channel, topics, intent_requests, config, clock)
+        verification = IntentVerification(
+            channel, topics, intent_requests, config, clock, nodes or SingleNode()
+        )
         stack.push_async_callback(verification.close)
         yield Deliveries(store, topics, channel, verification, statistics)

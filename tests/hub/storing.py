@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -66,6 +66,10 @@ class Collecting:
 
     def acquired(self, stored: Sequence[StoredSubscription]) -> None:
         self.stored += stored
+
+    async def released(self, ids: Collection[str]) -> None: ...
+
+    def revoked(self, ids: Collection[str]) -> None: ...
 
 
 async def stored_subscriptions(store: Store) -> list[Subscription]:

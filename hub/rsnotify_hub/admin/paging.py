@@ -21,6 +21,7 @@ from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery.delivery import Delivery
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _STATE_ORDER = {
     DeliveryState.GIVEN_UP: 0,
@@ -65,11 +66,42 @@ class RowPage(Struct, Generic[T], frozen=True):
     next: str | None
 
 
-def page_of(rows: Iterable[T], order: RowOrder[T], query: PageQuery) -> RowPage[T]:
+class PagePart(Struct, Generic[T], frozen=True):
+    """What one node has of a page: its first rows with their keys, and the number of all."""
+
+    rows: list[tuple[str, T]]
+    total: int
+
+
+def part_of(
+    keys: Iterable[U], rows: Iterable[T], page: RowPage[U], order: RowOrder[U]
+) -> PagePart[T]:
+    """Return the part of a page of what was found, as other rows."""
+    keyed = [(_encode(order.key(key)), row) for key, row in zip(keys, rows, strict=True)]
+    return PagePart(keyed, page.total)
+
+
+def merged_page(parts: Iterable[PagePart[T]], order: RowOrder[Any], limit: int) -> RowPage[T]:
+    """Return a page of the parts of all nodes, which were made with one row more than the page."""
+    parts = list(parts)
+    rows = [
+        (msgspec.json.decode(key, type=order.type), row) for part in parts for key, row in part.rows
+    ]
+    rows.sort(key=lambda pair: pair[0], reverse=order.descending)
+    following = _encode(rows[limit - 1][0]) if len(rows) > limit else None
+    page = [row for _, row in rows[:limit]]
+    return RowPage(page, sum(part.total for part in parts), following)
+
+
+def page_of(
+    rows: Iterable[T], order: RowOrder[T], query: PageQuery, *, more: int = 0
+) -> RowPage[T]:
+    """Return a page of rows, with some more than the query wants."""
+    limit = query.limit + more
     keyed = [(order.key(row), row) for row in rows]
     first = nlargest if order.descending else nsmallest
-    found = first(query.limit + 1, _after(keyed, order, query.after))
-    page = found[: query.limit]
+    found = first(limit + 1, _after(keyed, order, query.after))
+    page = found[:limit]
     following = _encode(page[-1][0]) if len(found) > len(page) else None
     return RowPage([row for _, row in page], len(keyed), following)
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas, views
-from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, page_of
+from rsnotify_hub.admin.paging import (
+    SUBSCRIPTIONS,
+    TOPICS,
+    PagePart,
+    merged_page,
+    page_of,
+    part_of,
+)
 from rsnotify_hub.admin.schemas import (
     PageQuery,
     SubscriptionOrder,
@@ -16,6 +23,7 @@ from rsnotify_hub.admin.schemas import (
     TopicQuery,
 )
 from rsnotify_hub.admin.topic_rates import TopicRates
+from rsnotify_hub.cluster.calls import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
@@ -24,8 +32,20 @@ from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery.delivery import Delivery
+from rsnotify_hub.websub.delivery.failures import RECENT_FAILURES
 
 _NO_BACKLOG = Backlog(0, None)
+
+#: What each node has of the lists.
+SUBSCRIPTION_PART: NodeCall[SubscriptionQuery, PagePart[schemas.SubscriptionInfo]] = NodeCall(
+    "admin.subscriptions", SubscriptionQuery, PagePart[schemas.SubscriptionInfo]
+)
+DEAD_LETTER_PART: NodeCall[PageQuery, PagePart[schemas.DeadLetterInfo]] = NodeCall(
+    "admin.dead-letters", PageQuery, PagePart[schemas.DeadLetterInfo]
+)
+FAILURE_PART: NodeCall[None, schemas.FailureList] = NodeCall(
+    "admin.failures", None, schemas.FailureList
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -43,9 +63,13 @@ class Reports:
     rates: TopicRates
     version: str
     clock: Callable[[], Instant]
+    nodes: HubNodes = field(default_factory=SingleNode)
 
     def __post_init__(self) -> None:
         self._started = self.clock()
+        self.nodes.serve(SUBSCRIPTION_PART, self._subscriptions)
+        self.nodes.serve(DEAD_LETTER_PART, self._dead_letters)
+        self.nodes.serve(FAILURE_PART, self._failures)
 
     async def status(self) -> schemas.StatusInfo:
         states = self.logs.states()
@@ -84,13 +108,20 @@ class Reports:
         return [] if state is None else [state]
 
     async def subscriptions(self, query: SubscriptionQuery) -> schemas.SubscriptionList:
+        """Return a page of subscriptions."""
+        parts = await self.nodes.ask_all(SUBSCRIPTION_PART, query)
+        page = merged_page(parts, SUBSCRIPTIONS[query.sort], query.limit)
+        return schemas.SubscriptionList(tuple(page.rows), page.total, page.next)
+
+    async def _subscriptions(self, query: SubscriptionQuery) -> PagePart[schemas.SubscriptionInfo]:
         selected = (
             each
             for each in self.callbacks.registry.all()
             if query.topic in (None, each.subscription.topic) and query.state in (None, each.state)
         )
-        page = page_of(selected, SUBSCRIPTIONS[query.sort], query)
-        return schemas.SubscriptionList(await self.describe(page.rows), page.total, page.next)
+        order = SUBSCRIPTIONS[query.sort]
+        page = page_of(selected, order, query, more=1)
+        return part_of(page.rows, await self.describe(page.rows), page, order)
 
     async def describe(
         self, deliveries: Sequence[Delivery]
@@ -99,19 +130,32 @@ class Reports:
         return tuple(views.subscription(each, backlogs[each.id], now) for each in deliveries)
 
     async def failures(self) -> schemas.FailureList:
+        parts = await self.nodes.ask_all(FAILURE_PART, None)
+        rows = (failure for part in parts for failure in part.failures)
+        newest = sorted(rows, key=lambda failure: failure.at, reverse=True)
+        return schemas.FailureList(tuple(newest[:RECENT_FAILURES]))
+
+    async def _failures(self, _: None) -> schemas.FailureList:
         rows = (views.failure(*each) for each in reversed(self.callbacks.recent_failures))
         return schemas.FailureList(tuple(rows))
 
     async def dead_letters(self, query: PageQuery) -> schemas.DeadLetterList:
+        """Return a page of subscriptions that were given up."""
+        parts = await self.nodes.ask_all(DEAD_LETTER_PART, query)
+        page = merged_page(parts, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query.limit)
+        return schemas.DeadLetterList(tuple(page.rows), page.total, page.next)
+
+    async def _dead_letters(self, query: PageQuery) -> PagePart[schemas.DeadLetterInfo]:
         given_up = (
             each for each in self.callbacks.registry.all() if each.state is DeliveryState.GIVEN_UP
         )
-        page = page_of(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
+        order = SUBSCRIPTIONS[SubscriptionOrder.TOPIC]
+        page = page_of(given_up, order, query, more=1)
         backlogs = await self._backlogs(page.rows)
         rows = (
             views.dead_letter(each, backlogs[each.id], self._through(each)) for each in page.rows
         )
-        return schemas.DeadLetterList(tuple(rows), page.total, page.next)
+        return part_of(page.rows, rows, page, order)
 
     async def _backlogs(self, deliveries: Sequence[Delivery]) -> dict[str, Backlog]:
         """Return the backlog of each subscription, with one query for each log."""

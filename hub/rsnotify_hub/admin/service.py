@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.schemas import Redelivery, SubscriptionInfo
 from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.cluster.calls import NodeCall
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.refusals import parse_since
+from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.websub.channel import WebSubChannel
 
 #: The reasons that a subscriber receives when an admin ends its subscription (`hub.reason`).
@@ -19,6 +23,33 @@ class UnknownId(RsnotifyError):
     """There is no topic or subscription with this id, or it has ended."""
 
 
+class SubscriptionCommand(Struct, frozen=True, kw_only=True):
+    """A change of one subscription: redeliver, suspend, resume or drop.
+
+    Args:
+        action: What to do.
+        id: The id of the subscription.
+        since: For `redeliver`.
+    """
+
+    action: str
+    id: str
+    since: Instant | None = None
+
+
+class CommandOutcome(Struct, frozen=True):
+    """The subscription that was changed; None if it was dropped."""
+
+    info: SubscriptionInfo | None
+
+
+COMMAND: NodeCall[SubscriptionCommand, CommandOutcome | None] = NodeCall(
+    "admin.change", SubscriptionCommand, CommandOutcome | None
+)
+#: Drops all subscriptions of a topic.
+DROP_ALL: NodeCall[str, None] = NodeCall("admin.drop-all", str, None)
+
+
 class AdminService:
     """Changes topics and subscriptions.
 
@@ -26,24 +57,63 @@ class AdminService:
     if the store fails; nothing has changed then, except that `drop_topic` may be incomplete.
     """
 
-    def __init__(self, topics: TopicLogs, callbacks: WebSubChannel, reports: Reports) -> None:
+    def __init__(
+        self,
+        topics: TopicLogs,
+        callbacks: WebSubChannel,
+        reports: Reports,
+    ) -> None:
         self.reports = reports
         self._topics = topics
         self._callbacks = callbacks
+        self._nodes = reports.nodes
+        self._nodes.serve(COMMAND, self._run_here)
+        self._nodes.serve(DROP_ALL, self._drop_all_here)
 
     async def redeliver(self, id: str, request: Redelivery) -> SubscriptionInfo:
-        found = await self._callbacks.redeliver(id, parse_since(request.since))
-        return await self._info(id, found)
+        since = parse_since(request.since)
+        return await self._changed(SubscriptionCommand(action="redeliver", id=id, since=since))
 
     async def suspend(self, id: str) -> SubscriptionInfo:
-        return await self._info(id, await self._callbacks.suspend(id))
+        return await self._changed(SubscriptionCommand(action="suspend", id=id))
 
     async def resume(self, id: str) -> SubscriptionInfo:
-        return await self._info(id, await self._callbacks.resume(id))
+        return await self._changed(SubscriptionCommand(action="resume", id=id))
 
     async def drop(self, id: str) -> None:
-        if not await self._callbacks.drop(id, DROPPED):
+        await self._run(SubscriptionCommand(action="drop", id=id))
+
+    async def _changed(self, command: SubscriptionCommand) -> SubscriptionInfo:
+        info = (await self._run(command)).info
+        if info is None:
             raise _no_subscription()
+        return info
+
+    async def _run(self, command: SubscriptionCommand) -> CommandOutcome:
+        outcome = await self._nodes.find(COMMAND, command)
+        if outcome is None:
+            raise _no_subscription()
+        return outcome
+
+    async def _run_here(self, command: SubscriptionCommand) -> CommandOutcome | None:
+        """Run a command if this node has the subscription; return None if not."""
+        id, callbacks = command.id, self._callbacks
+        match command.action:
+            case "redeliver":
+                found = await callbacks.redeliver(id, command.since)
+            case "suspend":
+                found = await callbacks.suspend(id)
+            case "resume":
+                found = await callbacks.resume(id)
+            case "drop":
+                return CommandOutcome(None) if await callbacks.drop(id, DROPPED) else None
+            case _:
+                raise Refusal(Code.BAD_REQUEST, f"this node cannot {command.action}")
+        delivery = callbacks.registry.get(id) if found else None
+        if delivery is None:
+            return None
+        (row,) = await self.reports.describe([delivery])
+        return CommandOutcome(row)
 
     async def drop_topic(self, id: str) -> None:
         """Delete a topic's log, and end its subscriptions. Publishing begins a new log."""
@@ -51,17 +121,13 @@ class AdminService:
         topic = next((each for each in topics if topic_id(each) == id), None)
         if topic is None:
             raise UnknownId("there is no such topic")
+        await self._nodes.ask_all(DROP_ALL, topic)
+        await self._topics.delete(topic)
+
+    async def _drop_all_here(self, topic: str) -> None:
         for each in self._callbacks.registry.all():
             if each.subscription.topic == topic:
                 await self._callbacks.drop(each.id, TOPIC_DROPPED)
-        await self._topics.delete(topic)
-
-    async def _info(self, id: str, found: bool) -> SubscriptionInfo:
-        delivery = self._callbacks.registry.get(id) if found else None
-        if delivery is None:
-            raise _no_subscription()
-        (row,) = await self.reports.describe([delivery])
-        return row
 
 
 def _no_subscription() -> UnknownId:

@@ -16,8 +16,9 @@ compare-and-set increases.
 Safety: a node that could not renew its record for `fence_seconds` is *fenced*: it owns nothing, by
 its own clock, before the others consider it dead after `death_seconds`. So a node that was paused
 finds itself fenced when it continues. What was sent before, and arrives later, fails in the store,
-since the next owner has changed the revision that it expects. A node whose own renewals do not come
-back to it has an outdated view, and decides nothing.
+since the next owner has changed the revision that it expects. A node that has not seen a renewal of
+its own that it sent lately has an outdated view, and decides nothing: to it the others may look
+dead, since their renewals wait to be processed before its own.
 
 A node that joins is assigned shards only after `settle_seconds`, and an owner releases only some
 shards at a time, so that neither a restart nor a new node moves everything at once.
@@ -42,6 +43,7 @@ class ClusterPace(Struct, frozen=True):
         death_seconds: How long after the last renewal that it saw another node considers it dead.
         settle_seconds: How long a new node waits for its first shards.
         moves: How many shards one node takes, or releases, at the same time.
+        forget_seconds: How long a dead node keeps its record.
     """
 
     renew_seconds: float = 2.0
@@ -49,6 +51,7 @@ class ClusterPace(Struct, frozen=True):
     death_seconds: float = 6.0
     settle_seconds: float = 2.0
     moves: int = 8
+    forget_seconds: float = 60.0
 
 
 class Take(Struct, frozen=True):
@@ -151,7 +154,18 @@ class Membership:
     # Events.
 
     def node_seen(self, node: str, *, is_draining: bool, now: float) -> None:
-        """Note that the record of a node was written."""
+        """Note that the record of a node was written.
+
+        Args:
+            node: The node.
+            is_draining: Whether it is about to stop.
+            now: The current instant; for this node's own record, when it sent that.
+        """
+        if node == self.node and not self._is_current(now):
+            # Nothing was seen for a while, perhaps since the store had no leader: that says
+            # nothing of the others.
+            for view in self._nodes.values():
+                view.last_seen = max(view.last_seen, now)
         known = self._nodes.get(node)
         first = known.first_seen if known else now
         self._nodes[node] = _NodeView(first, now, is_draining)
@@ -205,6 +219,13 @@ class Membership:
         """Note that a shard was released, or could not be, and is not worked on any more."""
         if self._holds.get(release.shard) == _Hold(_Holding.RELEASING, release.epoch - 1):
             del self._holds[release.shard]
+
+    def lost(self, shard: str, epoch: int) -> None:
+        """Note that a write for a shard was refused, since another node has written for it."""
+        hold = self._holds.get(shard)
+        if hold is not None and hold.epoch == epoch and hold.state.is_working:
+            del self._holds[shard]
+            self._deposed.append(shard)
 
     # Decisions.
 
@@ -290,14 +311,23 @@ class Membership:
         view = self._nodes.get(node)
         return view is not None and now - view.last_seen < self._pace.death_seconds
 
-    def dead(self, now: float) -> list[str]:
-        """Return the nodes that have a record and are not alive."""
-        return [node for node in self._nodes if not self.is_alive(node, now)]
+    def living(self, now: float) -> list[str]:
+        """Return the nodes that have renewed their records lately."""
+        return [node for node in self._nodes if self.is_alive(node, now)]
+
+    def forgettable(self, now: float) -> list[str]:
+        """Return the nodes that have been dead for so long that their records may be deleted."""
+        seconds = self._pace.forget_seconds
+        return [node for node, view in self._nodes.items() if now - view.last_seen >= seconds]
 
     def owns(self, shard: str, now: float) -> bool:
         """Return whether this node may work on a shard."""
         hold = self._holds.get(shard, _NOTHING)
         return hold.state is _Holding.OWNED and not self.is_fenced(now)
+
+    def may_finish(self, shard: str, now: float) -> bool:
+        """Return whether this node may still write the state of a shard, which it may release."""
+        return self._holds.get(shard, _NOTHING).state.is_working and not self.is_fenced(now)
 
     def owned(self) -> list[str]:
         """Return the shards that this node works on."""

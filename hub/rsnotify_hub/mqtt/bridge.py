@@ -97,9 +97,10 @@ class MqttBridge(DeliveryChannel):
             self._sender.wake(topic)
 
     async def close(self) -> None:
-        """Stop. What was not acknowledged is sent after the next start."""
+        """Stop; it may be started again. What was not acknowledged is sent then."""
         if self._task is not None:
             await cancel([self._task])
+        self._task = self._sender = None
 
     async def _run(self) -> None:
         failures = 0

@@ -39,6 +39,7 @@ class RequestedSelections:
 
     def start(self) -> None:
         """Begin the leases of the parts that the broker has a cursor for."""
+        self._leases = {}
         for selection in self._cursors.parts():
             self._renew(selection)
 

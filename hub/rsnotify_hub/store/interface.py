@@ -7,7 +7,7 @@ and `note_trouble`, whose effect becomes durable soon.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -171,21 +171,55 @@ class StoredSubscription(Struct, frozen=True):
     trouble: bytes | None
 
 
+class NotOwner(StorageError):
+    """This node does not own the subscription, or not any more: another node does, or will soon."""
+
+
 class SubscriptionOwner(Protocol):
     """Delivers to the subscriptions that the store assigns to it."""
 
     def acquired(self, stored: Sequence[StoredSubscription]) -> None:
         """Begin to deliver to some subscriptions, from their cursors."""
 
+    async def released(self, ids: Collection[str]) -> None:
+        """Deliver no more to some subscriptions, and wait, within bounds, for what runs.
+
+        Their cursors may still be moved until this returns.
+        """
+
+    def revoked(self, ids: Collection[str]) -> None:
+        """Deliver no more to some subscriptions, which another node may own already."""
+
+
+class BridgeOwner(Protocol):
+    """A bridge to a broker, of which one runs at a time."""
+
+    async def start(self) -> None:
+        """Start, from the cursors in the store."""
+
+    async def close(self) -> None:
+        """Stop; it may be started again."""
+
 
 class SubscriptionStore(Protocol):
     """The subscriptions with their cursors, and those of brokers.
 
-    Every method raises `StorageError` when the store fails.
+    Several nodes may share a store; then each subscription has one owner at a time, which alone may
+    write. All subscriptions of one callback host and port have the same owner. Every method raises
+    `StorageError` when the store fails, and those that write `NotOwner` on a node that is not the
+    owner.
     """
 
     async def assign(self, owner: SubscriptionOwner) -> None:
         """Assign subscriptions to an owner: now those that are stored, and later others."""
+
+    async def assign_bridge(self, bridge: BridgeOwner) -> None:
+        """Start a bridge: now, or when this node is the one that runs it; and stop it when it is
+        not any more.
+        """
+
+    def owns(self, authority: str) -> bool:
+        """Return whether this node may deliver to the callbacks of a host and port right now."""
 
     async def save(self, subscription: Subscription) -> None:
         """Store a new or renewed subscription."""
@@ -194,13 +228,13 @@ class SubscriptionStore(Protocol):
         """Delete a subscription."""
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        """Move the cursor of a subscription; durable soon.
+        """Move the cursor of a subscription; durable soon, and ignored if it is not owned.
 
         If a crash loses the last moves, the hub delivers some fragments twice.
         """
 
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        """Store how deliveries to a subscription fail, None if they do not; durable soon.
+        """Store how deliveries to a subscription fail, None if they do not; like `move_cursor`.
 
         The state is deleted with the subscription.
         """

@@ -6,7 +6,7 @@ The channel manages subscriptions. `registry` keeps them, and `delivery.sender` 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -67,6 +67,20 @@ class WebSubChannel:
             self._sender.wake(delivery)
         self._sender.failures.restore(deliveries)
 
+    async def released(self, ids: Collection[str]) -> None:
+        await self._sender.finish(self._removed(ids))
+
+    def revoked(self, ids: Collection[str]) -> None:
+        for delivery in self._removed(ids):
+            self._sender.stop(delivery)
+
+    def _removed(self, ids: Collection[str]) -> list[Delivery]:
+        """Remove subscriptions from the registry, so that nothing triggers a delivery to them."""
+        found = [delivery for id in ids if (delivery := self.registry.get(id)) is not None]
+        for delivery in found:
+            self.registry.remove(delivery)
+        return found
+
     def find(self, topic: str, callback: str) -> Subscription | None:
         delivery = self.registry.find(topic, callback)
         return delivery.subscription if delivery else None
@@ -85,9 +99,12 @@ class WebSubChannel:
         self._sender.retry_now(await self._updates.put(subscription))
 
     async def remove(self, topic: str, callback: str) -> None:
+        """End a subscription, if there is one; raise `NotOwner` if another node may have it."""
         delivery = self.registry.find(topic, callback)
         if delivery is not None:
             await self._sender.end(delivery)
+        else:
+            self._updates.check_owner(callback)
 
     async def expire(self) -> None:
         """End every subscription whose lease has ended (WebSub §5.1)."""

@@ -15,10 +15,10 @@ from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
-from rsnotify_hub.websub.forms import Ping, SubscriptionRequest, parse_form
+from rsnotify_hub.websub.forms import Ping, parse_form
 from rsnotify_hub.websub.pinging.pings import PingHandler
 from rsnotify_hub.websub.quota import client_of
-from rsnotify_hub.websub.verification import IntentVerification
+from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest, IntentVerification
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 64 * 1024
@@ -32,6 +32,9 @@ class WebSubHandler:
     pings: PingHandler
     verification: IntentVerification
     limits: RateLimits
+
+    def __post_init__(self) -> None:
+        self.verification.nodes.serve(ACCEPT, self._accept)
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer 202 once content is durable, or a subscription request is about to be verified."""
@@ -67,7 +70,8 @@ class WebSubHandler:
         if isinstance(form, Ping):
             await self._ping(request, form)
         else:
-            self._accept(request, form)
+            self.limits.subscriptions.check(request.remote)
+            await self.verification.forward(form, client_of(request.remote))
 
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
@@ -76,9 +80,9 @@ class WebSubHandler:
                 self.limits.pings.check(request.remote)
         await asyncio.gather(*(self.pings.fetch(topic) for topic in ping.topics))
 
-    def _accept(self, request: web.Request, wanted: SubscriptionRequest) -> None:
-        self.limits.subscriptions.check(request.remote)
-        client = client_of(request.remote)
+    async def _accept(self, forwarded: ForwardedRequest) -> None:
+        """Accept a subscription request, which another node may have received."""
+        wanted, client = forwarded.request, forwarded.client
         refusal = self.verification.quota.refusal(wanted, client)
         if refusal is not None:
             raise Refusal(Code.TOO_MANY, refusal)

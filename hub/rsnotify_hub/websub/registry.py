@@ -13,8 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.store.interface import SubscriptionStore
+from rsnotify_hub.store.interface import NotOwner, SubscriptionStore
 from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.delivery.delivery import Delivery
 
 
@@ -109,6 +110,15 @@ class SubscriptionUpdates:
             await self._store.delete(subscription.topic, subscription.callback)
             self._registry.remove(delivery)
             return True
+
+    def check_owner(self, callback: str) -> None:
+        """Raise `NotOwner` if another node may own the subscriptions of a callback."""
+        if not self._store.owns(authority_of(callback)):
+            raise NotOwner("another node has the subscriptions of this callback")
+
+    def may_deliver(self, delivery: Delivery) -> bool:
+        """Return whether this node owns a subscription right now."""
+        return not delivery.is_stopped and self._store.owns(delivery.authority)
 
     def _has(self, delivery: Delivery) -> bool:
         return self._registry.get(delivery.id) is delivery

@@ -13,22 +13,35 @@ import hmac
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
+from rsnotify_hub.cluster.calls import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.subscriptions import granted_lease, subscribed
-from rsnotify_hub.urls import host_of
+from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
 from rsnotify_hub.websub.intent_requests import IntentRequests
 from rsnotify_hub.websub.quota import Reservation, SubscriptionQuota
 
 log = logging.getLogger("rsnotify.hub.websub")
+
+
+class ForwardedRequest(Struct, frozen=True):
+    """A subscription request and its client, for the node that owns the subscription."""
+
+    request: SubscriptionRequest
+    client: str
+
+
+#: Accepts a request at its owner, for verification or denial.
+ACCEPT: NodeCall[ForwardedRequest, None] = NodeCall("websub.accept", ForwardedRequest, type(None))
 
 
 class _Accepted(Struct, frozen=True):
@@ -50,11 +63,14 @@ class _Pending:
 
 @dataclass(eq=False, repr=False)
 class IntentVerification:
+    """Verifies requests, and then subscribes or unsubscribes; on the node that owns them."""
+
     channel: WebSubChannel
     topics: TopicLogs
     intent_requests: IntentRequests
     configuration: WebSubConfig
     clock: Callable[[], Instant]
+    nodes: HubNodes = field(default_factory=SingleNode)
 
     def __post_init__(self) -> None:
         self.quota = SubscriptionQuota(self.channel.registry, self.configuration)
@@ -91,7 +107,23 @@ class IntentVerification:
         if pending.next is not None:
             self._begin(key, pending.next)
 
+    async def forward(self, request: SubscriptionRequest, client: str) -> None:
+        """Have a request accepted by its owner.
+
+        Raises:
+            Refusal: There are too many, or there is no owner at the moment.
+        """
+        authority = authority_of(request.callback)
+        await self.nodes.ask_owner(authority, ACCEPT, ForwardedRequest(request, client))
+
     async def _process(self, accepted: _Accepted) -> None:
+        try:
+            await self._process_here(accepted)
+        except NotOwner:
+            # Its owner has changed while it was verified.
+            await self.forward(accepted.request, accepted.client)
+
+    async def _process_here(self, accepted: _Accepted) -> None:
         request = accepted.request
         if accepted.denial is not None:
             url = denial_url(request.topic, request.callback, reason=accepted.denial)

@@ -35,6 +35,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.records = dict.fromkeys(SHARDS, ShardView())
         self.members: dict[str, bool] = {}
+        self.written: list[tuple[str, str | None]] = []
         self._revision = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -70,16 +71,17 @@ class Cluster:
             ]
             assert len(owners) <= 1, (shard, owners, self.now)
 
-    def renew(self, name: str, is_draining: bool) -> None:
+    def renew(self, name: str, is_draining: bool, sent_at: float) -> None:
         self.members[name] = is_draining
         for node in self.nodes.values():
-            node.deliver(lambda node=node: node.see_member(name, is_draining))
+            node.deliver(lambda node=node: node.see_member(name, is_draining, sent_at))
 
     def write(self, shard: str, owner: str | None, epoch: int, revision: int) -> int | None:
         """Compare and set; return the new revision."""
         if self.records[shard].revision != revision:
             return None
         self._revision += 1
+        self.written.append((shard, owner))
         view = self.records[shard] = ShardView(owner, epoch, self._revision)
         for node in self.nodes.values():
             node.deliver(lambda node=node: node.membership.shard_seen(shard, view))
@@ -134,8 +136,9 @@ class Node:
         else:
             event()
 
-    def see_member(self, name: str, is_draining: bool) -> None:
-        self.membership.node_seen(name, is_draining=is_draining, now=self.clock())
+    def see_member(self, name: str, is_draining: bool, sent_at: float) -> None:
+        now = sent_at if name == self.name else self.clock()
+        self.membership.node_seen(name, is_draining=is_draining, now=now)
 
     def _send(self, request: Callable[[], None]) -> None:
         """Send a request to the store; it may arrive much later."""
@@ -150,7 +153,7 @@ class Node:
 
         def arrive() -> None:
             if not self.is_dead:
-                self._cluster.renew(self.name, self.is_draining)
+                self._cluster.renew(self.name, self.is_draining, sent_at)
                 self._reply(lambda: self.membership.renewed(sent_at))
 
         self._send(arrive)
@@ -266,6 +269,85 @@ def test_a_node_that_was_fenced_without_noticing_owns_nothing_after_its_next_ren
     later = node.clock() + PACE.death_seconds
     node.membership.renewed(later)
     assert not any(node.membership.owns(shard, later) for shard in SHARDS)
+
+
+def test_a_node_that_continues_decides_nothing_before_it_has_seen_its_new_record() -> None:
+    cluster = Cluster(1)
+    node, _ = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    membership, sent_at = node.membership, node.clock()
+    later = sent_at + 100  # to this node the other one looks dead
+    membership.renewed(later)
+    membership.decide(later)
+    # What arrives first is the record that it had sent before the pause.
+    membership.node_seen("a", is_draining=False, now=sent_at)
+    assert membership.decide(later) == []
+    membership.node_seen("b", is_draining=False, now=later)
+    membership.node_seen("a", is_draining=False, now=later)
+    taken = {action.shard for action in membership.decide(later) if isinstance(action, Take)}
+    assert taken == {shard for shard in SHARDS if membership.owner(shard) == "a"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_a_stall_of_the_store_every_node_takes_its_own_shards_again(seed: int) -> None:
+    cluster = Cluster(seed)
+    nodes = [cluster.start(name) for name in ("a", "b", "c")]
+    cluster.run(60)
+    owners = {shard: view.owner for shard, view in cluster.records.items()}
+    cluster.written.clear()
+    for number, node in enumerate(nodes):
+        node.disconnect(PACE.death_seconds * 3 + 2.5 * number)
+    cluster.run(PACE.death_seconds * 2)
+    assert not any(node.membership.owned() for node in nodes)
+    cluster.run(60)
+    assert {shard: view.owner for shard, view in cluster.records.items()} == owners
+    assert {shard for node in nodes for shard in node.membership.owned()} == set(SHARDS)
+    # No other node has taken a shard in between.
+    assert set(cluster.written) == set(owners.items())
+
+
+def test_a_node_that_sees_the_store_again_first_waits_for_the_others() -> None:
+    cluster = Cluster(1)
+    node, _ = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    membership, later = node.membership, node.clock() + 100
+    mine = {shard for shard in SHARDS if membership.owner(shard) == "a"}
+
+    def takes(now: float) -> set[str]:
+        membership.renewed(now)
+        membership.node_seen("a", is_draining=False, now=now)
+        return {each.shard for each in membership.decide(now) if isinstance(each, Take)}
+
+    assert takes(later) == mine
+    assert takes(later + PACE.renew_seconds) == set()
+    assert takes(later + 2 * PACE.renew_seconds) == set()
+    assert takes(later + PACE.death_seconds + 0.1) == set(SHARDS) - mine
+
+
+def test_a_node_that_was_fenced_by_a_write_takes_the_shard_again_if_it_is_its_own() -> None:
+    cluster = Cluster(1)
+    node = cluster.start("a")
+    cluster.run(60)
+    epoch = node.membership._holds["3"].epoch
+    node.membership.lost("3", epoch - 1)
+    assert node.membership.owns("3", node.clock())
+    node.membership.lost("3", epoch)
+    assert not node.membership.owns("3", node.clock())
+    actions = node.membership.decide(node.clock())
+    assert Revoke(("3",)) in actions
+    assert [each.shard for each in actions if isinstance(each, Take)] == ["3"]
+
+
+def test_only_a_node_that_has_been_dead_for_long_may_be_forgotten() -> None:
+    cluster = Cluster(1)
+    node, other = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    other.is_dead = True
+    cluster.run(PACE.death_seconds * 2)
+    assert node.membership.living(node.clock()) == ["a"]
+    assert node.membership.forgettable(node.clock()) == []
+    cluster.run(PACE.forget_seconds)
+    assert node.membership.forgettable(node.clock()) == ["b"]
 
 
 def test_a_node_gives_up_a_shard_whose_record_has_a_later_epoch() -> None:

@@ -20,6 +20,7 @@ from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.store.interface import (
     Appended,
     Backlog,
+    BridgeOwner,
     LogEntry,
     LogListener,
     LogMoved,
@@ -176,6 +177,12 @@ class SqliteStore:
             " FROM subscription LEFT JOIN trouble USING (topic, callback)"
         )
         owner.acquired([_stored(*row) for row in rows])
+
+    async def assign_bridge(self, bridge: BridgeOwner) -> None:
+        await bridge.start()
+
+    def owns(self, authority: str) -> bool:
+        return True
 
     async def save(self, subscription: Subscription) -> None:
         self._cursors.forget(subscription.topic, subscription.callback)

@@ -61,6 +61,7 @@ class Delivery:
         slot: The attempt that runs or waits for capacity.
         timer: Ends the wait for the next attempt.
         lock: Held while its value is changed in the store.
+        is_stopped: Whether no attempt is made any more: another node has it, or will have it.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -79,6 +80,7 @@ class Delivery:
         self.slot: DeliverySlot | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.lock = asyncio.Lock()
+        self.is_stopped = False
         self._trying_since: Instant | None = None
 
     @property

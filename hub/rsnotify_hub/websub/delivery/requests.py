@@ -19,6 +19,7 @@ from rsnotify.format.signatures import signature
 from rsnotify.format.vocabulary import Rel
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_hub.http.client import exact_url, reason_of
+from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivery.answers import Answer
 from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
@@ -103,16 +104,29 @@ class CallbackRequests:
             return None
         return connection
 
-    async def deliver(self, subscription: Subscription, body: bytes, content_type: str) -> Answer:
-        """POST a notification (WebSub §7), over a new connection if none is kept."""
+    async def deliver(
+        self,
+        subscription: Subscription,
+        body: bytes,
+        content_type: str,
+        *,
+        is_allowed: Callable[[], bool] = lambda: True,
+    ) -> Answer:
+        """POST a notification (WebSub §7), over a new connection if none is kept.
+
+        Raises:
+            NotOwner: `is_allowed` returned False when it would have been sent.
+        """
         try:
             origin, head = self._request(subscription, body, content_type)
-            reply = await self._post(origin, head, body)
+            reply = await self._post(origin, head, body, is_allowed)
         except (NoReply, Unreachable, OSError, ValueError) as error:
             return _no_reply(error)
         return self._answer(reply.status, reply.retry_after, reply.excerpt)
 
-    async def _post(self, origin: CallbackOrigin, head: bytes, body: bytes) -> HttpReply:
+    async def _post(
+        self, origin: CallbackOrigin, head: bytes, body: bytes, is_allowed: Callable[[], bool]
+    ) -> HttpReply:
         connection = self.pool.acquire(origin)
         if connection is not None:
             try:
@@ -121,6 +135,9 @@ class CallbackRequests:
                 # Repeat it once (RFC 9110 §9.2.2): a subscriber must accept a notification twice.
                 pass
         connection = await self._dialer.dial(origin)
+        if not is_allowed():  # this process may have been suspended meanwhile
+            connection.abort()
+            raise NotOwner("another node delivers to this callback")
         return await connection.post(head, body)
 
     def _request(

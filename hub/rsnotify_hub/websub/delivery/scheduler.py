@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -139,18 +139,22 @@ class DeliveryScheduler:
         self._slow.clear()
         if self._check is not None:
             self._check.cancel()
-        running = [*self._quick.running(), *self._slow.running()]
+        await self.finish([*self._quick.running(), *self._slow.running()], seconds)
+        self._deadlines.close()
+
+    async def finish(self, running: Sequence[DeliverySlot], seconds: float) -> None:
+        """Wait until some started requests have ended, and cancel what runs after some seconds."""
+        if not running:
+            return
         ends = []
         for slot in running:
-            slot.ended = self._loop.create_future()
+            slot.ended = slot.ended or self._loop.create_future()
             ends.append(slot.ended)
-        if running:
-            await asyncio.wait(ends, timeout=seconds)
-            for slot, end in zip(running, ends, strict=True):
-                if not end.done():
-                    self.cancel(slot)
-            await asyncio.gather(*ends)
-        self._deadlines.close()
+        await asyncio.wait(ends, timeout=seconds)
+        for slot, end in zip(running, ends, strict=True):
+            if not end.done():
+                self.cancel(slot)
+        await asyncio.gather(*ends)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -222,6 +226,10 @@ class DeliverySlot:
         elif self._is_requesting and not self._expired:
             self._expired = True
             self._own_task.cancel()
+
+    @property
+    def is_started(self) -> bool:
+        return self.task is not None or self._cancel_request is not None
 
     @property
     def _own_task(self) -> asyncio.Task[None]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from functools import partial
 
@@ -27,6 +27,7 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.subscriptions import is_expired
 from rsnotify_hub.websub.delivery.answers import Answer, AnswerVerdict
 from rsnotify_hub.websub.delivery.delivery import Delivery
@@ -85,6 +86,8 @@ class DeliverySender:
         """Deliver what is missing, unless an attempt runs or waits; `at_once` skips a wait."""
         if delivery.slot is not None or delivery.timer is not None or self._closed:
             return
+        if delivery.is_stopped:
+            return
         if not self.is_behind(delivery):
             delivery.behind_since = None
             return
@@ -121,6 +124,23 @@ class DeliverySender:
             self._scheduler.cancel(slot)
         self._cancel_wait(delivery)
 
+    def stop(self, delivery: Delivery) -> None:
+        """Make no attempt any more, and cancel the one that runs."""
+        delivery.is_stopped = True
+        self.interrupt(delivery)
+
+    async def finish(self, deliveries: Iterable[Delivery]) -> None:
+        """Make no attempt any more, and give those that run a few seconds to end."""
+        running: list[DeliverySlot] = []
+        for delivery in deliveries:
+            if delivery.slot is None or not delivery.slot.is_started:
+                self.stop(delivery)
+            else:
+                delivery.is_stopped = True
+                self._cancel_wait(delivery)
+                running.append(delivery.slot)
+        await self._scheduler.finish(running, CLOSE_SECONDS)
+
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
         """End a subscription unless its lease was renewed, and cancel its delivery."""
         ended = await self._updates.end(delivery, lease=lease)
@@ -155,7 +175,7 @@ class DeliverySender:
         notification = self._notifications.cached(subscription)
         if notification is None or notification.body is None:
             return False
-        if is_expired(subscription, self._clock()):
+        if is_expired(subscription, self._clock()) or not self._updates.may_deliver(delivery):
             return False
         request = self._requests.begin(
             subscription, notification.body, notification.content_type, slot.complete
@@ -197,6 +217,8 @@ class DeliverySender:
         wait: float | None = None
         try:
             wait = await work()
+        except NotOwner:
+            pass  # whoever owns it now has acquired it from its cursor, or this node will again
         except Exception:
             wait = self._log_fault(delivery)
         finally:
@@ -212,7 +234,7 @@ class DeliverySender:
 
     def _continue(self, delivery: Delivery, wait: float | None) -> None:
         """Make the next attempt after some seconds; None if it needs another trigger."""
-        if wait is None or self._closed:
+        if wait is None or self._closed or delivery.is_stopped:
             return
         if wait:
             self._retry_in(delivery, wait)
@@ -220,7 +242,13 @@ class DeliverySender:
             self.wake(delivery)
 
     async def _deliver_next(self, delivery: Delivery, slot: DeliverySlot) -> float | None:
-        """Deliver one notification, and return the seconds until the next attempt (`_continue`)."""
+        """Deliver one notification, and return the seconds until the next attempt (`_continue`).
+
+        Raises:
+            NotOwner: Another node may deliver it.
+        """
+        if not self._updates.may_deliver(delivery):
+            raise NotOwner("another node delivers to this callback")
         if is_expired(delivery.subscription, self._clock()):
             ended = await self._end(delivery, "its lease has ended")
             return None if ended else self._retry.first
@@ -229,10 +257,15 @@ class DeliverySender:
         except StorageError as error:
             log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
             return self._retry.first
+        if not self._updates.may_deliver(delivery):
+            raise NotOwner("another node delivers to this callback")
         if notification.body is not None:
             answer = await slot.limit(
                 self._requests.deliver(
-                    delivery.subscription, notification.body, notification.content_type
+                    delivery.subscription,
+                    notification.body,
+                    notification.content_type,
+                    is_allowed=partial(self._updates.may_deliver, delivery),
                 )
             )
             if delivery.slot is not slot:

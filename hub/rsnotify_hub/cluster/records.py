@@ -1,0 +1,113 @@
+"""The records of the cluster: nodes, shards, and what all nodes have in common.
+
+A later version may add fields; a hub ignores those that it does not know.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.errors import StorageError
+
+#: The version of the format of these records.
+VERSION = 1
+
+META = "meta"
+_NODE = "node."
+_SHARD = "shard."
+
+
+class ClusterMeta(Struct, frozen=True, kw_only=True):
+    """What is decided when a cluster is created.
+
+    Args:
+        version: The version of the format.
+        shards: The number of shards of subscriptions.
+    """
+
+    version: int = VERSION
+    shards: int
+
+
+class NodeRecord(Struct, frozen=True, kw_only=True):
+    """A node as the others know it.
+
+    Args:
+        version: The version of the format.
+        name: The name of its machine or container.
+        url: Its URL.
+        hub: The version of its hub.
+        started: When it started, in seconds since 1970.
+        renewals: How often it has renewed this record.
+        draining: Whether it is about to stop.
+        shards: The number of shards that it works on.
+    """
+
+    version: int = VERSION
+    name: str = ""
+    url: str = ""
+    hub: str = ""
+    started: float = 0.0
+    renewals: int = 0
+    draining: bool = False
+    shards: int = 0
+
+
+class ShardRecord(Struct, frozen=True, kw_only=True):
+    """The owner of a shard, None if it is free; `epoch` increases with each change."""
+
+    version: int = VERSION
+    epoch: int
+    owner: str | None
+
+
+def node_key(node: str) -> str:
+    return _NODE + node
+
+
+def shard_key(shard: str) -> str:
+    return _SHARD + shard
+
+
+def node_of_key(key: str) -> str | None:
+    return key.removeprefix(_NODE) if key.startswith(_NODE) else None
+
+
+def shard_of_key(key: str) -> str | None:
+    return key.removeprefix(_SHARD) if key.startswith(_SHARD) else None
+
+
+def encode(record: ClusterMeta | NodeRecord | ShardRecord) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def read_meta(value: bytes) -> ClusterMeta:
+    try:
+        meta = msgspec.msgpack.decode(value, type=ClusterMeta)
+    except msgspec.DecodeError as error:
+        raise _unreadable(META, error) from None
+    if meta.version > VERSION:
+        raise StorageError(
+            f"the cluster in NATS has version {meta.version}, and this hub reads version "
+            f"{VERSION}: upgrade this hub, too"
+        )
+    return meta
+
+
+def read_node(value: bytes) -> NodeRecord:
+    try:
+        return msgspec.msgpack.decode(value, type=NodeRecord)
+    except msgspec.DecodeError as error:
+        raise _unreadable("a node", error) from None
+
+
+def read_shard(value: bytes) -> ShardRecord:
+    try:
+        return msgspec.msgpack.decode(value, type=ShardRecord)
+    except msgspec.DecodeError as error:
+        raise _unreadable("a shard", error) from None
+
+
+def _unreadable(what: str, error: Exception) -> StorageError:
+    return StorageError(f"the record of {what} of the cluster in NATS cannot be read: {error}")

@@ -1,0 +1,1 @@
+"""The store of a hub of many nodes: NATS JetStream."""

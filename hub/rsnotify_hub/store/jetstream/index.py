@@ -1,0 +1,281 @@
+"""The index of all logs in memory, computed from the records of the stream in their order.
+
+Theory of operation. Every node applies the same records in the same order, so all have the same
+index, apart from trims by age of logs that nobody appends to, which follow each node's own clock.
+The rules are those of the SQLite store: a record is appended, replaces a heartbeat or a whole
+content, and trims its log by its own `received`. Of two records that were planned from the same
+log, the first counts, and the second is skipped. Bodies stay in the stream.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify_hub.fragments.fragment import Interval
+from rsnotify_hub.store.interface import Backlog, LogRetention, LogState
+from rsnotify_hub.store.jetstream.log_columns import LogColumns
+from rsnotify_hub.store.jetstream.records import LogRecord, Place, RecordKind
+
+PAGE_ENTRIES = 256
+PAGE_BYTES = 1_000_000
+
+
+class Applied(Struct, frozen=True):
+    """What a record did.
+
+    Args:
+        accepted: Whether the record counts: nothing came in between since it was planned.
+        forgotten: Whether it ended a log that existed.
+        state: The state of the log afterwards; None if the record added nothing.
+        replaced: The position of the entry that it replaced, if any.
+        trimmed: The number of entries that it trimmed.
+    """
+
+    accepted: bool = True
+    forgotten: bool = False
+    state: LogState | None = None
+    replaced: int | None = None
+    trimmed: int = 0
+
+
+class _TopicIndex:
+    """The log of one topic; without a position, a log that was deleted."""
+
+    __slots__ = ("entries", "position", "received", "reset", "through")
+
+    def __init__(self, reset: int = 0) -> None:
+        self.entries = LogColumns()
+        self.position = 0
+        self.reset = reset
+        self.through = 0
+        self.received = 0
+
+    def add(self, record: LogRecord) -> int | None:
+        """Add a record, and return the position of the entry that it replaces, if any."""
+        replaced = self._replaced(record)
+        self.entries.add(record)
+        latest = max(record.until, record.through)
+        self.through = latest if self.position == 0 else max(self.through, latest)
+        self.position, self.received = record.position, record.received
+        return replaced
+
+    def _replaced(self, record: LogRecord) -> int | None:
+        # One entry at most; or more that do not count, if what came before those was deleted.
+        first, end = self.entries.after(record.previous), len(self.entries)
+        if first == end:
+            return None
+        replaced = self.entries.position(end - 1)
+        self.entries.remove(first, end)
+        return replaced
+
+    def trim(self, now: int, retention: LogRetention) -> int:
+        """Remove the oldest entries beyond the retention, and return how many."""
+        too_old = now - retention.age // _MICROSECOND
+        size, cut = self.entries.size, 0
+        for number in range(len(self.entries)):
+            too_much = size > retention.size and self.entries.position(number) != self.position
+            # A whole content, which is always the last, is kept however old it is.
+            is_whole = self.entries.kind(number) is RecordKind.WHOLE
+            if is_whole or (self.entries.received(number) > too_old and not too_much):
+                break
+            cut = number + 1
+            size -= self.entries.length(number)
+        if cut:
+            self.entries.remove(0, cut)
+        return cut
+
+    def state(self, topic: str) -> LogState:
+        entries = self.entries
+        kept = len(entries)
+        last = kept - 1
+        ends_here = kept > 0 and entries.position(last) == self.position
+        kind = entries.kind(last) if ends_here else None
+        heartbeat = None
+        if kind is RecordKind.HEARTBEAT:
+            from_, until = entries.from_(last), entries.until(last)
+            heartbeat = Interval(from_microseconds(from_ or 0), from_microseconds(until))
+        return LogState(
+            topic=topic,
+            first=entries.position(0) if kept else self.position + 1,
+            position=self.position,
+            begins=from_microseconds(entries.begins(0) if kept else self.through),
+            through=from_microseconds(self.through),
+            received=from_microseconds(self.received),
+            kept=kept,
+            size=entries.size,
+            heartbeat=heartbeat,
+            whole=kind is RecordKind.WHOLE,
+        )
+
+
+class LogIndex:
+    """The index of all logs.
+
+    Args:
+        retention: How much of each log is kept.
+
+    Attributes:
+        position: The position of the last record that was applied; 0 if there was none.
+    """
+
+    def __init__(self, retention: LogRetention) -> None:
+        self._retention = retention
+        self._logs: dict[str, _TopicIndex] = {}
+        self.position = 0
+
+    def apply(self, record: LogRecord) -> Applied:
+        """Apply the next record of the stream."""
+        self.position = record.position
+        if record.kind is RecordKind.CHECK:
+            return Applied()
+        log = self._logs.get(record.topic)
+        existed = log is not None and log.position > 0
+        if record.kind is RecordKind.RESET:
+            self._logs[record.topic] = _TopicIndex(record.position)
+            return Applied(forgotten=existed)
+        if record.after < self.last(record.topic):
+            return Applied(accepted=False)
+        # The reset itself is no longer in the stream if the log was trimmed since.
+        is_reset = log is not None and record.reset > log.reset
+        if log is None or is_reset:
+            log = self._logs[record.topic] = _TopicIndex(record.reset)
+        replaced = log.add(record)
+        trimmed = log.trim(record.received, self._retention)
+        return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
+
+    def skip(self, position: int) -> None:
+        """Note that the stream has no other record up to a position."""
+        self.position = max(self.position, position)
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a log."""
+        return [topic for topic, log in self._logs.items() if log.position]
+
+    def state(self, topic: str) -> LogState | None:
+        """Return the state of a log; None if there is none."""
+        log = self._log(topic)
+        return None if log is None else log.state(topic)
+
+    def states(self) -> list[LogState]:
+        return [log.state(topic) for topic, log in self._logs.items() if log.position]
+
+    def newest(self, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
+        """Return a page of states (`LogStore.newest`)."""
+        start = None if after is None else (-to_microseconds(after[0]), after[1])
+        keys = ((-log.received, topic) for topic, log in self._logs.items() if log.position)
+        page = heapq.nsmallest(limit, (key for key in keys if start is None or key > start))
+        return [self._logs[topic].state(topic) for _, topic in page]
+
+    def last(self, topic: str) -> int:
+        """Return the position of the last record of a topic, which may be a reset."""
+        log = self._logs.get(topic)
+        return 0 if log is None else log.position or log.reset
+
+    def place(self, topic: str, replacing: int | None) -> Place:
+        """Return the place of the next record of a topic.
+
+        Args:
+            topic: The topic.
+            replacing: The position of the last entry, if the record replaces it. A whole content
+                is replaced in any case: a log has one whole content or changes.
+        """
+        log = self._logs.get(topic)
+        if log is None:
+            return Place()
+        number = len(log.entries) - 1
+        if number >= 0 and (
+            log.entries.position(number) == replacing
+            or log.entries.kind(number) is RecordKind.WHOLE
+        ):
+            number -= 1
+        previous = log.entries.position(number) if number >= 0 else 0
+        return Place(self.last(topic), previous, log.reset)
+
+    def digest(self, topic: str, position: int) -> bytes:
+        """Return the digest of a kept entry; empty if there is none at the position."""
+        log = self._logs.get(topic)
+        return b"" if log is None else log.entries.digest(position)
+
+    def find(self, topic: str, digest: bytes) -> int | None:
+        """Return the position of the last kept entry with a digest."""
+        log = self._logs.get(topic)
+        return None if log is None else log.entries.find(digest)
+
+    def read(self, topic: str, *, after: int, since: Instant | None) -> list[int]:
+        """Return the positions of a page of a log (`LogStore.read`)."""
+        log = self._logs.get(topic)
+        if log is None:
+            return []
+        numbers: Iterable[int] = range(log.entries.after(after), len(log.entries))
+        if since is not None:
+            first = log.entries.after(after)
+            later = log.entries.ending_from(to_microseconds(since) + 1)
+            numbers = (number for number in later if number >= first)
+        return _page(log.entries, numbers)
+
+    def changes(self, topic: str, *, since: Instant | None) -> list[int]:
+        """Return the positions of a page after an instant (`LogStore.changes`)."""
+        log = self._logs.get(topic)
+        if log is None:
+            return []
+        entries = log.entries
+        if since is None:
+            return _page(entries, entries.by_end(range(len(entries))))
+        instant = to_microseconds(since)
+        numbers = entries.by_end(
+            [
+                number
+                for number in entries.ending_from(instant)
+                if entries.until(number) > instant or _is_late(entries, number)
+            ]
+        )
+        page = _page(entries, numbers)
+        if any(entries.begins(entries.after(position - 1)) <= instant for position in page):
+            return page
+        across = (number for number in numbers if entries.begins(number) <= instant)
+        return _page(entries, across) or page
+
+    def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
+        """Return the backlog after each of some positions (`LogStore.backlogs`)."""
+        log = self._logs.get(topic)
+        entries = LogColumns() if log is None else log.entries
+        return [_backlog(entries, position) for position in positions]
+
+    def trim(self, topic: str, now: Instant) -> int:
+        """Trim a log by age and size, and return the number of entries that are trimmed."""
+        log = self._log(topic)
+        return 0 if log is None else log.trim(to_microseconds(now), self._retention)
+
+    def _log(self, topic: str) -> _TopicIndex | None:
+        log = self._logs.get(topic)
+        return log if log is not None and log.position else None
+
+
+_MICROSECOND = from_microseconds(1) - from_microseconds(0)
+
+
+def _is_late(entries: LogColumns, number: int) -> bool:
+    """Return whether an entry begins and ends at one instant: late changes of that second."""
+    is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
+    return entries.from_(number) == entries.until(number) and not is_heartbeat
+
+
+def _backlog(entries: LogColumns, position: int) -> Backlog:
+    first = entries.after(position)
+    count = len(entries) - first
+    return Backlog(count, from_microseconds(entries.begins(first)) if count else None)
+
+
+def _page(entries: LogColumns, numbers: Iterable[int]) -> list[int]:
+    positions: list[int] = []
+    size = 0
+    for number in numbers:
+        positions.append(entries.position(number))
+        size += entries.length(number)
+        if size > PAGE_BYTES or len(positions) == PAGE_ENTRIES:
+            break
+    return positions

@@ -1,0 +1,263 @@
+"""The subscriptions of one shard on the node that owns it.
+
+Theory of operation. Taking a shard has three steps. The record of its cursors is written with the
+new epoch, so that the owner before can move them no more. Then the node watches the keys of the
+subscriptions, and writes one of its own, the *claim*. What it reads from any server is complete if
+it has the claim; what the owner before had sent, and is stored later, comes through the watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import aclosing, suppress
+
+from msgspec import Struct
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from rsnotify.errors import StorageError
+from rsnotify_hub.store.interface import NotOwner, StoredSubscription
+from rsnotify_hub.store.jetstream.bucket import Bucket, BucketRecord
+from rsnotify_hub.store.jetstream.fenced_record import FencedRecord
+from rsnotify_hub.store.jetstream.subscription_records import (
+    CursorsRecord,
+    StoredCursor,
+    SubscriptionRecord,
+    decode,
+    encode,
+    record_of,
+    subscription_of,
+)
+from rsnotify_hub.subscriptions import Subscription, subscription_id
+
+_CLAIM = "claim"
+#: How often a server is asked again that does not have the claim yet.
+_READS, _READ_SECONDS = 40, 0.1
+
+
+class ShardBuckets(Struct, frozen=True):
+    """The buckets of subscriptions and cursors, and the id of this node."""
+
+    subscriptions: Bucket
+    cursors: Bucket
+    node: str
+
+
+class ShardEvents(Struct, frozen=True):
+    """What a shard asks and reports.
+
+    Args:
+        may_write: Returns whether this node may write right now.
+        lost: Called when another node has written.
+        changed: Called with what the owner before wrote: a subscription that is new or has
+            changed, or None if it was deleted, and the id.
+    """
+
+    may_write: Callable[[], bool]
+    lost: Callable[[], None]
+    changed: Callable[[str, StoredSubscription | None], None]
+
+
+class _Known(Struct):
+    record: SubscriptionRecord | None  # None if it was deleted
+    revision: int
+
+
+class OwnedShard:
+    """A shard.
+
+    Args:
+        buckets: Where it is stored.
+        shard: The name of the shard.
+        epoch: The epoch at which this node took it.
+        events: What it asks and reports.
+    """
+
+    def __init__(self, buckets: ShardBuckets, shard: str, epoch: int, events: ShardEvents) -> None:
+        self._bucket = buckets.subscriptions
+        self._shard = shard
+        self._epoch = epoch
+        self._events = events
+        self._stamp = {"node": buckets.node, "epoch": str(epoch)}
+        self._known: dict[str, _Known] = {}
+        self._cursors: dict[bytes, StoredCursor] = {}
+        self._fenced = FencedRecord(
+            buckets.cursors, shard, self._encode_cursors, events.may_write, events.lost
+        )
+        self._watch: NatsSubscription | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self.is_working = False
+
+    def _encode_cursors(self) -> bytes:
+        return encode(CursorsRecord(epoch=self._epoch, cursors=self._cursors))
+
+    async def load(self) -> None:
+        """Take the shard over from the owner before."""
+        value = await self._fenced.read()
+        if value is not None:
+            self._cursors = decode(value, CursorsRecord).cursors
+        await self._fenced.claim()
+        self._watch = await self._bucket.watch(self._shard, self._received)
+        await self._read_all()
+        stored = {bytes.fromhex(id) for id, known in self._known.items() if known.record}
+        self._cursors = {id: each for id, each in self._cursors.items() if id in stored}
+
+    async def _read_all(self) -> None:
+        """Read all subscriptions, at least as far as they are stored by now."""
+        key = f"{self._shard}.{_CLAIM}"
+        claim = await self._bucket.put(key, self._stamp["epoch"].encode())
+        for _ in range(_READS):
+            latest = 0
+            found: set[str] = set()
+            async with aclosing(self._bucket.read(self._shard)) as records:
+                async for record in records:
+                    latest = record.revision
+                    found.add(record.key)
+                    self._apply(record)
+            if latest >= claim:
+                for id, known in self._known.items():
+                    if known.record and known.revision < claim and self._key(id) not in found:
+                        known.record = None  # its deletion was not seen
+                        self._report(id)
+                return
+            await asyncio.sleep(_READ_SECONDS)
+        raise StorageError(f"the subscriptions of the shard {self._shard} cannot be read")
+
+    def reload(self) -> None:
+        """Read again what the watch may have missed, in the background."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        with suppress(StorageError):
+            await self._read_all()
+
+    def _received(self, record: BucketRecord) -> None:
+        if record.headers.get("Rs-Node") != self._stamp["node"]:
+            self._apply(record)
+
+    def _apply(self, record: BucketRecord) -> None:
+        """Apply what is stored, unless it is known; report it if the work has begun."""
+        id = record.key.rpartition(".")[2]
+        known = self._known.get(id)
+        if id == _CLAIM or (known is not None and known.revision >= record.revision):
+            return
+        if self.is_working and record.headers.get("Rs-Node") == self._stamp["node"]:
+            return  # it is being written
+        found = None if record.value is None else decode(record.value, SubscriptionRecord)
+        self._known[id] = _Known(found, record.revision)
+        self._report(id)
+
+    def _report(self, id: str) -> None:
+        if self.is_working:
+            record = self._known[id].record
+            self._events.changed(id, None if record is None else self._stored(id, record))
+
+    def _stored(self, id: str, record: SubscriptionRecord) -> StoredSubscription:
+        begins, position, trouble = self._cursors.get(bytes.fromhex(id), (-1, 0, None))
+        if begins != record.begins:  # it is new, or of an earlier subscription
+            position, trouble = record.begins, None
+        return StoredSubscription(subscription_of(record, position), trouble)
+
+    def stored(self) -> list[StoredSubscription]:
+        """Return all subscriptions."""
+        return [
+            self._stored(id, known.record)
+            for id, known in self._known.items()
+            if known.record is not None
+        ]
+
+    def ids(self) -> Collection[str]:
+        return [id for id, known in self._known.items() if known.record is not None]
+
+    def _key(self, id: str) -> str:
+        return f"{self._shard}.{id}"
+
+    async def save(self, subscription: Subscription) -> None:
+        """Store a subscription (`SubscriptionStore.save`)."""
+        id = subscription_id(subscription.topic, subscription.callback)
+        known = self._known.get(id)
+        is_known = known is not None and known.record is not None
+        begins = known.record.begins if known and known.record else subscription.position
+        old = self._cursors.get(bytes.fromhex(id))
+        trouble = old[2] if old is not None and is_known else None
+        self._move(id, begins, subscription.position, trouble)
+        record = record_of(subscription, begins)
+        await self._write(id, encode(record), record)
+
+    async def delete(self, id: str) -> None:
+        """Delete a subscription, if it is stored (`SubscriptionStore.delete`)."""
+        if (known := self._known.get(id)) is not None and known.record is not None:
+            await self._write(id, None, None)
+            if self._cursors.pop(bytes.fromhex(id), None) is not None:
+                self._fenced.changed()
+
+    async def _write(self, id: str, value: bytes | None, record: SubscriptionRecord | None) -> None:
+        while True:
+            self.check()
+            known = self._known.get(id)
+            revision = known.revision if known is not None else 0
+            key = self._key(id)
+            if value is not None:
+                stored = await self._bucket.replace(key, value, revision, **self._stamp)
+            else:
+                stored = await self._bucket.delete(key, revision, **self._stamp)
+            if stored is not None:
+                # After a deletion the key has no revision any more.
+                self._known[id] = _Known(record, stored if value is not None else 0)
+                self.check()
+                return
+            await self._refresh(id)
+
+    async def _refresh(self, id: str) -> None:
+        """Learn what the owner before has stored; stop if it was a later one."""
+        found = await self._bucket.get(self._key(id))
+        if found is None:
+            self._known[id] = _Known(None, 0)
+            return
+        if int(found.headers.get("Rs-Epoch", 0)) > self._epoch:
+            self._events.lost()
+            raise NotOwner("another node has written this subscription")
+        self._known[id] = _Known(None, found.revision)
+        with suppress(StorageError):
+            if found.value is not None:
+                self._known[id].record = decode(found.value, SubscriptionRecord)
+
+    def check(self) -> None:
+        """Raise `NotOwner` if this node may not write."""
+        if not self.is_working or not self._events.may_write():
+            raise NotOwner("this node does not own the subscription")
+
+    def move(self, id: str, position: int) -> None:
+        """Move a cursor; durable soon."""
+        known = self._known.get(id)
+        if known is not None and known.record is not None:
+            old = self._cursors.get(bytes.fromhex(id))
+            self._move(id, known.record.begins, position, old[2] if old else None)
+
+    def note_trouble(self, id: str, state: bytes | None) -> None:
+        """Store how deliveries fail; durable soon."""
+        known = self._known.get(id)
+        if known is not None and known.record is not None:
+            begins = known.record.begins
+            old = self._cursors.get(bytes.fromhex(id), (begins, begins, None))
+            self._move(id, begins, old[1], state)
+
+    def _move(self, id: str, begins: int, position: int, trouble: bytes | None) -> None:
+        self._cursors[bytes.fromhex(id)] = begins, position, trouble
+        self._fenced.changed()
+
+    async def flush(self) -> None:
+        """Write the cursors."""
+        await self._fenced.flush()
+
+    async def close(self) -> None:
+        """Write nothing any more."""
+        self.is_working = False
+        self._fenced.close()
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._watch is not None:
+            watch, self._watch = self._watch, None
+            with suppress(Exception):  # the connection may be closed
+                await watch.unsubscribe()

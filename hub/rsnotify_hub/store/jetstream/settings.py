@@ -1,0 +1,133 @@
+"""Where NATS is, and how a hub logs in there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError
+
+_DEFAULT_PORT = 4222
+_FORM = "write it as nats://host:port[,host:port…][?prefix=…&replicas=…], or tls://… for TLS"
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_REPLICAS = range(1, 6, 2)
+
+
+class NatsFiles(Struct, frozen=True):
+    """The files with which a hub logs in to NATS.
+
+    Args:
+        credentials: A credentials file (`.creds`) with a JWT and an NKey.
+        nkey: A file with the seed of an NKey.
+        ca: The certificates of the authorities that are trusted; None for those of the system.
+        certificate: The certificate of the hub.
+        key: Its private key.
+    """
+
+    credentials: Path | None = None
+    nkey: Path | None = None
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+_NO_FILES = NatsFiles()
+
+
+class NatsSettings(Struct, frozen=True):
+    """Where NATS is, and what the hub calls its data there.
+
+    Args:
+        servers: The URLs of the servers, without user and password.
+        user: The user, if any.
+        password: The password.
+        prefix: What the names of streams and subjects begin with.
+        replicas: The number of copies of the data; None for three on a cluster, one otherwise.
+        files: The files to log in with.
+    """
+
+    servers: tuple[str, ...]
+    user: str | None = None
+    password: str | None = None
+    prefix: str = "rsnotify"
+    replicas: int | None = None
+    files: NatsFiles = _NO_FILES
+
+    @property
+    def place(self) -> str:
+        """The servers, for messages."""
+        return ", ".join(self.servers)
+
+    @property
+    def is_tls(self) -> bool:
+        return self.servers[0].startswith("tls:") or self.files.ca is not None
+
+    def __repr__(self) -> str:
+        return f"NatsSettings({self.place})"  # without the password
+
+
+def parse_nats_url(url: str, files: NatsFiles = _NO_FILES) -> NatsSettings:
+    """Read `nats://[user:password@]host:port[,host:port…][?prefix=…&replicas=…]`.
+
+    Args:
+        url: The URL; with the scheme `tls` for TLS.
+        files: The files to log in with.
+
+    Raises:
+        ConfigurationError: It is not such a URL. The message does not contain the password.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("nats", "tls"):
+        raise ConfigurationError(f"the URL of the store is not one of NATS: {_FORM}")
+    location, _, query = rest.partition("?")
+    login, _, hosts = location.rpartition("@")
+    user, _, password = login.partition(":")
+    servers = tuple(_server(scheme, host) for host in hosts.rstrip("/").split(","))
+    options = _options(query)
+    return NatsSettings(
+        servers=servers,
+        user=unquote(user) if login else None,
+        password=unquote(password) if login else None,
+        prefix=_prefix(options.get("prefix", "rsnotify")),
+        replicas=_replicas(options["replicas"]) if "replicas" in options else None,
+        files=files,
+    )
+
+
+def _server(scheme: str, host: str) -> str:
+    try:
+        parts = urlsplit(f"{scheme}://{host}")
+        port = parts.port or _DEFAULT_PORT
+    except ValueError:
+        raise ConfigurationError(f"{host!r} is not a host and port of NATS: {_FORM}") from None
+    if not parts.hostname or parts.path or parts.fragment:
+        raise ConfigurationError(f"{host!r} is not a host and port of NATS: {_FORM}")
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{scheme}://{name}:{port}"
+
+
+def _options(query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if unknown := sorted(options.keys() - {"prefix", "replicas"}):
+        raise ConfigurationError(
+            f"the URL of NATS has an unknown option {unknown[0]!r}: there are prefix and replicas"
+        )
+    return options
+
+
+def _prefix(prefix: str) -> str:
+    if not _PREFIX.fullmatch(prefix):
+        raise ConfigurationError(
+            f"the prefix {prefix!r} in the URL of NATS may only have up to 64 letters, digits, "
+            "hyphens and underscores"
+        )
+    return prefix
+
+
+def _replicas(value: str) -> int:
+    if value not in map(str, _REPLICAS):
+        raise ConfigurationError(f"replicas={value} in the URL of NATS must be 1, 3 or 5")
+    return int(value)

@@ -1,0 +1,313 @@
+"""Streams in JetStream, as that of the log: their settings, and reading from them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from nats.aio.msg import Msg
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
+from rsnotify_hub.store.jetstream.records import topic_token
+
+#: How long the server remembers `Nats-Msg-Id`, in seconds.
+_DUPLICATES_SECONDS = 120
+#: Records per request of a reader, without and with their payloads.
+_BATCH_HEADERS, _BATCH_BODIES = 2_000, 64
+#: Seconds that a cluster may take until it can place a stream.
+_START_SECONDS = 10.0
+#: Seconds without a record after which a reader gives up, and the server deletes it.
+_READER_SECONDS = 5.0
+
+_NO_MESSAGE, _NO_STREAM, _NOT_CLUSTERED, _NO_PEERS = 10037, 10059, 10074, 10005
+_NO_RESOURCES = 10023
+_DELETE_FAILED = 10057
+_NANOSECONDS = 1_000_000_000
+
+
+class StoredMessage(Struct, frozen=True):
+    """A message of the stream.
+
+    Args:
+        position: Its sequence number.
+        headers: Its headers.
+        body: Its payload; empty if only the headers were read.
+        size: The bytes of its payload.
+    """
+
+    position: int
+    headers: dict[str, str]
+    body: bytes
+    size: int
+
+
+class JetStreamStream:
+    """A stream: its settings, and reading from it.
+
+    Args:
+        connection: The connection.
+        name: The name of the stream.
+        subjects: The subjects of its messages, with a wildcard at the end.
+        live: The subjects at which the servers republish each stored message, likewise.
+    """
+
+    def __init__(self, connection: NatsConnection, name: str, subjects: str, live: str) -> None:
+        self._connection = connection
+        self._subjects = subjects
+        self.name = name
+        self.live = live
+
+    async def prepare(self) -> None:
+        """Create the stream, or update its settings.
+
+        Raises:
+            ConfigurationError: The servers cannot have such a stream.
+            StorageError: They do not answer.
+        """
+        try:
+            info = await self.info()
+        except ApiError as error:
+            if error.code != _NO_STREAM:
+                raise self._unusable(error) from None
+            await self._write("CREATE", self._settings(self._replicas(None)))
+            return
+        found = info["config"]
+        wanted = found | self._settings(self._replicas(found["num_replicas"]))
+        if wanted != found:
+            await self._write("UPDATE", wanted)
+
+    def _replicas(self, found: int | None) -> int:
+        wanted = self._connection.settings.replicas or found
+        if wanted is not None:
+            return wanted
+        return 3 if self._connection.client._server_info.get("cluster") else 1
+
+    def _settings(self, replicas: int) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "subjects": [self._subjects],
+            "storage": "file",
+            "num_replicas": replicas,
+            "retention": "limits",
+            "discard": "new",
+            "duplicate_window": _DUPLICATES_SECONDS * _NANOSECONDS,
+            "allow_direct": True,
+            "allow_rollup_hdrs": True,
+            "deny_delete": False,
+            "deny_purge": False,
+            "republish": {"src": self._republished, "dest": self.live},
+        }
+
+    @property
+    def _republished(self) -> str:
+        return self._subjects
+
+    async def _write(self, action: str, settings: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _START_SECONDS
+        while True:
+            try:
+                await self._connection.api(
+                    f"STREAM.{action}.{self.name}", settings, what=f"the stream {self.name}"
+                )
+                return
+            except ApiError as error:
+                # Servers that have just started do not know each other yet.
+                if error.code not in (_NO_PEERS, _NO_RESOURCES) or loop.time() > end:
+                    raise self._unusable(error) from None
+            await asyncio.sleep(0.2)
+
+    def _unusable(self, error: ApiError) -> ConfigurationError:
+        place = self._connection.settings.place
+        advice = "see `nats stream info` and the log of the server"
+        if error.code in (_NOT_CLUSTERED, _NO_PEERS, _NO_RESOURCES):
+            advice = (
+                "start as many servers with JetStream as it has replicas, or set fewer, as in "
+                "?replicas=1 at the end of the URL"
+            )
+        elif error.status == 503:
+            advice = "enable JetStream in the configuration of the servers: jetstream {}"
+        return ConfigurationError(
+            f"NATS at {place} cannot have the stream {self.name}: {error.description}; {advice}"
+        )
+
+    async def info(self) -> dict[str, Any]:
+        """Return what the leader of the stream says of it."""
+        return await self._connection.api(
+            f"STREAM.INFO.{self.name}", what=f"information on the stream {self.name}"
+        )
+
+    async def next(self, position: int) -> StoredMessage | None:
+        """Return the first message at a position or later; None if there is none."""
+        return await self._get({"seq": position, "next_by_subj": self._subjects})
+
+    async def _get(self, which: dict[str, Any]) -> StoredMessage | None:
+        """Return a message as the leader of the stream knows it."""
+        try:
+            answer = await self._connection.api(
+                f"STREAM.MSG.GET.{self.name}", which, what="a record of the log"
+            )
+        except ApiError as error:
+            if error.code == _NO_MESSAGE:
+                return None
+            raise
+        message = answer["message"]
+        body = base64.b64decode(message.get("data", ""))
+        headers = parse_headers(base64.b64decode(message.get("hdrs", "")))
+        return StoredMessage(message["seq"], headers, body, len(body))
+
+    async def scan(
+        self, position: int, *, bodies: bool, subjects: str | None = None
+    ) -> AsyncGenerator[StoredMessage, None]:
+        """Yield the messages from a position on, up to the last that one server knows of.
+
+        Args:
+            position: The first position.
+            bodies: Whether to read the payloads, too.
+            subjects: Only the messages of these subjects.
+
+        Raises:
+            StorageError: The server stopped in between; what was yielded is without a gap.
+        """
+        client = self._connection.client
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox, pending_bytes_limit=0, pending_msgs_limit=0)
+        consumer = await self._consumer(position, bodies=bodies, subjects=subjects)
+        batch = _BATCH_BODIES if bodies else _BATCH_HEADERS
+        try:
+            while True:
+                pull = f"$JS.API.CONSUMER.MSG.NEXT.{self.name}.{consumer}"
+                await client.publish(pull, b'{"batch":%d,"no_wait":true}' % batch, reply=inbox)
+                for _ in range(batch):
+                    message = await self._pulled(subscription)
+                    found = _from_consumer(message)
+                    if found is None:
+                        return  # no message is left
+                    yield found[0]
+                    if found[1] == 0:
+                        return
+        finally:
+            await subscription.unsubscribe()
+            await client.publish(f"$JS.API.CONSUMER.DELETE.{self.name}.{consumer}")
+
+    async def _pulled(self, subscription: Any) -> Msg:
+        try:
+            message: Msg = await subscription.next_msg(_READER_SECONDS)
+        except Exception:  # the library raises many
+            raise StorageError("NATS stopped in the middle of the log") from None
+        return message
+
+    async def _consumer(self, position: int, *, bodies: bool, subjects: str | None) -> str:
+        settings = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": position,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "headers_only": not bodies,
+            "inactive_threshold": int(4 * _READER_SECONDS * _NANOSECONDS),
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        if subjects is not None:
+            settings["filter_subject"] = subjects
+        answer = await self._connection.api(
+            f"CONSUMER.CREATE.{self.name}",
+            {"stream_name": self.name, "config": settings},
+            what="a reader of the log",
+        )
+        return str(answer["name"])
+
+
+class LogStream(JetStreamStream):
+    """The stream with the log.
+
+    Args:
+        connection: The connection.
+    """
+
+    def __init__(self, connection: NatsConnection) -> None:
+        self._prefix = prefix = connection.settings.prefix
+        super().__init__(connection, f"{prefix}-log", f"{prefix}.log.*", f"{prefix}.live.>")
+        self.check_subject = f"{prefix}.log.check"
+
+    @property
+    def _republished(self) -> str:
+        return f"{self._prefix}.log.>"
+
+    def subject(self, topic: str) -> str:
+        return f"{self._prefix}.log.{topic_token(topic)}"
+
+    async def time_of_check(self) -> Instant:
+        """Return when the last check was stored, by the clock of the leader of the stream."""
+        answer = await self._connection.api(
+            f"STREAM.MSG.GET.{self.name}",
+            {"last_by_subj": self.check_subject},
+            what="the record of the check",
+        )
+        return parse_datetime(answer["message"]["time"])
+
+    async def get(self, position: int) -> StoredMessage | None:
+        """Return the message at a position; None if it was deleted.
+
+        Any server with a copy answers; if it does not have the message yet, the leader.
+        """
+        answer = await self._connection.request(
+            f"$JS.API.DIRECT.GET.{self.name}", msgspec.json.encode({"seq": position})
+        )
+        headers = answer.headers or {}
+        if headers.get("Nats-Sequence") == str(position):
+            return StoredMessage(position, headers, answer.data, len(answer.data))
+        return await self.get_from_leader(position)
+
+    async def get_from_leader(self, position: int) -> StoredMessage | None:
+        """Return the message at a position as the leader has it; None if it was deleted."""
+        return await self._get({"seq": position})
+
+    async def delete(self, position: int) -> None:
+        """Delete a message."""
+        try:
+            await self._connection.api(
+                f"STREAM.MSG.DELETE.{self.name}",
+                {"seq": position, "no_erase": True},
+                what="the deletion of a record",
+            )
+        except ApiError as error:
+            if error.code not in (_NO_MESSAGE, _DELETE_FAILED):
+                raise
+
+    async def purge(self, topic: str, before: int) -> None:
+        """Delete the messages of a topic before a position."""
+        await self._connection.api(
+            f"STREAM.PURGE.{self.name}",
+            {"filter": self.subject(topic), "seq": before},
+            what="the deletion of old records",
+        )
+
+
+def parse_headers(raw: bytes) -> dict[str, str]:
+    """Read the headers of a message as they are stored."""
+    headers = {}
+    for line in raw.decode("ascii", "replace").split("\r\n")[1:]:
+        name, separator, value = line.partition(":")
+        if separator:
+            headers[name.strip()] = value.strip()
+    return headers
+
+
+def _from_consumer(message: Msg) -> tuple[StoredMessage, int] | None:
+    """Return a message that a consumer delivered, and how many it has left; None for a status."""
+    parts = message.reply.split(".")
+    if len(parts) < 9:
+        return None
+    # With the domain and the account in front, the subject has two parts more, and one at its end.
+    at = 5 if len(parts) == 9 else 7
+    headers = message.headers or {}
+    size = int(headers.get("Nats-Msg-Size", len(message.data)))
+    stored = StoredMessage(int(parts[at]), headers, message.data, size)
+    return stored, int(parts[at + 3])

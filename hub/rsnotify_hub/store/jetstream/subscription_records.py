@@ -1,0 +1,105 @@
+"""The records of subscriptions and cursors in JetStream, in msgpack.
+
+A later version may add fields; a hub ignores those that it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify_hub.subscriptions import Subscription
+
+#: The version of the format. A hub reads records of this version and older ones.
+VERSION = 1
+
+#: The cursor of a subscription: where it began, where it is, and the state of `note_trouble`. The
+#: beginning tells it from the cursor of an earlier subscription of the same callback.
+StoredCursor = tuple[int, int, bytes | None]
+
+
+class SubscriptionRecord(Struct, frozen=True, kw_only=True):
+    """A subscription; `begins` is its position when it was new, `expires` microseconds."""
+
+    version: int = VERSION
+    topic: str
+    callback: str
+    secret: str | None
+    expires: int
+    begins: int
+    suspended: bool
+    client: str
+
+
+class CursorsRecord(Struct, frozen=True, kw_only=True):
+    """The cursors of the subscriptions of a shard, by the bytes of their ids."""
+
+    version: int = VERSION
+    epoch: int
+    cursors: dict[bytes, StoredCursor] = {}
+
+
+class BridgeRecord(Struct, frozen=True, kw_only=True):
+    """The cursors of a broker, by the keys of selections."""
+
+    version: int = VERSION
+    epoch: int
+    broker: str
+    cursors: dict[str, int] = {}
+
+
+class _Versioned(Struct):
+    version: int
+
+
+T = TypeVar("T", SubscriptionRecord, CursorsRecord, BridgeRecord)
+
+
+def encode(record: SubscriptionRecord | CursorsRecord | BridgeRecord) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def decode(value: bytes, kind: type[T]) -> T:
+    """Read a record.
+
+    Raises:
+        StorageError: It is none, or a newer hub has written it.
+    """
+    try:
+        version = msgspec.msgpack.decode(value, type=_Versioned).version
+        if version <= VERSION:
+            return msgspec.msgpack.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        raise StorageError(f"a record of subscriptions in NATS cannot be read: {error}") from None
+    raise StorageError(
+        f"subscriptions in NATS have version {version}, and this hub reads version {VERSION}: "
+        "upgrade this hub, too"
+    )
+
+
+def record_of(subscription: Subscription, begins: int) -> SubscriptionRecord:
+    return SubscriptionRecord(
+        topic=subscription.topic,
+        callback=subscription.callback,
+        secret=subscription.secret,
+        expires=to_microseconds(subscription.expires),
+        begins=begins,
+        suspended=subscription.suspended,
+        client=subscription.client,
+    )
+
+
+def subscription_of(record: SubscriptionRecord, position: int) -> Subscription:
+    return Subscription(
+        record.topic,
+        record.callback,
+        record.secret,
+        from_microseconds(record.expires),
+        position,
+        record.suspended,
+        record.client,
+    )

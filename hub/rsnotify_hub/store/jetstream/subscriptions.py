@@ -1,0 +1,219 @@
+"""The subscriptions of a hub of many nodes: two buckets of NATS JetStream.
+
+Theory of operation. Subscriptions are divided into shards by the host and port of their callbacks.
+The node that owns a shard (`cluster.membership`) has its subscriptions in memory, and alone writes
+them (`OwnedShard`). It asks the membership before each delivery and each write, and each write
+expects the revision that this node knows. So a node that was paused, and does not know yet that its
+shards have another owner, neither delivers nor writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+
+from rsnotify.errors import StorageError
+from rsnotify_hub.cluster.node import ClusterNode
+from rsnotify_hub.cluster.sharding import BRIDGE
+from rsnotify_hub.store.interface import (
+    BridgeOwner,
+    NotOwner,
+    StoredSubscription,
+    SubscriptionOwner,
+)
+from rsnotify_hub.store.jetstream.bucket import Bucket
+from rsnotify_hub.store.jetstream.connection import NatsConnection
+from rsnotify_hub.store.jetstream.owned_bridge import BridgeSwitch, OwnedBridge
+from rsnotify_hub.store.jetstream.owned_shard import OwnedShard, ShardBuckets, ShardEvents
+from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.urls import authority_of
+
+log = logging.getLogger("rsnotify.hub.store")
+
+#: How long the last write of cursors may take before a shard is released, in seconds.
+FLUSH_SECONDS = 3.0
+
+
+class JetStreamSubscriptions:
+    """A `SubscriptionStore` in NATS JetStream, and the work of a node on its shards.
+
+    Args:
+        connection: An open connection; the caller closes it afterwards.
+        node: This node, opened by the caller, and closed by this.
+    """
+
+    def __init__(self, connection: NatsConnection, node: ClusterNode) -> None:
+        subscriptions, cursors = Bucket(connection, "subscriptions"), Bucket(connection, "cursors")
+        self._connection = connection
+        self._buckets = ShardBuckets(subscriptions, cursors, node.id)
+        self._node = node
+        self._owner: SubscriptionOwner | None = None
+        self._shards: dict[str, OwnedShard] = {}
+        self._bridge: OwnedBridge | None = None
+        self._switch: BridgeSwitch | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def prepare(self) -> None:
+        """Create the buckets, if absent."""
+        await self._buckets.subscriptions.prepare()
+        await self._buckets.cursors.prepare()
+
+    async def assign(self, owner: SubscriptionOwner) -> None:
+        """Take part in the cluster: shards are acquired from now on (`Store.assign`)."""
+        self._owner = owner
+        self._connection.reconnected.append(self._reload)
+        self._node.join(self)
+
+    async def assign_bridge(self, bridge: BridgeOwner) -> None:
+        self._switch = BridgeSwitch(bridge)
+        self._switch.set(self._bridge is not None and self._node.owns(BRIDGE))
+
+    def _reload(self) -> None:
+        for shard in self._shards.values():
+            if shard.is_working:
+                shard.reload()
+
+    # The work on shards (`cluster.node.ShardWork`).
+
+    async def load(self, shard: str, epoch: int) -> None:
+        may_write = partial(self._node.may_finish, shard)
+        lost = partial(self._node.lost, shard, epoch)
+        if shard == BRIDGE:
+            self._bridge = OwnedBridge(self._buckets.cursors, epoch, may_write, lost)
+            return
+        events = ShardEvents(may_write, lost, self._changed)
+        loaded = self._shards[shard] = OwnedShard(self._buckets, shard, epoch, events)
+        await loaded.load()
+
+    def begin(self, shard: str) -> None:
+        if shard == BRIDGE:
+            if self._switch is not None:
+                self._switch.set(True)
+            return
+        assert self._owner is not None
+        begun = self._shards[shard]
+        begun.is_working = True
+        if stored := begun.stored():
+            self._owner.acquired(stored)
+
+    def _changed(self, id: str, stored: StoredSubscription | None) -> None:
+        """Pass on what the owner before wrote late."""
+        assert self._owner is not None
+        self._owner.revoked([id])
+        if stored is not None:
+            self._owner.acquired([stored])
+
+    async def finish(self, shard: str) -> None:
+        if shard == BRIDGE:
+            await self._finish_bridge()
+            return
+        assert self._owner is not None
+        finished = self._shards.get(shard)
+        if finished is None:
+            return
+        await self._owner.released(finished.ids())
+        await _flush(finished)
+        await finished.close()
+        if self._shards.get(shard) is finished:
+            del self._shards[shard]
+
+    async def _finish_bridge(self) -> None:
+        if self._switch is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self._switch.stop()
+        if self._bridge is not None:
+            bridge, self._bridge = self._bridge, None
+            await _flush(bridge)
+            bridge.close()
+
+    def abandon(self, shard: str) -> None:
+        if shard == BRIDGE:
+            if self._bridge is not None:
+                self._bridge.close()
+                self._bridge = None
+            if self._switch is not None:
+                self._switch.set(False)
+            return
+        abandoned = self._shards.pop(shard, None)
+        if abandoned is not None:
+            if abandoned.is_working and self._owner is not None:
+                self._owner.revoked(abandoned.ids())
+            abandoned.is_working = False
+            task = asyncio.create_task(abandoned.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    # The store (`SubscriptionStore`).
+
+    def owns(self, authority: str) -> bool:
+        return self._node.owns(self._node.sharding.shard_of(authority))
+
+    def _owned(self, callback: str) -> OwnedShard:
+        shard = self._node.sharding.shard_of(authority_of(callback))
+        owned = self._shards.get(shard)
+        if owned is None or not self._node.owns(shard):
+            raise NotOwner("this node does not own the subscription")
+        return owned
+
+    def _movable(self, callback: str) -> OwnedShard | None:
+        return self._shards.get(self._node.sharding.shard_of(authority_of(callback)))
+
+    async def save(self, subscription: Subscription) -> None:
+        await self._owned(subscription.callback).save(subscription)
+
+    async def delete(self, topic: str, callback: str) -> None:
+        await self._owned(callback).delete(subscription_id(topic, callback))
+
+    def move_cursor(self, topic: str, callback: str, position: int) -> None:
+        if (shard := self._movable(callback)) is not None:
+            shard.move(subscription_id(topic, callback), position)
+
+    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
+        if (shard := self._movable(callback)) is not None:
+            shard.note_trouble(subscription_id(topic, callback), state)
+
+    def _owned_bridge(self) -> OwnedBridge:
+        if self._bridge is None:
+            raise NotOwner("this node does not run the bridge to the broker")
+        return self._bridge
+
+    async def bridged(self, broker: str) -> dict[str, int]:
+        return await self._owned_bridge().read(broker)
+
+    async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
+        await self._owned_bridge().store(broker, positions)
+
+    async def unbridge(self, broker: str, topic: str) -> None:
+        await self._owned_bridge().delete(broker, topic)
+
+    def move_bridged(self, broker: str, topic: str, position: int) -> None:
+        if self._bridge is not None:
+            self._bridge.move(broker, topic, position)
+
+    async def close(self) -> None:
+        """Release all shards, and leave the cluster."""
+        await self._node.close()
+        await self._end()
+
+    async def stop(self) -> None:
+        """Stop as in a crash."""
+        await self._node.stop()
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._switch is not None:
+            await self._switch.close()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+async def _flush(work: OwnedShard | OwnedBridge) -> None:
+    """Write the last cursors; without them some fragments are delivered twice."""
+    try:
+        async with asyncio.timeout(FLUSH_SECONDS):
+            await work.flush()
+    except (StorageError, TimeoutError) as error:
+        log.warning("the last cursors of a shard could not be saved: %s", error or "no answer")

@@ -1,0 +1,147 @@
+"""Hubs of one cluster in one process: a store, its channel of callbacks, and what can befall it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+from rsnotify_hub.cluster.assignment import Assignment
+from rsnotify_hub.cluster.membership import ClusterPace
+from rsnotify_hub.cluster.records import NodeRecord
+from rsnotify_hub.cluster.sharding import BRIDGE
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_hub.store.jetstream.store import JetStreamStore, open_jetstream
+from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.urls import authority_of
+from rsnotify_hub.websub.forms import SubscriptionRequest
+from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest
+from tests.hub.deliveries import Deliveries, channel_over
+from tests.hub.helpers import PATIENCE, TOPIC, Clock
+from tests.hub.storing import FOREVER
+
+#: Faster than in production, and slow enough for a busy machine.
+PACE = ClusterPace(
+    renew_seconds=0.3, fence_seconds=1.5, death_seconds=2.5, settle_seconds=0.3, moves=16
+)
+#: Few, so that they are taken soon, and so many that each of three hubs has some.
+SHARDS = 16
+
+
+class ClusterHub:
+    """A hub on a cluster."""
+
+    def __init__(self, name: str, store: JetStreamStore, deliveries: Deliveries) -> None:
+        self.name = name
+        self.store = store
+        self.deliveries = deliveries
+        store.nodes.serve(ACCEPT, self._accept)
+
+    async def _accept(self, forwarded: ForwardedRequest) -> None:
+        """Accept a subscription request, as `WebSubHandler` does."""
+        verification = self.deliveries.verification
+        refusal = verification.quota.refusal(forwarded.request, forwarded.client)
+        if refusal is not None:
+            raise Refusal(Code.TOO_MANY, refusal)
+        verification.verify(forwarded.request, forwarded.client)
+
+    async def request(self, url: str, mode: str = "subscribe") -> None:
+        """Receive a subscription request, whoever owns the subscription."""
+        request = SubscriptionRequest(mode, TOPIC, url)
+        await self.deliveries.verification.forward(request, "")
+
+    @property
+    def shards(self) -> set[str]:
+        """The shards of subscriptions that it owns."""
+        return set(self.store.node.working()) - {BRIDGE}
+
+    @property
+    def urls(self) -> set[str]:
+        """The callbacks that it delivers to."""
+        every = self.deliveries.channel.registry.all()
+        return {delivery.subscription.callback for delivery in every}
+
+    def owns(self, url: str) -> bool:
+        return self.store.owns(authority_of(url))
+
+    async def subscribe(self, url: str, position: int | None = None) -> None:
+        if position is None:
+            position = self.deliveries.topics.position(TOPIC)
+        expires = Clock()() + timedelta(days=10)
+        await self.deliveries.channel.put(Subscription(TOPIC, url, None, expires, position))
+
+    async def publish(self, *seconds: float) -> None:
+        await self.deliveries.publish(*seconds)
+
+    async def kill(self) -> None:
+        """Stop it as a crash does: nothing is released or written any more."""
+        await self.store.stop()
+
+
+class Hubs:
+    """The hubs that were started, by their names."""
+
+    def __init__(self, settings: NatsSettings, clock: Clock, stack: AsyncExitStack) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._stack = stack
+        self._hubs: dict[str, AsyncExitStack] = {}
+
+    async def start(self, name: str, settings: NatsSettings | None = None) -> ClusterHub:
+        stack = self._hubs[name] = AsyncExitStack()
+        self._stack.push_async_callback(stack.aclose)
+        store = await open_jetstream(
+            settings or self._settings,
+            FOREVER,
+            self._clock,
+            NodeRecord(name=name),
+            shards=SHARDS,
+            pace=PACE,
+        )
+        stack.push_async_callback(store.close)
+        deliveries = await stack.enter_async_context(
+            channel_over(store, self._clock, hub=f"http://{name}.example/websub", nodes=store.nodes)
+        )
+        return ClusterHub(name, store, deliveries)
+
+    async def stop(self, hub: ClusterHub) -> None:
+        """Stop it in order."""
+        await self._hubs[hub.name].aclose()
+
+
+@asynccontextmanager
+async def running_hubs(settings: NatsSettings, clock: Clock) -> AsyncIterator[Hubs]:
+    async with AsyncExitStack() as stack:
+        yield Hubs(settings, clock, stack)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let everything go on until a condition holds."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - it depends on many things
+            await asyncio.sleep(0.02)
+
+
+async def settled(hubs: Sequence[ClusterHub], *others: str) -> None:
+    """Wait until each hub has the shards that it should have, besides nodes in other processes."""
+    nodes = {hub.store.node.id for hub in hubs} | set(others)
+    expected = Assignment(map(str, range(SHARDS)))
+    expected.set_nodes(nodes)
+
+    def is_settled() -> bool:
+        owners = {shard: hub.store.node.id for hub in hubs for shard in hub.shards}
+        owners |= {
+            shard: node
+            for shard in map(str, range(SHARDS))
+            if (node := hubs[0].store.node.membership.owner(shard)) in others
+        }
+        return owners == {shard: expected.node_of(shard) for shard in map(str, range(SHARDS))}
+
+    await until(is_settled)
+
+
+def owner_of(url: str, hubs: Sequence[ClusterHub]) -> ClusterHub:
+    (owner,) = [hub for hub in hubs if hub.owns(url)]
+    return owner

@@ -1,0 +1,109 @@
+"""Appends to many topics from several nodes at once, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from rsnotify.errors import StorageError
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.store.jetstream.log import JetStreamLog
+from rsnotify_hub.store.jetstream.settings import NatsSettings
+from tests.hub.helpers import PATIENCE, Clock
+from tests.hub.jetstream.nodes import Node, running_node
+from tests.hub.storing import made
+
+
+class Load:
+    """Publishers, each of which appends to one topic through one node.
+
+    Attributes:
+        acknowledged: The bodies of what was acknowledged, by topic.
+        retries: How often an append failed and was tried again.
+    """
+
+    def __init__(self, nodes: Sequence[Node], *, topics: int) -> None:
+        self.topics = [f"topic {number}" for number in range(topics)]
+        self.acknowledged: dict[str, list[bytes]] = {topic: [] for topic in self.topics}
+        self.retries = 0
+        self._nodes = nodes
+        self._count = 0
+        self._counted = asyncio.Condition()
+        self._stopping = False
+
+    async def reached(self, more: int) -> None:
+        """Wait until more appends were acknowledged."""
+        wanted = self._count + more
+        async with asyncio.timeout(PATIENCE), self._counted:
+            await self._counted.wait_for(lambda: self._count >= wanted)
+
+    async def publish(self, number: int, node: Node, topic: str) -> None:
+        """Append fragments of a publisher of its own, one after the other."""
+        for second in range(1_000_000):
+            if self._stopping:
+                return
+            fragment = made(second, second + 1, padding=number)
+            while not await self._append(node, topic, fragment):
+                self.retries += 1
+            self.acknowledged[topic].append(fragment.body)
+            self._count += 1
+            async with self._counted:
+                self._counted.notify_all()
+
+    async def _append(self, node: Node, topic: str, fragment: Fragment) -> bool:
+        try:
+            await node.append(topic, fragment)
+        except StorageError:
+            await asyncio.sleep(0.01)
+            return False
+        return True
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run a publisher for each node and topic, until the end of the block."""
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+            for number, node in enumerate(self._nodes):
+                for topic in self.topics:
+                    tasks.create_task(self.publish(number, node, topic))
+            yield
+            self._stopping = True
+
+    async def check(self, *late: Node) -> None:
+        """Check that every node has everything acknowledged, once, and all in one order.
+
+        Args:
+            late: Nodes that were started later, and so were notified of less.
+        """
+        for node in (*self._nodes, *late):
+            assert isinstance(node.store, JetStreamLog)
+            await node.store.catch_up()
+        order = self._nodes[0].listener.order
+        assert len(set(order)) == len(order)
+        assert order == sorted(order)
+        for node in self._nodes:
+            assert node.listener.order == order
+        for topic in self.topics:
+            kept = await self._nodes[0].kept(topic)
+            bodies = [fragment.body for fragment in kept]
+            assert len(set(bodies)) == len(bodies)
+            assert set(self.acknowledged[topic]) <= set(bodies)
+            for number in range(len(self._nodes)):
+                self._check_order(number, bodies)
+            for node in self._nodes:
+                assert node.listener.fragments(topic) == kept
+            for node in (*self._nodes[1:], *late):
+                assert await node.kept(topic) == kept
+                assert node.state(topic) == self._nodes[0].state(topic)
+
+    def _check_order(self, publisher: int, bodies: list[bytes]) -> None:
+        """What one publisher appended is in its order."""
+        ends = [made(n, n + 1, padding=publisher).body for n in range(len(bodies))]
+        mine = [body for body in bodies if body in set(ends)]
+        assert mine == ends[: len(mine)]
+
+
+@asynccontextmanager
+async def nodes(settings: NatsSettings, clock: Clock, count: int) -> AsyncIterator[list[Node]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(running_node(settings, clock)) for _ in range(count)]

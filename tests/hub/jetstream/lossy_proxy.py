@@ -1,0 +1,71 @@
+"""A proxy in front of a NATS server that can withhold its answers, and cut connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+
+class LossyProxy:
+    """Passes on everything, until it is told otherwise.
+
+    Attributes:
+        withholding: Whether what the server sends is lost.
+        refusing: Whether new connections are reset.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.withholding = False
+        self.refusing = False
+        self._target = port
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refusing:
+            # With a reset, since the library does not close what ends while it connects.
+            connected = writer.get_extra_info("socket")
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            return
+        with suppress(OSError):
+            behind, to_server = await asyncio.open_connection("127.0.0.1", self._target)
+            self._writers |= {writer, to_server}
+            self._tasks.add(asyncio.create_task(self._copy(behind, writer, is_answer=True)))
+            self._tasks.add(asyncio.create_task(self._copy(reader, to_server, is_answer=False)))
+
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if not (is_answer and self.withholding):
+                    writer.write(data)
+                    await writer.drain()
+        writer.close()
+
+    async def ended(self) -> None:
+        """Wait until nothing is passed on any more."""
+        await asyncio.gather(*self._tasks)
+
+    def cut(self) -> None:
+        """Close all connections."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+
+@asynccontextmanager
+async def lossy_proxy(port: int) -> AsyncIterator[tuple[LossyProxy, str]]:
+    """Run a proxy to a port of loopback, and return its URL."""
+    proxy = LossyProxy(port)
+    server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
+    try:
+        yield proxy, f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        proxy.cut()
+        await proxy.ended()

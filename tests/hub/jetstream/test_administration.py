@@ -1,0 +1,78 @@
+"""What an admin sees and changes at one node is that of all nodes."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from rsnotify_hub.admin.reports import Reports
+from rsnotify_hub.admin.schemas import PageQuery, Redelivery, SubscriptionQuery
+from rsnotify_hub.admin.service import AdminService, UnknownId
+from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_hub.subscriptions import DeliveryState, subscription_id
+from tests.hub.helpers import TOPIC, Clock, at
+from tests.hub.jetstream.callbacks import callback_ports
+from tests.hub.jetstream.hubs import ClusterHub, owner_of, running_hubs, settled, until
+
+
+def admin_of(hub: ClusterHub, clock: Clock) -> AdminService:
+    deliveries = hub.deliveries
+    unused = cast(Any, None)
+    reports = Reports(
+        deliveries.topics,
+        unused,
+        unused,
+        deliveries.channel,
+        deliveries.statistics,
+        unused,
+        version="1",
+        clock=clock,
+        nodes=hub.store.nodes,
+    )
+    return AdminService(deliveries.topics, deliveries.channel, reports)
+
+
+async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
+    settings: NatsSettings, clock: Clock
+):
+    async with running_hubs(settings, clock) as hubs, callback_ports(9) as callbacks:
+        running = [await hubs.start(name) for name in ("one", "two", "three")]
+        admins = [admin_of(hub, clock) for hub in running]
+        await settled(running)
+        for url in callbacks.urls:
+            await owner_of(url, running).subscribe(url)
+        await running[0].publish(1)
+        await callbacks.all_have(1)
+        ids = sorted(subscription_id(TOPIC, url) for url in callbacks.urls)
+        for admin in admins:
+            rows = []
+            after = ""
+            while True:
+                page = await admin.reports.subscriptions(SubscriptionQuery(limit=4, after=after))
+                assert page.total == 9
+                rows += page.subscriptions
+                if page.next is None:
+                    break
+                assert len(page.subscriptions) == 4
+                after = page.next
+            assert [row.id for row in rows] == ids
+        for id in ids:
+            assert (await admins[0].suspend(id)).state is DeliveryState.SUSPENDED
+        query = SubscriptionQuery(state=DeliveryState.SUSPENDED)
+        assert (await admins[1].reports.subscriptions(query)).total == 9
+        await running[1].publish(2)
+        for id in ids:
+            assert (await admins[1].resume(id)).id == id
+        await callbacks.all_have(2)
+        assert (await admins[2].redeliver(ids[0], Redelivery(since=at(0).isoformat()))).id == ids[0]
+        await callbacks.until(lambda: sorted(map(len, callbacks.received.values()))[-1] == 4)
+        await admins[2].drop(ids[0])
+        with pytest.raises(UnknownId):
+            await admins[0].drop(ids[0])
+        assert (await admins[0].reports.dead_letters(PageQuery())).total == 0
+        assert (await admins[0].reports.failures()).failures == ()
+        await admins[0].drop_topic(topic_id(TOPIC))
+        assert not any(hub.urls for hub in running)
+        await until(lambda: all(hub.deliveries.topics.state(TOPIC) is None for hub in running))

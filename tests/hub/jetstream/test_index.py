@@ -1,0 +1,198 @@
+"""The index of JetStream's logs has the same content as the SQLite store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify_hub.fragments.content import whole_content
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.log.appending import plan_append
+from rsnotify_hub.store.interface import LogRetention, LogState
+from rsnotify_hub.store.jetstream.index import LogIndex
+from rsnotify_hub.store.jetstream.records import LogRecord, RecordKind, digest_of, record_of
+from rsnotify_hub.store.sqlite.store import SqliteStore
+from tests.examples_count import examples
+from tests.hub.helpers import Clock, at
+from tests.hub.storing import Ignoring, stored_logs
+
+TOPICS = ("one", "two")
+RETENTION = LogRetention(size=40, age=timedelta(seconds=30))
+#: Where files are in memory: SQLite flushes each commit.
+MEMORY = next((path for path in ("/dev/shm",) if Path(path).is_dir()), None)
+
+
+class Stream:
+    """A stream in memory, and the index of it beside a SQLite store."""
+
+    def __init__(self, store: SqliteStore, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.index = LogIndex(RETENTION)
+        self.records: list[LogRecord] = []
+        self.places: dict[int, int] = {0: 0}  # positions of SQLite by those of the stream
+
+    def add(self, record: LogRecord) -> int:
+        self.records.append(replace(record, position=len(self.records) + 1))
+        self.index.apply(self.records[-1])
+        return len(self.records)
+
+    async def append(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        state = next((one for one in await stored_logs(self.store) if one.topic == topic), None)
+        plan = plan_append(state, fragments)
+        if not plan.fragments:
+            return
+        ours = plan_append(self.index.state(topic), fragments)
+        assert ours.fragments == plan.fragments
+        replacing = ours.replacing
+        after = state.position if state else 0
+        appended = await self.store.append(
+            topic, plan.fragments, after=after, replacing=plan.replacing
+        )
+        new = self.new(topic, plan.fragments)
+        if not appended.entries:
+            self.index.trim(topic, self.clock())
+        for entry in appended.entries:
+            new.remove(entry.fragment)
+            state = self.index.state(topic)
+            record = record_of(
+                topic,
+                entry.fragment,
+                received=self.clock(),
+                through=state.through if state else None,
+                place=self.index.place(topic, replacing),
+            )
+            replacing = None
+            self.places[self.add(record)] = entry.position
+        assert new == []
+        assert self.known(self.index.state(topic)) == appended.state
+
+    def new(self, topic: str, fragments: Sequence[Fragment]) -> list[Fragment]:
+        digests = {digest_of(fragment): fragment for fragment in reversed(fragments)}
+        return [
+            fragment
+            for digest, fragment in digests.items()
+            if self.index.find(topic, digest) is None
+        ]
+
+    def known(self, state: LogState | None) -> LogState | None:
+        """Return a state with the positions of SQLite."""
+        if state is None:
+            return None
+        position = self.places[state.position]
+        first = self.places[state.first] if state.kept else position + 1
+        return replace(state, first=first, position=position)
+
+    async def compare(self) -> None:
+        index, store = self.index, self.store
+        by_topic = {one.topic: one for one in await stored_logs(store)}
+        assert {one.topic: self.known(one) for one in index.states()} == by_topic
+        newest = await store.newest(after=None, limit=1)
+        assert [self.known(one) for one in index.newest(None, 1)] == newest
+        if newest:
+            after = (newest[0].received, newest[0].topic)
+            rest = await store.newest(after=after, limit=5)
+            assert [self.known(one) for one in index.newest(after, 5)] == rest
+        for topic in TOPICS:
+            for after, place in self.places.items():
+                found = index.read(topic, after=after, since=None)
+                assert self.mapped(found) == positions(await store.read(topic, after=place))
+            for since in map(at, range(9)):
+                found = index.read(topic, after=0, since=since)
+                read = await store.read(topic, after=0, since=since)
+                assert self.mapped(found) == positions(read)
+                changes = await store.changes(topic, since=since)
+                assert self.mapped(index.changes(topic, since=since)) == positions(changes)
+            every = await store.changes(topic, since=None)
+            assert self.mapped(index.changes(topic, since=None)) == positions(every)
+            places = list(self.places.values())
+            assert index.backlogs(topic, list(self.places)) == await store.backlogs(topic, places)
+
+    def mapped(self, found: Sequence[int]) -> list[int]:
+        return [self.places[position] for position in found]
+
+
+def positions(entries: Sequence[Any]) -> list[int]:
+    return [entry.position for entry in entries]
+
+
+seconds = st.integers(0, 8)
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> Fragment:
+    first, last = sorted((draw(seconds), draw(seconds)))
+    heartbeat = draw(st.booleans()) and last > first
+    from_ = at(first) if heartbeat or draw(st.booleans()) else None
+    body = f"{from_ and first} {last} {heartbeat}".encode() + b"x" * draw(st.integers(0, 12))
+    begins = from_ or at(first - 0.5)
+    return Fragment(body, "text/xml", from_, at(last), begins, heartbeat)
+
+
+wholes = st.builds(
+    lambda body, second: whole_content(body, "text/plain", at(second)),
+    st.binary(max_size=60),
+    seconds,
+)
+steps = st.one_of(
+    st.tuples(
+        st.just("append"),
+        st.sampled_from(TOPICS),
+        st.lists(changes(), min_size=1, max_size=4) | st.lists(wholes, min_size=1, max_size=2),
+    ),
+    st.tuples(st.just("forget"), st.sampled_from(TOPICS), st.none()),
+    st.tuples(st.just("trim"), st.sampled_from(TOPICS), st.none()),
+    st.tuples(st.just("wait"), st.integers(0, 40), st.none()),
+)
+
+
+async def run(history: list[tuple[str, Any, Any]], folder: Path) -> None:
+    clock = Clock()
+    store = SqliteStore(folder, RETENTION, clock)
+    await store.start(Ignoring())
+    stream = Stream(store, clock)
+    try:
+        for step, what, fragments in history:
+            if step == "append":
+                await stream.append(what, fragments)
+            elif step == "forget":
+                for state in await stored_logs(store):
+                    if state.topic == what:
+                        await store.forget(what, after=state.position)
+                stream.add(LogRecord(0, RecordKind.RESET, what))
+            elif step == "trim":
+                state = await store.trim(what)
+                stream.index.trim(what, clock())
+                assert stream.known(stream.index.state(what)) == state
+            else:
+                clock.advance(seconds=what)
+        await stream.compare()
+        await check_loaded(stream)
+    finally:
+        await store.close()
+
+
+async def check_loaded(stream: Stream) -> None:
+    """A node that loads the stream later has the same index."""
+    loaded = LogIndex(RETENTION)
+    for record in stream.records:
+        loaded.apply(record)
+    for topic in TOPICS:
+        assert loaded.trim(topic, stream.clock()) >= 0
+        stream.index.trim(topic, stream.clock())
+    assert loaded.states() == stream.index.states()
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(steps, max_size=14))
+def test_the_index_of_any_history_equals_the_sqlite_store(history: list[tuple[str, Any, Any]]):
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        asyncio.run(run(history, Path(folder)))

@@ -1,0 +1,296 @@
+"""The log in JetStream: several nodes, lost answers, gaps, and what does not belong there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError, StorageError, TooLarge
+from rsnotify_hub.fragments.content import whole_content
+from rsnotify_hub.store.interface import LogRetention
+from rsnotify_hub.store.jetstream import connection as connecting
+from rsnotify_hub.store.jetstream.cleaning import TRIMMED_TOGETHER
+from rsnotify_hub.store.jetstream.connection import NatsConnection
+from rsnotify_hub.store.jetstream.log import JetStreamLog
+from rsnotify_hub.store.jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+from tests.certificates import Authority
+from tests.hub.helpers import PATIENCE, TOPIC, Clock, at
+from tests.hub.jetstream.load import Load, nodes
+from tests.hub.jetstream.lossy_proxy import lossy_proxy
+from tests.hub.jetstream.nodes import Node, connected, running_node
+from tests.hub.storing import made, stored_logs
+from tests.nats_servers import NatsCluster, running_nats
+
+
+async def caught_up(*running: Node) -> None:
+    for node in running:
+        assert isinstance(node.store, JetStreamLog)
+        await node.store.catch_up()
+
+
+async def stored(settings: NatsSettings) -> dict[str, Any]:
+    """Return what the stream says of itself."""
+    async with connected(settings) as connection:
+        answer = await connection.client.request(f"$JS.API.STREAM.INFO.{settings.prefix}-log")
+        found: dict[str, Any] = msgspec.json.decode(answer.data)["state"]
+        return found
+
+
+async def shrunk(settings: NatsSettings, messages: int) -> None:
+    """Wait until the stream has no more than some messages."""
+    while True:
+        if (await stored(settings))["messages"] <= messages:
+            return
+        await asyncio.sleep(0.05)
+
+
+async def test_every_node_is_notified_of_everything_once_and_in_one_order(
+    settings: NatsSettings, clock: Clock
+):
+    async with nodes(settings, clock, 2) as running:
+        load = Load(running, topics=3)
+        async with load.running():
+            await load.reached(300)
+        async with running_node(settings, clock) as late:
+            await load.check(late)
+
+
+async def test_a_log_that_one_node_deletes_is_gone_for_all(settings: NatsSettings, clock: Clock):
+    async with nodes(settings, clock, 2) as (one, two):
+        await one.append(TOPIC, made(0, 1))
+        await two.append("other", made(0, 1))
+        await caught_up(one, two)
+        await two.forget(TOPIC)
+        await caught_up(one)
+        assert one.listener.forgot == two.listener.forgot == [TOPIC]
+        await one.append(TOPIC, made(0, 1))
+        await caught_up(two)
+        assert two.listener.fragments(TOPIC) == [made(0, 1), made(0, 1)]
+        assert await two.kept(TOPIC) == [made(0, 1)]
+
+
+async def test_an_append_without_an_answer_is_not_stored_twice(
+    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
+):
+    (server,) = nats_server.servers.values()
+    async with (
+        lossy_proxy(server.port) as (proxy, url),
+        running_node(replace(settings, servers=(url,)), clock) as node,
+        running_node(settings, clock) as other,
+    ):
+        for number in range(4):
+            proxy.withholding = True
+            appending = asyncio.create_task(node.append(TOPIC, made(number, number + 1)))
+            async with asyncio.timeout(PATIENCE):
+                await other.listener.received(number + 1)
+            assert not appending.done()
+            proxy.withholding = False
+            proxy.cut()
+            await appending
+        assert await node.kept(TOPIC) == [made(number, number + 1) for number in range(4)]
+        assert node.listener.order == other.listener.order
+        assert len(node.listener.order) == 4
+
+
+async def test_an_append_that_is_never_answered_fails_and_may_be_repeated(
+    nats_server: NatsCluster, settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    (server,) = nats_server.servers.values()
+    async with (
+        lossy_proxy(server.port) as (proxy, url),
+        running_node(replace(settings, servers=(url,)), clock) as node,
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(connecting, "PATIENCE", 0.5)
+            proxy.withholding = True
+            with pytest.raises(StorageError, match="does not answer"):
+                await node.append(TOPIC, made(0, 1))
+        proxy.withholding = False
+        proxy.cut()
+        await node.append(TOPIC, made(0, 1))
+        assert await node.kept(TOPIC) == node.listener.fragments(TOPIC) == [made(0, 1)]
+
+
+async def test_what_happens_while_a_node_is_cut_off_is_made_up_for(
+    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
+):
+    (server,) = nats_server.servers.values()
+    async with (
+        lossy_proxy(server.port) as (proxy, url),
+        running_node(replace(settings, servers=(url,)), clock) as cut,
+        running_node(settings, clock) as node,
+    ):
+        await node.append(TOPIC, made(0, 1))
+        await caught_up(cut)
+        proxy.withholding = True
+        await node.append(TOPIC, *[made(number, number + 1) for number in range(1, 50)])
+        await node.append(TOPIC, made(50, until=51))
+        await node.append(TOPIC, made(50, until=52))
+        await node.append("other", made(0, 1))
+        await node.forget("other")
+        proxy.withholding = False
+        proxy.cut()
+        await caught_up(cut)
+        assert cut.state(TOPIC) == node.state(TOPIC)
+        assert await cut.kept(TOPIC) == await node.kept(TOPIC)
+        assert cut.listener.order == sorted(set(cut.listener.order))
+
+
+async def test_what_the_servers_do_not_announce_is_found(settings: NatsSettings, clock: Clock):
+    async with nodes(settings, clock, 2) as (one, two):
+        assert isinstance(one.store, JetStreamLog)
+        await one.store._follower._live.unsubscribe()
+        for number in range(3):
+            await two.append(TOPIC, made(number, number + 1))
+        async with asyncio.timeout(PATIENCE):
+            await one.append(TOPIC, made(3, 4))
+        assert one.listener.order == two.listener.order
+
+
+async def test_trimmed_entries_are_deleted_from_the_stream(settings: NatsSettings, clock: Clock):
+    retention = LogRetention(3 * len(made(0, 1).body), timedelta(hours=1))
+    async with running_node(settings, clock, retention) as node:
+        for number in range(TRIMMED_TOGETHER + 3):
+            await node.append(TOPIC, made(number, number + 1))
+        async with asyncio.timeout(PATIENCE):
+            await shrunk(settings, 3)
+        clock.advance(days=1)
+        await node.store.trim(TOPIC)
+        async with asyncio.timeout(PATIENCE):
+            # The last one stays: the next append names its position.
+            await shrunk(settings, 1)
+        before = node.position(TOPIC)
+    async with running_node(settings, clock, retention) as node:
+        assert node.position(TOPIC) == before
+        await node.append(TOPIC, made(100, 101))
+        assert await node.kept(TOPIC) == [made(100, 101)]
+
+
+async def test_replaced_heartbeats_and_contents_are_deleted_from_the_stream(
+    settings: NatsSettings, clock: Clock
+):
+    async with running_node(settings, clock) as node:
+        for number in range(5):
+            await node.append(TOPIC, made(0, until=number + 1))
+            await node.append("page", whole_content(b"%d" % number, "text/plain", at(number)))
+        async with asyncio.timeout(PATIENCE):
+            await shrunk(settings, 2)
+
+
+async def test_a_node_that_missed_a_deletion_drops_the_old_log(
+    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
+):
+    (server,) = nats_server.servers.values()
+    async with (
+        lossy_proxy(server.port) as (proxy, url),
+        running_node(replace(settings, servers=(url,)), clock) as cut,
+        running_node(settings, clock) as node,
+    ):
+        await node.append(TOPIC, whole_content(b"old", "text/plain", at(0)))
+        await caught_up(cut)
+        proxy.withholding = True
+        await node.forget(TOPIC)
+        await node.append(TOPIC, whole_content(b"new", "text/plain", at(1)))
+        await node.append(TOPIC, made(0, 1))
+        await node.store.trim(TOPIC)
+        proxy.withholding = False
+        proxy.cut()
+        await caught_up(cut)
+        assert cut.listener.forgot == [TOPIC]
+        assert await cut.kept(TOPIC) == [made(0, 1)]
+        assert cut.state(TOPIC) == node.state(TOPIC)
+
+
+async def test_a_fragment_that_the_server_does_not_accept_is_refused(
+    settings: NatsSettings, clock: Clock
+):
+    async with running_node(settings, clock) as node:
+        with pytest.raises(TooLarge, match="set max_payload in the configuration of the NATS"):
+            await node.append(TOPIC, made(0, 1, padding=2**20 - 800))
+        await node.append(TOPIC, large := made(0, 1, padding=2**20 - 2500))
+        assert await node.kept(TOPIC) == [large]
+
+
+async def test_a_record_of_a_newer_hub_stops_this_one(settings: NatsSettings, clock: Clock):
+    async with running_node(settings, clock) as node, connected(settings) as connection:
+        await node.append(TOPIC, made(0, 1))
+        await connection.client.request(
+            f"{settings.prefix}.log.new", b"", 5, headers={"Rs-Version": "2"}
+        )
+        with pytest.raises(StorageError, match="upgrade this hub"):
+            await node.append(TOPIC, made(1, 2))
+        for use in (node.store.check, partial(node.store.newest, after=None, limit=9)):
+            with pytest.raises(StorageError, match="upgrade this hub"):
+                await use()
+    with pytest.raises(StorageError, match="upgrade this hub"):
+        async with running_node(settings, clock):
+            pass
+
+
+async def test_a_message_of_someone_else_is_passed_over(
+    settings: NatsSettings, clock: Clock, caplog: pytest.LogCaptureFixture
+):
+    async with nodes(settings, clock, 2) as (one, two), connected(settings) as connection:
+        await connection.client.request(f"{settings.prefix}.log.else", b"hello", 5)
+        with caplog.at_level(logging.WARNING):
+            await one.append(TOPIC, made(0, 1))
+        await caught_up(two)
+        assert two.listener.fragments(TOPIC) == [made(0, 1)]
+        assert "message 1 of the log in NATS is not of a hub" in caplog.text
+
+
+async def test_a_stream_that_was_replaced_stops_the_hub(settings: NatsSettings, clock: Clock):
+    async with running_node(settings, clock) as node, connected(settings) as connection:
+        await node.append(TOPIC, made(0, 1))
+        await connection.client.request(f"$JS.API.STREAM.DELETE.{settings.prefix}-log", b"", 5)
+        async with running_node(settings, clock) as other:
+            assert await stored_logs(other.store) == []
+            with pytest.raises(StorageError, match=r"was deleted or restored.*restart the hub"):
+                await caught_up(node)
+            with pytest.raises(StorageError, match="restart the hub"):
+                await node.append(TOPIC, made(1, 2))
+
+
+async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, clock: Clock):
+    other = replace(settings, prefix=f"{settings.prefix[:40]}-other")
+    async with running_node(settings, clock) as one, running_node(other, clock) as two:
+        await one.append(TOPIC, made(0, 1))
+        assert await stored_logs(two.store) == []
+        await two.append(TOPIC, made(5, 6))
+        assert await one.kept(TOPIC) == [made(0, 1)]
+
+
+async def test_more_replicas_than_servers_is_a_clear_error(settings: NatsSettings, clock: Clock):
+    with pytest.raises(ConfigurationError, match=r"cannot have the stream .*\?replicas=1"):
+        async with running_node(replace(settings, replicas=3), clock):
+            pass
+
+
+async def test_a_listener_that_fails_does_not_stop_the_log(settings: NatsSettings, clock: Clock):
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(running_node(settings, clock))
+        node.listener.order = None  # type: ignore[assignment]
+        await node.append(TOPIC, made(0, 1))
+        assert await node.kept(TOPIC) == [made(0, 1)]
+
+
+async def test_the_log_may_be_reached_over_tls(tmp_path: Path, clock: Clock):
+    authority = Authority(tmp_path)
+    certificate, key = authority.certificate("nats")
+    tls = f"tls {{ cert_file: '{certificate}', key_file: '{key}' }}"
+    with running_nats(tmp_path / "nats", settings=tls) as server:
+        url = server.url.replace("nats:", "tls:")
+        files = NatsFiles(ca=Path(authority.file))
+        async with running_node(parse_nats_url(url, files), clock) as node:
+            await node.append(TOPIC, made(0, 1))
+        with pytest.raises(ConfigurationError, match=r"not trusted.*its authority"):
+            await NatsConnection(parse_nats_url(url)).open("test")

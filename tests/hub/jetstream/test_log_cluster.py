@@ -1,0 +1,88 @@
+"""Several nodes of a hub on a cluster of three real NATS servers, which crash and stop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rsnotify_hub.store.jetstream.log import JetStreamLog
+from tests.hub.helpers import Clock
+from tests.hub.jetstream.load import Load, nodes
+from tests.hub.jetstream.nodes import Node, prefixed, running_node
+from tests.nats_servers import NatsCluster, NatsServer
+
+
+async def leader(cluster: NatsCluster, node: Node) -> NatsServer:
+    """Return the server that leads the stream."""
+    assert isinstance(node.store, JetStreamLog)
+    return cluster.servers[(await node.store.stream.info())["cluster"]["leader"]]
+
+
+def connected_to(cluster: NatsCluster, node: Node) -> NatsServer:
+    """Return the server to which a node is connected."""
+    assert isinstance(node.store, JetStreamLog)
+    url = node.store.connection.client.connected_url
+    assert url is not None
+    return next(one for one in cluster.servers.values() if one.port == url.port)
+
+
+async def test_three_nodes_append_to_the_same_topics_at_once(cluster: NatsCluster, clock: Clock):
+    async with nodes(prefixed(cluster.url), clock, 3) as running:
+        load = Load(running, topics=4)
+        async with load.running():
+            await load.reached(300)
+        assert load.retries == 0
+        async with running_node(prefixed(cluster.url), clock) as late:
+            await load.check(late)
+
+
+@pytest.mark.parametrize("which", ["leader", "follower"])
+async def test_what_is_acknowledged_survives_a_server_that_is_killed(
+    cluster: NatsCluster, clock: Clock, which: str
+):
+    async with nodes(prefixed(cluster.url), clock, 2) as running:
+        load = Load(running, topics=4)
+        async with load.running():
+            await load.reached(100)
+            leading = await leader(cluster, running[0])
+            following = next(one for one in cluster.servers.values() if one is not leading)
+            killed = leading if which == "leader" else following
+            killed.stop()
+            await load.reached(100)
+            killed.start()
+            await asyncio.to_thread(cluster.wait)
+            await load.reached(100)
+        async with running_node(prefixed(cluster.url), clock) as late:
+            await load.check(late)
+
+
+async def test_what_is_acknowledged_survives_a_restart_of_all_servers(
+    cluster: NatsCluster, clock: Clock
+):
+    async with nodes(prefixed(cluster.url), clock, 2) as running:
+        load = Load(running, topics=2)
+        async with load.running():
+            await load.reached(50)
+            cluster.stop()
+            await asyncio.to_thread(cluster.start)
+            await load.reached(50)
+        async with running_node(prefixed(cluster.url), clock) as late:
+            await load.check(late)
+
+
+@pytest.mark.parametrize("which", ["leader", "connected"])
+async def test_a_server_that_is_suspended_is_left(cluster: NatsCluster, clock: Clock, which: str):
+    async with nodes(prefixed(cluster.url), clock, 2) as running:
+        load = Load(running, topics=2)
+        async with load.running():
+            await load.reached(50)
+            suspended = await leader(cluster, running[0])
+            if which == "connected":
+                suspended = connected_to(cluster, running[0])
+            suspended.pause()
+            await load.reached(50)
+            suspended.resume()
+            await load.reached(50)
+        async with running_node(prefixed(cluster.url), clock) as late:
+            await load.check(late)

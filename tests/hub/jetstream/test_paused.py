@@ -1,0 +1,142 @@
+"""Hubs that do not notice, or not at once, that their leases have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from rsnotify_hub.store.interface import NotOwner
+from rsnotify_hub.store.jetstream.bucket import Bucket
+from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_hub.store.jetstream.subscription_records import CursorsRecord, decode
+from rsnotify_hub.urls import authority_of
+from tests.hub.helpers import TOPIC, Clock
+from tests.hub.jetstream.callbacks import callback_ports
+from tests.hub.jetstream.hub_process import hub_process
+from tests.hub.jetstream.hubs import ClusterHub, owner_of, running_hubs, settled, until
+
+
+async def test_a_hub_that_was_stopped_delivers_nothing_that_another_hub_has(
+    settings: NatsSettings, clock: Clock
+):
+    async with running_hubs(settings, clock) as hubs, callback_ports(12) as callbacks:
+        here = await hubs.start("here")
+        nodes = here.store.node.nodes
+        await settled([here])
+        with hub_process(settings, "paused") as process:
+            await until(lambda: len(nodes) == 2)
+            (other,) = nodes.keys() - {here.store.node.id}
+            await settled([here], other)
+            for url in callbacks.urls:
+                await here.request(url)
+            mine = {url for url in callbacks.urls if here.owns(url)}
+            await until(lambda: here.urls == mine)
+            theirs = set(callbacks.urls) - mine
+            # Its subscriptions are confirmed once it has stored them, which it alone knows.
+            second = 1
+            while not all(url in callbacks.received for url in theirs):
+                await here.publish(second)
+                await callbacks.all_have(second, mine)
+                second += 1
+            await callbacks.all_have(second - 1)
+
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # noqa: ASYNC222
+            await here.publish(second)
+            await settled([here])
+            assert here.urls == set(callbacks.urls)
+            await callbacks.all_have(second)
+            counts = {url: len(callbacks.hubs[url]) for url in callbacks.urls}
+
+            process.send_signal(signal.SIGCONT)
+            await settled([here], other)
+            await here.publish(second + 1)
+            await callbacks.all_have(second + 1)
+            for url in theirs:
+                # What it had in its buffers when it continued was delivered by the other hub.
+                assert callbacks.received[url].count(second) == 1
+                assert len(callbacks.hubs[url]) == counts[url] + 1
+                assert callbacks.hubs[url][-1] == "http://paused.example/websub"
+            assert callbacks.overlaps == set()
+
+
+async def stop_ticking(hub: ClusterHub) -> None:
+    """Keep a hub from renewing its lease, and from finding that it has ended."""
+    loops = hub.store.node._loops
+    for task in loops:
+        task.cancel()
+    await asyncio.gather(*loops, return_exceptions=True)
+
+
+async def test_a_hub_whose_lease_has_ended_delivers_and_writes_nothing(
+    settings: NatsSettings, clock: Clock
+):
+    async with running_hubs(settings, clock) as hubs, callback_ports(8) as callbacks:
+        one, two = await hubs.start("one"), await hubs.start("two")
+        await settled([one, two])
+        for url in callbacks.urls:
+            await owner_of(url, [one, two]).subscribe(url)
+        await one.publish(1)
+        await callbacks.all_have(1)
+        await stop_ticking(one)
+        mine = one.urls
+        await until(lambda: not one.shards)
+        # It does not know yet that it has lost them, and nobody has taken them.
+        assert one.urls == mine
+        await one.publish(2)
+        await settled([two])
+        await two.publish(3)
+        await callbacks.all_have(3)
+        assert all(seconds == [1, 2, 3] for seconds in callbacks.received.values())
+        for url in mine:
+            assert callbacks.hubs[url][1:] == ["http://two.example/websub"] * (
+                len(callbacks.hubs[url]) - 1
+            )
+            with pytest.raises(NotOwner):
+                await one.subscribe(url)
+            with pytest.raises(NotOwner):
+                await one.deliveries.channel.remove(TOPIC, url)
+        await one.kill()
+
+
+async def test_what_a_hub_writes_that_sees_nothing_of_the_others_is_refused(
+    settings: NatsSettings, clock: Clock
+):
+    async with running_hubs(settings, clock) as hubs, callback_ports(8) as callbacks:
+        one, two = await hubs.start("one"), await hubs.start("two")
+        await settled([one, two])
+        for url in callbacks.urls:
+            await owner_of(url, [one, two]).subscribe(url)
+        await one.publish(1)
+        await callbacks.all_have(1)
+        # Its clock stands still, too, so that its lease does not end by its own opinion.
+        await stop_ticking(one)
+        await one.store.node._records.close()
+        now = one.store.node._clock()
+        one.store.node._clock = lambda: now
+        mine = one.urls
+        await settled_without(one, two)
+        cursors = Bucket(two.store.connection, "cursors")
+        shard_of = one.store.node.sharding.shard_of
+        for shard, url in {shard_of(authority_of(url)): url for url in mine}.items():
+            assert one.owns(url)
+            before = await cursors.get(shard)
+            one.store.move_cursor(TOPIC, url, 0)
+            await until(lambda url=url: not one.owns(url))
+            after = await cursors.get(shard)
+            assert before is not None
+            assert after is not None
+            assert after.value is not None
+            epoch = two.store.node.membership._views[shard].epoch
+            assert decode(after.value, CursorsRecord).epoch == epoch
+            positions = {each[1] for each in decode(after.value, CursorsRecord).cursors.values()}
+            assert 0 not in positions
+        await one.kill()
+
+
+async def settled_without(dead: ClusterHub, living: ClusterHub) -> None:
+    count = living.store.node.sharding.count
+    await until(lambda: len(living.shards) == count)

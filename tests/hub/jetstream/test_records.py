@@ -1,0 +1,104 @@
+"""Records of the stream, without NATS."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.store.jetstream.records import (
+    LogRecord,
+    Place,
+    RecordKind,
+    headers_of,
+    read_record,
+    read_stored_fragment,
+    record_of,
+)
+from tests.hub.helpers import TOPIC, at
+from tests.hub.storing import made
+
+instants = st.datetimes(timezones=st.just(UTC))
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+positions = st.integers(1, 2**63 - 1)
+printable = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E))
+
+
+@st.composite
+def fragments(draw: st.DrawFn) -> Fragment:
+    kind = draw(st.sampled_from(RecordKind))
+    return Fragment(
+        body=draw(st.binary()),
+        content_type=draw(printable),
+        from_=draw(instants if kind is RecordKind.HEARTBEAT else st.none() | instants),
+        until=draw(instants),
+        begins=draw(instants),
+        heartbeat=kind is RecordKind.HEARTBEAT,
+        whole=kind is RecordKind.WHOLE,
+    )
+
+
+def sent(headers: dict[str, str]) -> dict[str, str]:
+    """Return headers as they arrive: without spaces at their ends."""
+    assert all(value.isascii() and value.isprintable() for value in headers.values())
+    return {name: value.strip() for name, value in headers.items()}
+
+
+@given(
+    texts,
+    fragments(),
+    instants,
+    st.none() | instants,
+    st.builds(Place, positions, positions, positions),
+    positions,
+)
+def test_a_record_is_read_as_it_was_written(
+    topic: str,
+    fragment: Fragment,
+    received: datetime,
+    through: datetime | None,
+    place: Place,
+    position: int,
+):
+    record = record_of(topic, fragment, received=received, through=through, place=place)
+    headers = sent(headers_of(record, fragment.content_type))
+    found = read_record(position, headers | {"X-Unknown": "1"}, len(fragment.body))
+    assert found is not None
+    assert (found.position, found.topic, found.reset) == (position, topic, place.reset)
+    assert found == replace(record, position=position)
+    assert found.through == to_microseconds(max(fragment.until, through or fragment.until))
+    assert read_stored_fragment(found, headers, fragment.body) == fragment
+
+
+@given(texts, positions)
+def test_a_reset_is_read_as_it_was_written(topic: str, position: int):
+    record = LogRecord(position, RecordKind.RESET, topic, received=5)
+    assert read_record(position, sent(headers_of(record)), 0) == record
+    check = LogRecord(position, RecordKind.CHECK)
+    assert read_record(position, headers_of(check), 0) == check
+
+
+def some_headers() -> dict[str, str]:
+    record = record_of(TOPIC, made(0, 1), received=at(1), through=None, place=Place())
+    return headers_of(record, "application/xml")
+
+
+def test_a_record_of_a_newer_version_is_refused_with_what_to_do():
+    with pytest.raises(StorageError, match=r"records of version 2.*version 1.*upgrade this hub"):
+        read_record(7, some_headers() | {"Rs-Version": "2"}, 5)
+
+
+@pytest.mark.parametrize("header", ["Rs-RecordKind", "Rs-Received", "Rs-Until", "Rs-Digest"])
+def test_a_damaged_record_is_refused_with_its_position(header: str):
+    with pytest.raises(StorageError, match=r"record 7 .* damaged"):
+        read_record(7, {**some_headers(), header: "no"}, 5)
+
+
+def test_a_message_that_no_hub_has_written_is_no_record():
+    assert read_record(7, {"Other": "1"}, 5) is None

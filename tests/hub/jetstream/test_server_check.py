@@ -1,0 +1,75 @@
+"""What the hub says of the NATS servers at the start."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.format.datetimes import Instant
+from rsnotify_hub.store.jetstream.log import JetStreamLog
+from rsnotify_hub.store.jetstream.server_check import ServerFacts, read_facts, warnings_of
+from rsnotify_hub.store.jetstream.settings import NatsSettings
+from tests.hub.jetstream.nodes import Notified, connected
+from tests.hub.storing import FOREVER
+
+GOOD = ServerFacts(
+    version="2.11.4",
+    max_payload=8_000_000,
+    servers=3,
+    offline=(),
+    stream={"name": "rsnotify-log", "num_replicas": 3, "max_age": 0, "max_bytes": -1},
+    storage=10,
+    storage_limit=None,
+    skew=timedelta(0),
+)
+
+
+def warnings(**changed: Any) -> list[str]:
+    return warnings_of(replace(GOOD, **changed), largest_fragment=1_000_000)
+
+
+def test_durability_per_write_cannot_be_seen_and_the_warning_says_what_to_set():
+    (only,) = warnings()
+    assert "cannot see whether NATS flushes" in only
+    assert "Set sync_interval: always" in only
+    (only,) = warnings(version="2.9.10")
+    assert "NATS 2.9.10 acknowledges what it has not flushed" in only
+    assert "Upgrade to NATS 2.10" in only
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"stream": GOOD.stream | {"num_replicas": 1}}, "replicas=3"),
+        ({"max_payload": 500_000}, "max_payload: 1016384"),
+        ({"storage": 90, "storage_limit": 100}, "max_storage"),
+        ({"stream": GOOD.stream | {"max_age": 5}}, "max_age"),
+        ({"stream": GOOD.stream | {"max_bytes": 5}}, "max_bytes"),
+        ({"version": "2.8.4"}, "older than 2.9.10"),
+        ({"offline": ("n2",)}, "n2 of the 3 NATS servers"),
+        ({"skew": timedelta(seconds=9)}, "9 seconds ahead of"),
+        ({"skew": timedelta(seconds=-9)}, "9 seconds behind"),
+    ],
+)
+def test_each_weakness_is_named_with_what_to_do(changed: dict[str, Any], expected: str):
+    assert len([text for text in warnings(**changed) if expected in text]) == 1
+
+
+@pytest.mark.parametrize("ahead", [0, 3600])
+async def test_the_facts_are_read_from_a_server(settings: NatsSettings, ahead: float):
+    def clock() -> Instant:
+        return datetime.now(UTC) + timedelta(seconds=ahead)
+
+    async with connected(settings) as connection:
+        log = JetStreamLog(connection, FOREVER, clock)
+        await log.start(Notified())
+        facts = await read_facts(connection, log, clock)
+        await log.close()
+    assert facts.version.count(".") == 2
+    assert facts.max_payload == 2**20
+    assert (facts.servers, facts.offline, facts.stream["num_replicas"]) == (1, (), 1)
+    assert facts.storage > 0
+    assert abs(facts.skew + timedelta(seconds=ahead)) < timedelta(seconds=60)

@@ -1,0 +1,86 @@
+"""The URL of NATS, and logging in to real servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.processes import free_port
+from rsnotify_hub.store.jetstream import connection as connecting
+from rsnotify_hub.store.jetstream.settings import NatsFiles, parse_nats_url
+from tests.hub.jetstream.nodes import connected
+from tests.nats_servers import NatsCluster, running_nats
+
+SECRET = "c@nary"
+
+
+def test_a_url_names_servers_login_prefix_and_replicas():
+    settings = parse_nats_url(
+        "nats://me:c%40nary@a.example:1,b.example,[::1]:3/?prefix=x&replicas=3"
+    )
+    assert settings.servers == ("nats://a.example:1", "nats://b.example:4222", "nats://[::1]:3")
+    assert (settings.user, settings.password) == ("me", SECRET)
+    assert (settings.prefix, settings.replicas) == ("x", 3)
+    assert SECRET not in repr(settings) + settings.place
+    plain = parse_nats_url("tls://a.example")
+    assert (plain.user, plain.prefix, plain.replicas) == (None, "rsnotify", None)
+    assert plain.is_tls
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://me:c@nary@a", "nats://host:port"),
+        ("nats://me:c@nary@", "not a host and port"),
+        ("nats://me:c@nary@a:port", "not a host and port"),
+        ("nats://me:c@nary@a,,b", "not a host and port"),
+        ("nats://me:c@nary@a?prefix=a.b", "up to 64 letters"),
+        ("nats://me:c@nary@a?replicas=2", "must be 1, 3 or 5"),
+        ("nats://me:c@nary@a?copies=2", "there are prefix and replicas"),
+    ],
+)
+def test_a_wrong_url_is_a_clear_error_without_the_password(url: str, expected: str):
+    with pytest.raises(ConfigurationError, match=expected) as raised:
+        parse_nats_url(url)
+    assert "nary" not in str(raised.value)
+
+
+async def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.5)
+    port = free_port()
+    with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*start the servers"):
+        async with connected(parse_nats_url(f"nats://127.0.0.1:{port}")):
+            pass
+
+
+async def test_a_wrong_password_is_refused_without_naming_it(tmp_path: Path):
+    users = "authorization { user: me, password: right }"
+    with running_nats(tmp_path, settings=users) as server:
+        async with connected(parse_nats_url(server.url.replace("//", "//me:right@"))):
+            pass
+        for login in ("", f"me:{SECRET}@"):
+            with pytest.raises(ConfigurationError, match="refuses the login") as raised:
+                async with connected(parse_nats_url(server.url.replace("//", f"//{login}"))):
+                    pass
+            assert SECRET not in str(raised.value)
+
+
+async def test_a_hub_logs_in_with_an_nkey(tmp_path: Path):
+    import nkeys
+
+    pair = nkeys.from_seed(nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER))
+    seed = tmp_path / "seed"
+    seed.write_bytes(pair.seed)
+    users = f"authorization {{ users: [{{ nkey: {pair.public_key.decode()} }}] }}"
+    with running_nats(tmp_path / "nats", settings=users) as server:
+        async with connected(parse_nats_url(server.url, NatsFiles(nkey=seed))) as connection:
+            assert connection.client.is_connected
+
+
+async def test_a_file_that_cannot_be_read_is_named(nats_server: NatsCluster, tmp_path: Path):
+    files = NatsFiles(credentials=tmp_path / "hub.creds")
+    with pytest.raises(ConfigurationError, match=r"cannot read .*hub\.creds"):
+        async with connected(parse_nats_url(nats_server.url, files)):
+            pass
