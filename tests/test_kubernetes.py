@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -28,8 +29,6 @@ Documents = dict[str, dict[str, Any]]
 
 def render(folder: Path) -> Documents:
     """Return what a folder gives, by kind."""
-    if shutil.which("kubectl") is None:
-        pytest.skip("kubectl is not installed")
     done = subprocess.run(
         ["kubectl", "kustomize", folder], capture_output=True, text=True, check=False
     )
@@ -39,8 +38,24 @@ def render(folder: Path) -> Documents:
     return {one["kind"]: one for one in documents}
 
 
+def _need_kubectl() -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+
+
+def _takes_folders_as_resources() -> bool:
+    """Tell whether kubectl has a newer kustomize than 2.0, as all have since 1.21."""
+    done = subprocess.run(
+        ["kubectl", "version", "--client", "--output=json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    version = json.loads(done.stdout)["clientVersion"]
+    return int(re.sub(r"\D.*", "", version["minor"])) > 20
+
+
 @pytest.fixture(scope="module")
 def base() -> Documents:
+    _need_kubectl()
     return render(FOLDER / "base")
 
 
@@ -50,8 +65,11 @@ def overlay(tmp_path_factory: pytest.TempPathFactory) -> Documents:
     folder = tmp_path_factory.mktemp("kubernetes")
     for name in ("base", "servicemonitor"):
         shutil.copytree(FOLDER / name, folder / name)
+    _need_kubectl()
     fences = [body for name, body in fences_of((FOLDER / "README.md").read_text())]
     (own,) = [body for body in fences if body.startswith("# kustomization.yaml")]
+    if not _takes_folders_as_resources():
+        own = own.replace("resources:", "bases:")
     (folder / "own").mkdir()
     (folder / "own/kustomization.yaml").write_text(own)
     (folder / "own/hub.toml").write_text('public_url = "https://own.example/"\n')
