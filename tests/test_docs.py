@@ -24,7 +24,8 @@ from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secret
 PAGES = ["publisher/README.md", "subscriber/README.md", "hub/README.md", "relay/README.md"]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("docs/**/*.md")]
+    for pattern in ("*.md", "[a-z]*/README.md", "docs/**/*.md", "deploy/**/*.md")
+    for path in ROOT.glob(pattern)
 )
 #: What programs say that do not end by themselves.
 SAY = {"subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14")}
@@ -35,10 +36,12 @@ BRING = {
     "subscriber/README.md: By WebSub": "mirror/one.ttl",
     "relay/README.md: In a program": "copy/one.ttl",
 }
-#: Options of curl, docker, the examples and `make`, and the one that every command has.
+#: Options of curl, docker, kubectl, NATS, the examples and `make`, and one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode"),
     *("--detach", "--profile"),
+    *("--from-file", "--kustomize", "--namespace"),
+    *("--cluster", "--routes"),
     *("--delta", "--history", "--kill-ways"),
     "--help",
 }
