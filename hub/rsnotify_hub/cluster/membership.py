@@ -20,7 +20,13 @@ since the next owner has changed the revision that it expects. A node whose own 
 back to it has an outdated view, and decides nothing.
 
 A node that joins is assigned shards only after `settle_seconds`, and an owner releases only some
-shards at a time, so that neither a restart nor a new node moves everything at once.
+shards at a time, so that neither a restart nor a new node moves everything at once. The others are
+delivered meanwhile. What nobody delivers is taken in a few steps, however many shards there are.
+
+If the store was away, all nodes were silent. So a node that did not see its own renewals takes the
+silence of the others in that time for no sign of death, and all take again what they owned.
+
+Cost: `decide` looks at each node and at the shards of this node, not at all shards.
 """
 
 from __future__ import annotations
@@ -42,6 +48,8 @@ class ClusterPace(Struct, frozen=True):
         death_seconds: How long after the last renewal that it saw another node considers it dead.
         settle_seconds: How long a new node waits for its first shards.
         moves: How many shards one node takes, or releases, at the same time.
+        part: One of how many of its shards a node takes, or releases while it drains, at the same
+            time, if these are more than `moves`.
     """
 
     renew_seconds: float = 2.0
@@ -49,6 +57,7 @@ class ClusterPace(Struct, frozen=True):
     death_seconds: float = 6.0
     settle_seconds: float = 2.0
     moves: int = 8
+    part: int = 4
 
 
 class Take(Struct, frozen=True):
@@ -143,8 +152,9 @@ class Membership:
         self._pace = pace
         self._nodes: dict[str, _NodeView] = {}
         self._views = dict.fromkeys(shards, ShardView())
+        self._recorded: dict[str, None] = {}  # the shards whose record names this node
         self._holds: dict[str, _Hold] = {}
-        self._assignment = Assignment(shards)
+        self._assignment = Assignment(node, shards)
         self._renewed = float("-inf")
         self._deposed: list[str] = []
 
@@ -153,8 +163,19 @@ class Membership:
     def node_seen(self, node: str, *, is_draining: bool, now: float) -> None:
         """Note that the record of a node was written."""
         known = self._nodes.get(node)
-        first = known.first_seen if known else now
-        self._nodes[node] = _NodeView(first, now, is_draining)
+        if known is None:
+            self._nodes[node] = _NodeView(now, now, is_draining)
+            return
+        if node == self.node and now - known.last_seen >= self._pace.fence_seconds:
+            self._excuse_silence(known.last_seen, now)
+        known.last_seen = now
+        known.is_draining = is_draining
+
+    def _excuse_silence(self, since: float, now: float) -> None:
+        """Let the nodes that were alive before this one saw nothing have until now."""
+        for view in self._nodes.values():
+            if since - view.last_seen < self._pace.death_seconds:
+                view.last_seen = now
 
     def node_gone(self, node: str) -> None:
         """Note that the record of a node was deleted."""
@@ -171,6 +192,10 @@ class Membership:
         if shard not in self._views or view.revision <= self._views[shard].revision:
             return
         self._views[shard] = view
+        if view.owner == self.node:
+            self._recorded[shard] = None
+        else:
+            self._recorded.pop(shard, None)
         hold = self._holds.get(shard, _NOTHING)
         is_own_release = hold.state is _Holding.RELEASING and view.owner is None
         if hold.state.is_working and view.epoch > hold.epoch and not is_own_release:
@@ -224,56 +249,60 @@ class Membership:
         self._holds = {}
 
     def _is_current(self, now: float) -> bool:
+        """Return whether this node sees its own renewals, and has seen who else is there."""
         own = self._nodes.get(self.node)
-        return own is not None and now - own.last_seen < self._pace.fence_seconds
+        return (
+            own is not None
+            and now - own.last_seen < self._pace.fence_seconds
+            and now - own.first_seen >= self._pace.settle_seconds
+        )
 
     def _candidates(self, now: float) -> set[str]:
-        """Return the nodes that shards are assigned to."""
-        living = {
-            name: view
-            for name, view in self._nodes.items()
-            if not view.is_draining and self.is_alive(name, now)
-        }
-        settled = {
+        """Return the nodes that shards are assigned to.
+
+        All that this node saw while it settled itself have started before it, or with it.
+        """
+        settle = self._pace.settle_seconds
+        settled = max(now - settle, self._nodes[self.node].first_seen + settle)
+        living = now - self._pace.death_seconds
+        return {
             name
-            for name, view in living.items()
-            if now - view.first_seen >= self._pace.settle_seconds
+            for name, view in self._nodes.items()
+            if view.last_seen > living and view.first_seen <= settled and not view.is_draining
         }
-        return settled or set(living)
 
     def _releases(self) -> Iterator[Release]:
+        own = self._assignment.own
         leaving = [
-            shard
-            for shard, view in self._views.items()
-            if self._assignment.node_of(shard) != self.node
-            and self._is_releasable(self._holds.get(shard), view)
+            *(
+                shard
+                for shard, hold in self._holds.items()
+                if hold.state is _Holding.OWNED and shard not in own
+            ),
+            # An earlier release failed.
+            *(shard for shard in self._recorded if shard not in self._holds and shard not in own),
         ]
-        for shard in leaving[: self._room(_Holding.RELEASING)]:
+        is_draining = self._nodes[self.node].is_draining
+        for shard in leaving[: self._room(_Holding.RELEASING, len(leaving) if is_draining else 0)]:
             view = self._views[shard]
             self._holds[shard] = _Hold(_Holding.RELEASING, view.epoch)
             yield Release(shard, view.epoch + 1, view.revision)
 
-    def _is_releasable(self, hold: _Hold | None, view: ShardView) -> bool:
-        if hold is None:
-            return view.owner == self.node  # an earlier release failed
-        return hold.state is _Holding.OWNED
-
     def _takes(self, now: float) -> Iterator[Take]:
+        own = self._assignment.own
         free = [
             shard
-            for shard in self._views
-            if shard not in self._holds
-            and self._assignment.node_of(shard) == self.node
-            and not self._has_other_owner(shard, now)
+            for shard in own
+            if shard not in self._holds and not self._has_other_owner(shard, now)
         ]
-        for shard in free[: self._room(_Holding.TAKING)]:
+        for shard in free[: self._room(_Holding.TAKING, len(own))]:
             view = self._views[shard]
             self._holds[shard] = _Hold(_Holding.TAKING, view.epoch + 1)
             yield Take(shard, view.epoch + 1, view.revision)
 
-    def _room(self, state: _Holding) -> int:
+    def _room(self, state: _Holding, shards: int) -> int:
         busy = sum(hold.state is state for hold in self._holds.values())
-        return max(0, self._pace.moves - busy)
+        return max(0, max(self._pace.moves, shards // self._pace.part) - busy)
 
     def _has_other_owner(self, shard: str, now: float) -> bool:
         owner = self._views[shard].owner
