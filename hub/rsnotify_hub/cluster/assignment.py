@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable
 from hashlib import blake2b
 
 
-def weight(node: str, shard: str) -> tuple[int, str]:
-    """Return what to compare; no two nodes have the same weight."""
-    return int.from_bytes(blake2b(f"{node} {shard}".encode(), digest_size=8).digest()), node
+def weight(node: str, shard: str) -> bytes:
+    """Return what to compare; it is so long that no two nodes have the same."""
+    return blake2b(f"{node} {shard}".encode(), digest_size=16).digest()
 
 
 def node_of(shard: str, nodes: Iterable[str]) -> str | None:

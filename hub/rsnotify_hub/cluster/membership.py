@@ -23,9 +23,6 @@ A node that joins is assigned shards only after `settle_seconds`, and an owner r
 shards at a time, so that neither a restart nor a new node moves everything at once. The others are
 delivered meanwhile. What nobody delivers is taken in a few steps, however many shards there are.
 
-If the store was away, all nodes were silent. So a node that did not see its own renewals takes the
-silence of the others in that time for no sign of death, and all take again what they owned.
-
 Cost: `decide` looks at each node and at the shards of this node, not at all shards.
 """
 
@@ -37,27 +34,8 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from rsnotify_hub.cluster.assignment import Assignment
-
-
-class ClusterPace(Struct, frozen=True):
-    """How fast nodes and shards change, in seconds of the observer's clock.
-
-    Args:
-        renew_seconds: How often a node renews its record.
-        fence_seconds: How long after its last renewal a node owns nothing.
-        death_seconds: How long after the last renewal that it saw another node considers it dead.
-        settle_seconds: How long a new node waits for its first shards.
-        moves: How many shards one node takes, or releases, at the same time.
-        part: One of how many of its shards a node takes, or releases while it drains, at the same
-            time, if these are more than `moves`.
-    """
-
-    renew_seconds: float = 2.0
-    fence_seconds: float = 4.0
-    death_seconds: float = 6.0
-    settle_seconds: float = 2.0
-    moves: int = 8
-    part: int = 4
+from rsnotify_hub.cluster.node_views import NodeViews
+from rsnotify_hub.cluster.pace import ClusterPace
 
 
 class Take(Struct, frozen=True):
@@ -132,12 +110,6 @@ class _Hold(Struct):
 _NOTHING = _Hold(_Holding.FREE, 0)
 
 
-class _NodeView(Struct):
-    first_seen: float
-    last_seen: float
-    is_draining: bool
-
-
 class Membership:
     """The view of one node on the cluster.
 
@@ -150,7 +122,7 @@ class Membership:
     def __init__(self, node: str, shards: tuple[str, ...], pace: ClusterPace) -> None:
         self.node = node
         self._pace = pace
-        self._nodes: dict[str, _NodeView] = {}
+        self._nodes = NodeViews(node, pace)
         self._views = dict.fromkeys(shards, ShardView())
         self._recorded: dict[str, None] = {}  # the shards whose record names this node
         self._holds: dict[str, _Hold] = {}
@@ -162,24 +134,11 @@ class Membership:
 
     def node_seen(self, node: str, *, is_draining: bool, now: float) -> None:
         """Note that the record of a node was written."""
-        known = self._nodes.get(node)
-        if known is None:
-            self._nodes[node] = _NodeView(now, now, is_draining)
-            return
-        if node == self.node and now - known.last_seen >= self._pace.fence_seconds:
-            self._excuse_silence(known.last_seen, now)
-        known.last_seen = now
-        known.is_draining = is_draining
-
-    def _excuse_silence(self, since: float, now: float) -> None:
-        """Let the nodes that were alive before this one saw nothing have until now."""
-        for view in self._nodes.values():
-            if since - view.last_seen < self._pace.death_seconds:
-                view.last_seen = now
+        self._nodes.seen(node, is_draining=is_draining, now=now)
 
     def node_gone(self, node: str) -> None:
         """Note that the record of a node was deleted."""
-        self._nodes.pop(node, None)
+        self._nodes.gone(node)
 
     def renewed(self, sent_at: float) -> None:
         """Note that this node's record was renewed by a request that was sent at an instant."""
@@ -196,7 +155,9 @@ class Membership:
             self._recorded[shard] = None
         else:
             self._recorded.pop(shard, None)
-        hold = self._holds.get(shard, _NOTHING)
+        hold = self._holds.get(shard)
+        if hold is None:
+            return
         is_own_release = hold.state is _Holding.RELEASING and view.owner is None
         if hold.state.is_working and view.epoch > hold.epoch and not is_own_release:
             del self._holds[shard]
@@ -226,8 +187,16 @@ class Membership:
         if self._holds.get(take.shard) == _Hold(_Holding.TAKING, take.epoch):
             del self._holds[take.shard]
 
-    def released(self, release: Release) -> None:
-        """Note that a shard was released, or could not be, and is not worked on any more."""
+    def released(self, release: Release, revision: int | None = None) -> None:
+        """Note that a shard is not worked on any more, whether its record says so or not.
+
+        Args:
+            release: The action.
+            revision: The revision of the shard's record afterwards; None if it was not written, or
+                if that is unknown.
+        """
+        if revision is not None:
+            self.shard_seen(release.shard, ShardView(None, release.epoch, revision))
         if self._holds.get(release.shard) == _Hold(_Holding.RELEASING, release.epoch - 1):
             del self._holds[release.shard]
 
@@ -239,50 +208,27 @@ class Membership:
             self._give_up_all()
         deposed, self._deposed = self._deposed, []
         actions: list[Action] = [Revoke(tuple(deposed))] if deposed else []
-        if self.is_fenced(now) or not self._is_current(now):
+        if self.is_fenced(now) or not self._nodes.is_current(now):
             return actions
-        self._assignment.set_nodes(self._candidates(now))
+        self._assignment.set_nodes(self._nodes.candidates(now))
         return [*actions, *self._releases(), *self._takes(now)]
 
     def _give_up_all(self) -> None:
         self._deposed += self._holds
         self._holds = {}
 
-    def _is_current(self, now: float) -> bool:
-        """Return whether this node sees its own renewals, and has seen who else is there."""
-        own = self._nodes.get(self.node)
-        return (
-            own is not None
-            and now - own.last_seen < self._pace.fence_seconds
-            and now - own.first_seen >= self._pace.settle_seconds
-        )
-
-    def _candidates(self, now: float) -> set[str]:
-        """Return the nodes that shards are assigned to.
-
-        All that this node saw while it settled itself have started before it, or with it.
-        """
-        settle = self._pace.settle_seconds
-        settled = max(now - settle, self._nodes[self.node].first_seen + settle)
-        living = now - self._pace.death_seconds
-        return {
-            name
-            for name, view in self._nodes.items()
-            if view.last_seen > living and view.first_seen <= settled and not view.is_draining
-        }
-
     def _releases(self) -> Iterator[Release]:
         own = self._assignment.own
         leaving = [
+            # The answer to a take or a release was lost, so nobody works on these.
+            *(shard for shard in self._recorded if shard not in self._holds and shard not in own),
             *(
                 shard
                 for shard, hold in self._holds.items()
                 if hold.state is _Holding.OWNED and shard not in own
             ),
-            # An earlier release failed.
-            *(shard for shard in self._recorded if shard not in self._holds and shard not in own),
         ]
-        is_draining = self._nodes[self.node].is_draining
+        is_draining = self._nodes.is_draining(self.node)
         for shard in leaving[: self._room(_Holding.RELEASING, len(leaving) if is_draining else 0)]:
             view = self._views[shard]
             self._holds[shard] = _Hold(_Holding.RELEASING, view.epoch)
@@ -316,12 +262,11 @@ class Membership:
 
     def is_alive(self, node: str, now: float) -> bool:
         """Return whether a node has renewed its record lately."""
-        view = self._nodes.get(node)
-        return view is not None and now - view.last_seen < self._pace.death_seconds
+        return self._nodes.is_alive(node, now)
 
     def dead(self, now: float) -> list[str]:
         """Return the nodes that have a record and are not alive."""
-        return [node for node in self._nodes if not self.is_alive(node, now)]
+        return self._nodes.dead(now)
 
     def owns(self, shard: str, now: float) -> bool:
         """Return whether this node may work on a shard."""

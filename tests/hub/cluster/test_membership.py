@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rsnotify_hub.cluster.assignment import Assignment, node_of
 from rsnotify_hub.cluster.membership import (
     Action,
-    ClusterPace,
     Membership,
     Release,
     Revoke,
     ShardView,
     Take,
 )
+from rsnotify_hub.cluster.pace import ClusterPace
 
 SHARDS = tuple(str(number) for number in range(8))
 PACE = ClusterPace()
@@ -275,6 +275,87 @@ def test_a_node_gives_up_a_shard_whose_record_has_a_later_epoch() -> None:
     assert Revoke(("3",)) in node.membership.decide(node.clock())
 
 
+def test_what_was_released_is_not_released_again_before_its_record_is_seen() -> None:
+    cluster = Cluster(1)
+    node, _ = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    membership, now = node.membership, node.clock()
+    membership.node_seen("a", is_draining=True, now=now)
+    releases = [each for each in membership.decide(now) if isinstance(each, Release)]
+    assert releases
+    for number, release in enumerate(releases):
+        membership.released(release, 9999 + number)
+    assert membership.decide(now) == []
+
+
+def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -> None:
+    cluster = Cluster(1)
+    node, other = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    mine, its = set(node.membership.owned()), set(other.membership.owned())
+    later = node.clock() + 100
+    node.membership.renewed(later)
+    node.membership.node_seen("a", is_draining=False, now=later)
+    actions = node.membership.decide(later)
+    assert {each.shard for each in actions if isinstance(each, Take)} == mine
+    assert other.membership.is_alive("a", other.clock())
+    assert not any(isinstance(each, Take) and each.shard in its for each in actions)
+
+
+def test_a_node_that_was_dead_before_another_joins_gets_no_shards_from_that() -> None:
+    cluster = Cluster(1)
+    nodes = [cluster.start(name) for name in ("a", "b")]
+    cluster.run(60)
+    nodes[0].is_dead = True
+    cluster.run(20)
+    new = cluster.start("c")
+    cluster.run(PACE.settle_seconds + 2)
+    owned = {shard for node in (nodes[1], new) for shard in node.membership.owned()}
+    assert owned == set(SHARDS)
+    assert new.membership.owned()
+
+
+def test_what_nobody_works_on_is_released_before_what_is_still_delivered() -> None:
+    shards = tuple(map(str, range(100)))
+    lost = [shard for shard in shards if node_of(shard, ("a", "b")) == "b"][-1]
+    membership = Membership("a", shards, PACE)
+    seconds = PACE.settle_seconds
+    for now in (0.0, seconds):
+        membership.renewed(now)
+        membership.node_seen("a", is_draining=False, now=now)
+    for revision in range(1, 101, 25):
+        for number, take in enumerate(membership.decide(seconds)):
+            assert isinstance(take, Take)
+            if take.shard == lost:
+                membership.shard_seen(lost, ShardView("a", take.epoch, revision + number))
+            else:
+                membership.taken(take, revision + number)
+    membership.take_failed(Take(lost, 1, 0))
+    for now in (seconds, 2 * seconds):
+        membership.renewed(now)
+        membership.node_seen("b", is_draining=False, now=now)
+        membership.node_seen("a", is_draining=False, now=now)
+    first, *others = membership.decide(2 * seconds)
+    assert isinstance(first, Release)
+    assert first.shard == lost
+    assert len(others) == PACE.moves - 1
+
+
+def test_few_nodes_with_many_shards_replace_a_dead_one_within_ten_seconds() -> None:
+    membership = Membership("a", tuple(map(str, range(1000))), PACE)
+    for now in (0.0, PACE.settle_seconds):
+        membership.renewed(now)
+        membership.node_seen("a", is_draining=False, now=now)
+    taken = 0
+    for _ in range(8):
+        actions = membership.decide(PACE.settle_seconds)
+        for revision, take in enumerate(actions, 1):
+            assert isinstance(take, Take)
+            assert membership.taken(take, taken + revision)
+        taken += len(actions)
+    assert taken == 1000
+
+
 def test_a_node_that_drains_releases_all_and_the_others_take_it() -> None:
     cluster = Cluster(1)
     node, other = cluster.start("a"), cluster.start("b")
@@ -300,7 +381,7 @@ def test_only_the_shards_of_the_node_that_joins_or_leaves_move(nodes: int) -> No
 def test_each_node_knows_the_shards_that_belong_to_it_whichever_nodes_come_and_go(
     steps: list[set[str]],
 ) -> None:
-    shards = [str(number) for number in range(50)]
+    shards = [str(number) for number in range(20)]
     assignments = {node: Assignment(node, shards) for node in "abcdefg"}
     for nodes in steps:
         for node, assignment in assignments.items():
