@@ -7,36 +7,59 @@ of a node that joins or leaves change their node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import blake2b
 
 
-def weight(node: str, shard: str) -> int:
-    return int.from_bytes(blake2b(f"{node} {shard}".encode(), digest_size=8).digest())
+def weight(node: str, shard: str) -> bytes:
+    """Return what to compare; it is so long that no two nodes have the same."""
+    return blake2b(f"{node} {shard}".encode(), digest_size=16).digest()
+
+
+def node_of(shard: str, nodes: Iterable[str]) -> str | None:
+    """Return the node that a shard belongs to; None if there are no nodes."""
+    return max(nodes, key=lambda node: weight(node, shard), default=None)
 
 
 class Assignment:
-    """The node that each shard belongs to."""
+    """The shards that belong to one node.
 
-    def __init__(self, shards: Iterable[str]) -> None:
-        self._nodes: set[str] = set()
-        self._best: dict[str, tuple[int, str] | None] = dict.fromkeys(shards)
+    For each shard that does not, a *rival* is known: any other node with a higher weight. So a node
+    that joins is compared only for the shards that belong to this one, and a node that leaves costs
+    a search for the shards whose rival it was. A search tries about log(nodes) nodes: one shard for
+    all nodes, or all shards for one node, but never each for each.
+    """
+
+    def __init__(self, node: str, shards: Iterable[str]) -> None:
+        self._node = node
+        self._others: set[str] = set()
+        self._is_candidate = False
+        self._won = dict.fromkeys(shards)
+        self._rivals: dict[str, str] = {}
 
     def set_nodes(self, nodes: set[str]) -> None:
-        """Replace the nodes; only the shards that this affects are computed again."""
-        joined, left = nodes - self._nodes, self._nodes - nodes
-        if not joined and not left:
-            return
-        self._nodes = set(nodes)
-        for shard, best in self._best.items():
-            if best is None or best[1] in left:
-                candidates, best = nodes, None
-            else:
-                candidates = joined
-            weights = [(weight(node, shard), node) for node in candidates]
-            self._best[shard] = max(weights if best is None else [best, *weights], default=None)
+        """Replace the nodes; shards belong to this node only if it is one of them."""
+        self._is_candidate = self._node in nodes
+        others = nodes - {self._node}
+        joined, left = others - self._others, self._others - others
+        self._others = others
+        if left:
+            self._find_rivals([s for s, rival in self._rivals.items() if rival in left], others)
+        if joined:
+            self._find_rivals(list(self._won), joined)
 
-    def node_of(self, shard: str) -> str | None:
-        """Return the node that a shard belongs to; None if there are no nodes."""
-        best = self._best[shard]
-        return best[1] if best else None
+    def _find_rivals(self, shards: list[str], nodes: Collection[str]) -> None:
+        for shard in shards:
+            own = weight(self._node, shard)
+            rival = next((node for node in nodes if weight(node, shard) > own), None)
+            if rival is None:
+                self._rivals.pop(shard, None)
+                self._won[shard] = None
+            else:
+                self._won.pop(shard, None)
+                self._rivals[shard] = rival
+
+    @property
+    def own(self) -> Collection[str]:
+        """The shards that belong to this node, in a fixed order."""
+        return self._won.keys() if self._is_candidate else ()

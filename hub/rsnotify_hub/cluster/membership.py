@@ -21,7 +21,10 @@ its own that it sent lately has an outdated view, and decides nothing: to it the
 dead, since their renewals wait to be processed before its own.
 
 A node that joins is assigned shards only after `settle_seconds`, and an owner releases only some
-shards at a time, so that neither a restart nor a new node moves everything at once.
+shards at a time, so that neither a restart nor a new node moves everything at once. The others are
+delivered meanwhile. What nobody delivers is taken in a few steps, however many shards there are.
+
+Cost: `decide` looks at each node and at the shards of this node, not at all shards.
 """
 
 from __future__ import annotations
@@ -32,26 +35,8 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from rsnotify_hub.cluster.assignment import Assignment
-
-
-class ClusterPace(Struct, frozen=True):
-    """How fast nodes and shards change, in seconds of the observer's clock.
-
-    Args:
-        renew_seconds: How often a node renews its record.
-        fence_seconds: How long after its last renewal a node owns nothing.
-        death_seconds: How long after the last renewal that it saw another node considers it dead.
-        settle_seconds: How long a new node waits for its first shards.
-        moves: How many shards one node takes, or releases, at the same time.
-        forget_seconds: How long a dead node keeps its record.
-    """
-
-    renew_seconds: float = 2.0
-    fence_seconds: float = 4.0
-    death_seconds: float = 6.0
-    settle_seconds: float = 2.0
-    moves: int = 8
-    forget_seconds: float = 60.0
+from rsnotify_hub.cluster.node_views import NodeViews
+from rsnotify_hub.cluster.pace import ClusterPace
 
 
 class Take(Struct, frozen=True):
@@ -126,12 +111,6 @@ class _Hold(Struct):
 _NOTHING = _Hold(_Holding.FREE, 0)
 
 
-class _NodeView(Struct):
-    first_seen: float
-    last_seen: float
-    is_draining: bool
-
-
 class Membership:
     """The view of one node on the cluster.
 
@@ -144,10 +123,11 @@ class Membership:
     def __init__(self, node: str, shards: tuple[str, ...], pace: ClusterPace) -> None:
         self.node = node
         self._pace = pace
-        self._nodes: dict[str, _NodeView] = {}
+        self._nodes = NodeViews(node, pace)
         self._views = dict.fromkeys(shards, ShardView())
+        self._recorded: dict[str, None] = {}  # the shards whose record names this node
         self._holds: dict[str, _Hold] = {}
-        self._assignment = Assignment(shards)
+        self._assignment = Assignment(node, shards)
         self._renewed = float("-inf")
         self._deposed: list[str] = []
 
@@ -161,18 +141,11 @@ class Membership:
             is_draining: Whether it is about to stop.
             now: The current instant; for this node's own record, when it sent that.
         """
-        if node == self.node and not self._is_current(now):
-            # Nothing was seen for a while, perhaps since the store had no leader: that says
-            # nothing of the others.
-            for view in self._nodes.values():
-                view.last_seen = max(view.last_seen, now)
-        known = self._nodes.get(node)
-        first = known.first_seen if known else now
-        self._nodes[node] = _NodeView(first, now, is_draining)
+        self._nodes.seen(node, is_draining=is_draining, now=now)
 
     def node_gone(self, node: str) -> None:
         """Note that the record of a node was deleted."""
-        self._nodes.pop(node, None)
+        self._nodes.gone(node)
 
     def renewed(self, sent_at: float) -> None:
         """Note that this node's record was renewed by a request that was sent at an instant."""
@@ -185,7 +158,13 @@ class Membership:
         if shard not in self._views or view.revision <= self._views[shard].revision:
             return
         self._views[shard] = view
-        hold = self._holds.get(shard, _NOTHING)
+        if view.owner == self.node:
+            self._recorded[shard] = None
+        else:
+            self._recorded.pop(shard, None)
+        hold = self._holds.get(shard)
+        if hold is None:
+            return
         is_own_release = hold.state is _Holding.RELEASING and view.owner is None
         if hold.state.is_working and view.epoch > hold.epoch and not is_own_release:
             del self._holds[shard]
@@ -215,8 +194,16 @@ class Membership:
         if self._holds.get(take.shard) == _Hold(_Holding.TAKING, take.epoch):
             del self._holds[take.shard]
 
-    def released(self, release: Release) -> None:
-        """Note that a shard was released, or could not be, and is not worked on any more."""
+    def released(self, release: Release, revision: int | None = None) -> None:
+        """Note that a shard is not worked on any more, whether its record says so or not.
+
+        Args:
+            release: The action.
+            revision: The revision of the shard's record afterwards; None if it was not written, or
+                if that is unknown.
+        """
+        if revision is not None:
+            self.shard_seen(release.shard, ShardView(None, release.epoch, revision))
         if self._holds.get(release.shard) == _Hold(_Holding.RELEASING, release.epoch - 1):
             del self._holds[release.shard]
 
@@ -235,66 +222,47 @@ class Membership:
             self._give_up_all()
         deposed, self._deposed = self._deposed, []
         actions: list[Action] = [Revoke(tuple(deposed))] if deposed else []
-        if self.is_fenced(now) or not self._is_current(now):
+        if self.is_fenced(now) or not self._nodes.is_current(now):
             return actions
-        self._assignment.set_nodes(self._candidates(now))
+        self._assignment.set_nodes(self._nodes.candidates(now))
         return [*actions, *self._releases(), *self._takes(now)]
 
     def _give_up_all(self) -> None:
         self._deposed += self._holds
         self._holds = {}
 
-    def _is_current(self, now: float) -> bool:
-        own = self._nodes.get(self.node)
-        return own is not None and now - own.last_seen < self._pace.fence_seconds
-
-    def _candidates(self, now: float) -> set[str]:
-        """Return the nodes that shards are assigned to."""
-        living = {
-            name: view
-            for name, view in self._nodes.items()
-            if not view.is_draining and self.is_alive(name, now)
-        }
-        settled = {
-            name
-            for name, view in living.items()
-            if now - view.first_seen >= self._pace.settle_seconds
-        }
-        return settled or set(living)
-
     def _releases(self) -> Iterator[Release]:
+        own = self._assignment.own
         leaving = [
-            shard
-            for shard, view in self._views.items()
-            if self._assignment.node_of(shard) != self.node
-            and self._is_releasable(self._holds.get(shard), view)
+            # The answer to a take or a release was lost, so nobody works on these.
+            *(shard for shard in self._recorded if shard not in self._holds and shard not in own),
+            *(
+                shard
+                for shard, hold in self._holds.items()
+                if hold.state is _Holding.OWNED and shard not in own
+            ),
         ]
-        for shard in leaving[: self._room(_Holding.RELEASING)]:
+        is_draining = self._nodes.is_draining(self.node)
+        for shard in leaving[: self._room(_Holding.RELEASING, len(leaving) if is_draining else 0)]:
             view = self._views[shard]
             self._holds[shard] = _Hold(_Holding.RELEASING, view.epoch)
             yield Release(shard, view.epoch + 1, view.revision)
 
-    def _is_releasable(self, hold: _Hold | None, view: ShardView) -> bool:
-        if hold is None:
-            return view.owner == self.node  # an earlier release failed
-        return hold.state is _Holding.OWNED
-
     def _takes(self, now: float) -> Iterator[Take]:
+        own = self._assignment.own
         free = [
             shard
-            for shard in self._views
-            if shard not in self._holds
-            and self._assignment.node_of(shard) == self.node
-            and not self._has_other_owner(shard, now)
+            for shard in own
+            if shard not in self._holds and not self._has_other_owner(shard, now)
         ]
-        for shard in free[: self._room(_Holding.TAKING)]:
+        for shard in free[: self._room(_Holding.TAKING, len(own))]:
             view = self._views[shard]
             self._holds[shard] = _Hold(_Holding.TAKING, view.epoch + 1)
             yield Take(shard, view.epoch + 1, view.revision)
 
-    def _room(self, state: _Holding) -> int:
+    def _room(self, state: _Holding, shards: int) -> int:
         busy = sum(hold.state is state for hold in self._holds.values())
-        return max(0, self._pace.moves - busy)
+        return max(0, max(self._pace.moves, shards // self._pace.part) - busy)
 
     def _has_other_owner(self, shard: str, now: float) -> bool:
         owner = self._views[shard].owner
@@ -308,17 +276,15 @@ class Membership:
 
     def is_alive(self, node: str, now: float) -> bool:
         """Return whether a node has renewed its record lately."""
-        view = self._nodes.get(node)
-        return view is not None and now - view.last_seen < self._pace.death_seconds
+        return self._nodes.is_alive(node, now)
 
     def living(self, now: float) -> list[str]:
         """Return the nodes that have renewed their records lately."""
-        return [node for node in self._nodes if self.is_alive(node, now)]
+        return self._nodes.living(now)
 
     def forgettable(self, now: float) -> list[str]:
         """Return the nodes that have been dead for so long that their records may be deleted."""
-        seconds = self._pace.forget_seconds
-        return [node for node, view in self._nodes.items() if now - view.last_seen >= seconds]
+        return self._nodes.forgettable(now)
 
     def owns(self, shard: str, now: float) -> bool:
         """Return whether this node may work on a shard."""

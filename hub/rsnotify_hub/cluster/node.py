@@ -23,13 +23,13 @@ from rsnotify_hub.cluster import records as formats
 from rsnotify_hub.cluster.clock import lease_clock
 from rsnotify_hub.cluster.interface import ClusterRecords, ShardWork
 from rsnotify_hub.cluster.membership import (
-    ClusterPace,
     Membership,
     Release,
     Revoke,
     ShardView,
     Take,
 )
+from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import ClusterMeta, NodeRecord, ShardRecord
 from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS, Sharding
 
@@ -271,16 +271,17 @@ class ClusterNode:
 
     async def _release(self, release: Release) -> None:
         assert self._work is not None
+        revision = None
         try:
             await self._work.finish(release.shard)
             record = formats.encode(ShardRecord(epoch=release.epoch, owner=None))
             key = formats.shard_key(release.shard)
-            await self._records.replace(key, record, release.revision)
+            revision = await self._records.replace(key, record, release.revision)
         except StorageError as error:
             log.warning("the shard %s cannot be released yet: %s", release.shard, error)
         finally:
-            self.membership.released(release)
-        if self._record.draining:
+            self.membership.released(release, revision)
+        if self._record.draining and revision is not None:
             self._wanted.set()
 
     # The end.

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rsnotify_hub.cluster.assignment import Assignment
+from rsnotify_hub.cluster.assignment import Assignment, node_of
 from rsnotify_hub.cluster.membership import (
     Action,
-    ClusterPace,
     Membership,
     Release,
     Revoke,
     ShardView,
     Take,
 )
+from rsnotify_hub.cluster.pace import ClusterPace
 
 SHARDS = tuple(str(number) for number in range(8))
 PACE = ClusterPace()
@@ -234,11 +234,9 @@ def test_no_shard_ever_has_two_owners_and_all_have_one_once_the_faults_end(
         for node in cluster.nodes.values()
         if not node.is_dead and not node.is_draining
     }
-    expected = Assignment(SHARDS)
-    expected.set_nodes(set(serving))
     for shard in SHARDS:
         owners = [name for name, node in cluster.nodes.items() if node.works_on(shard)]
-        assert owners == [expected.node_of(shard)]
+        assert owners == [node_of(shard, serving)]
 
 
 def test_the_shards_of_a_dead_node_have_moved_within_ten_seconds() -> None:
@@ -359,6 +357,87 @@ def test_a_node_gives_up_a_shard_whose_record_has_a_later_epoch() -> None:
     assert Revoke(("3",)) in node.membership.decide(node.clock())
 
 
+def test_what_was_released_is_not_released_again_before_its_record_is_seen() -> None:
+    cluster = Cluster(1)
+    node, _ = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    membership, now = node.membership, node.clock()
+    membership.node_seen("a", is_draining=True, now=now)
+    releases = [each for each in membership.decide(now) if isinstance(each, Release)]
+    assert releases
+    for number, release in enumerate(releases):
+        membership.released(release, 9999 + number)
+    assert membership.decide(now) == []
+
+
+def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -> None:
+    cluster = Cluster(1)
+    node, other = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    mine, its = set(node.membership.owned()), set(other.membership.owned())
+    later = node.clock() + 100
+    node.membership.renewed(later)
+    node.membership.node_seen("a", is_draining=False, now=later)
+    actions = node.membership.decide(later)
+    assert {each.shard for each in actions if isinstance(each, Take)} == mine
+    assert other.membership.is_alive("a", other.clock())
+    assert not any(isinstance(each, Take) and each.shard in its for each in actions)
+
+
+def test_a_node_that_was_dead_before_another_joins_gets_no_shards_from_that() -> None:
+    cluster = Cluster(1)
+    nodes = [cluster.start(name) for name in ("a", "b")]
+    cluster.run(60)
+    nodes[0].is_dead = True
+    cluster.run(20)
+    new = cluster.start("c")
+    cluster.run(PACE.settle_seconds + 2)
+    owned = {shard for node in (nodes[1], new) for shard in node.membership.owned()}
+    assert owned == set(SHARDS)
+    assert new.membership.owned()
+
+
+def test_what_nobody_works_on_is_released_before_what_is_still_delivered() -> None:
+    shards = tuple(map(str, range(100)))
+    lost = [shard for shard in shards if node_of(shard, ("a", "b")) == "b"][-1]
+    membership = Membership("a", shards, PACE)
+    seconds = PACE.settle_seconds
+    for now in (0.0, seconds):
+        membership.renewed(now)
+        membership.node_seen("a", is_draining=False, now=now)
+    for revision in range(1, 101, 25):
+        for number, take in enumerate(membership.decide(seconds)):
+            assert isinstance(take, Take)
+            if take.shard == lost:
+                membership.shard_seen(lost, ShardView("a", take.epoch, revision + number))
+            else:
+                membership.taken(take, revision + number)
+    membership.take_failed(Take(lost, 1, 0))
+    for now in (seconds, 2 * seconds):
+        membership.renewed(now)
+        membership.node_seen("b", is_draining=False, now=now)
+        membership.node_seen("a", is_draining=False, now=now)
+    first, *others = membership.decide(2 * seconds)
+    assert isinstance(first, Release)
+    assert first.shard == lost
+    assert len(others) == PACE.moves - 1
+
+
+def test_few_nodes_with_many_shards_replace_a_dead_one_within_ten_seconds() -> None:
+    membership = Membership("a", tuple(map(str, range(1000))), PACE)
+    for now in (0.0, PACE.settle_seconds):
+        membership.renewed(now)
+        membership.node_seen("a", is_draining=False, now=now)
+    taken = 0
+    for _ in range(8):
+        actions = membership.decide(PACE.settle_seconds)
+        for revision, take in enumerate(actions, 1):
+            assert isinstance(take, Take)
+            assert membership.taken(take, taken + revision)
+        taken += len(actions)
+    assert taken == 1000
+
+
 def test_a_node_that_drains_releases_all_and_the_others_take_it() -> None:
     cluster = Cluster(1)
     node, other = cluster.start("a"), cluster.start("b")
@@ -373,13 +452,20 @@ def test_a_node_that_drains_releases_all_and_the_others_take_it() -> None:
 def test_only_the_shards_of_the_node_that_joins_or_leaves_move(nodes: int) -> None:
     shards = [str(number) for number in range(512)]
     names = {f"node {number}" for number in range(nodes)}
-    assignment = Assignment(shards)
-    assignment.set_nodes(names)
-    before = {shard: assignment.node_of(shard) for shard in shards}
-    assignment.set_nodes(names | {"new"})
-    after = {shard: assignment.node_of(shard) for shard in shards}
+    before = {shard: node_of(shard, names) for shard in shards}
+    after = {shard: node_of(shard, names | {"new"}) for shard in shards}
     assert {after[shard] for shard in shards if after[shard] != before[shard]} == {"new"}
     counts = Counter(after.values())
     assert max(counts.values()) < 3 * len(shards) / (nodes + 1)
-    assignment.set_nodes(names)
-    assert {shard: assignment.node_of(shard) for shard in shards} == before
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdefg")), max_size=8))
+def test_each_node_knows_the_shards_that_belong_to_it_whichever_nodes_come_and_go(
+    steps: list[set[str]],
+) -> None:
+    shards = [str(number) for number in range(20)]
+    assignments = {node: Assignment(node, shards) for node in "abcdefg"}
+    for nodes in steps:
+        for node, assignment in assignments.items():
+            assignment.set_nodes(nodes)
+            assert set(assignment.own) == {s for s in shards if node_of(s, nodes) == node}

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
 from rsnotify_hub.cluster.assignment import Assignment
-from rsnotify_hub.cluster.membership import ClusterPace
+from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.cluster.sharding import BRIDGE
 from rsnotify_hub.refusals import Code, Refusal

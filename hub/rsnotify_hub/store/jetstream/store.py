@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.cluster.membership import ClusterPace
 from rsnotify_hub.cluster.messages import NodeMessages
 from rsnotify_hub.cluster.node import ClusterNode
+from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS
 from rsnotify_hub.store.interface import BridgeOwner, LogRetention, SubscriptionOwner
