@@ -22,11 +22,11 @@ from websockets.http11 import Request, Response
 from websockets.sync.client import connect
 from websockets.sync.server import Server, ServerConnection, serve
 
-from rsnotify.runtime.processes import free_port
 from rsnotify_hub.access.clients import TrustedProxies
 from rsnotify_hub.config.loading import load_configuration
 from tests.containers import ROOT, Image, Machine, image_of, read_dockerfile, services
 from tests.mosquitto import PATH
+from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.running import PATIENCE, Running
 from tests.test_docker import SETTINGS as OTHER_SETTINGS

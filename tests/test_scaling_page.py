@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.runtime.processes import free_port
 from rsnotify_hub.config.loading import load_configuration
 from tests.containers import ROOT, read_environment
 from tests.mosquitto import PATH
+from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.reader import fences_of, lines_of, with_secrets
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
-from rsnotify_hub.cluster.assignment import Assignment
+from rsnotify_hub.cluster.assignment import node_of
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.cluster.sharding import BRIDGE
@@ -24,7 +24,7 @@ from tests.hub.storing import FOREVER
 
 #: Faster than in production, and slow enough for a busy machine.
 PACE = ClusterPace(
-    renew_seconds=0.3, fence_seconds=1.5, death_seconds=2.5, settle_seconds=0.3, moves=16
+    renew_seconds=0.3, fence_seconds=1.5, death_seconds=2.5, settle_seconds=0.6, moves=16
 )
 #: Few, so that they are taken soon, and so many that each of three hubs has some.
 SHARDS = 16
@@ -127,8 +127,6 @@ async def until(condition: Callable[[], bool]) -> None:
 async def settled(hubs: Sequence[ClusterHub], *others: str) -> None:
     """Wait until each hub has the shards that it should have, besides nodes in other processes."""
     nodes = {hub.store.node.id for hub in hubs} | set(others)
-    expected = Assignment(map(str, range(SHARDS)))
-    expected.set_nodes(nodes)
 
     def is_settled() -> bool:
         owners = {shard: hub.store.node.id for hub in hubs for shard in hub.shards}
@@ -137,7 +135,7 @@ async def settled(hubs: Sequence[ClusterHub], *others: str) -> None:
             for shard in map(str, range(SHARDS))
             if (node := hubs[0].store.node.membership.owner(shard)) in others
         }
-        return owners == {shard: expected.node_of(shard) for shard in map(str, range(SHARDS))}
+        return owners == {shard: node_of(shard, nodes) for shard in map(str, range(SHARDS))}
 
     await until(is_settled)
 

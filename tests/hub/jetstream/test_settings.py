@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.processes import free_port
 from rsnotify_hub.store.jetstream import connection as connecting
 from rsnotify_hub.store.jetstream.settings import NatsFiles, parse_nats_url
 from tests.hub.jetstream.nodes import connected
 from tests.nats_servers import NatsCluster, running_nats
+from tests.ports import free_port
 
 SECRET = "c@nary"
 
