@@ -60,7 +60,10 @@ def relay(
     hub: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="URL", rich_help_panel=_COPY, help="URL of a hub to push to; may be repeated."
+            metavar="URL",
+            rich_help_panel=_COPY,
+            help="URL of a hub to push to, or of its nodes with commas between them; "
+            "may be repeated.",
         ),
     ] = None,
     config: Annotated[

@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify.runtime.dialing import Dialer, is_proxied
+from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.mqtt.topics import is_broker_url
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.fragments import OutgoingFragment
@@ -90,6 +90,7 @@ async def _open(hub: Hub, dialer: Dialer) -> ClientConnection:
         # Compression would cost more time than it saves on a small fragment.
         compression=None,
         max_size=65_536,
+        open_timeout=TIMEOUT,
         ping_interval=_PING,
         ping_timeout=_PONG,
         close_timeout=1,

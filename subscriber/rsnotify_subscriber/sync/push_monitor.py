@@ -64,10 +64,13 @@ class PushMonitor(PushEvents):
         elif self._return is None:
             self._lose()
 
-    def _lose(self) -> None:
+    def ended(self) -> None:
         for timer in filter(None, (self._silence, self._return)):
             timer.cancel()
         self._silence = self._return = None
+
+    def _lose(self) -> None:
+        self.ended()
         self._is_lost, self._known = True, self.follower.since
         self.perform(self.follower.push_down(self._loop.time()))
 
