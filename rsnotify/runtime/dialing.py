@@ -6,10 +6,10 @@ import asyncio
 import socket
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohappyeyeballs
-from websockets.proxy import get_proxy
-from websockets.uri import parse_uri
 
 from rsnotify.sync.alternatives import Alternatives
 
@@ -28,8 +28,11 @@ def any_socket(info: Any) -> socket.socket:
 
 
 def is_proxied(websocket: str) -> bool:
-    """Return whether the environment names a proxy for the URI of a WebSocket."""
-    return get_proxy(parse_uri(websocket)) is not None
+    """Return whether the environment names a proxy that `websockets` may use for a URI."""
+    parts = urlsplit(websocket)
+    schemes = {"wss": ("wss", "socks", "https")}.get(parts.scheme, ("ws", "socks", "https", "http"))
+    names_one = any(scheme in getproxies() for scheme in schemes)
+    return names_one and not proxy_bypass(parts.netloc)
 
 
 class Dialer:

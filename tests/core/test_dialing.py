@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rsnotify.runtime.dialing import Dialer, any_socket
+from rsnotify.runtime.dialing import Dialer, any_socket, is_proxied
 from rsnotify.sync.alternatives import Alternatives
 from tests.ports import port_for
 from tests.resolving import not_answering, resolve
@@ -79,3 +79,23 @@ async def test_a_name_without_a_living_address_is_an_error(
     owner = Dialer()
     with pytest.raises(OSError, match="Connect call failed"):
         await peer(owner, port_for(owner))
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, False),
+        ({"https_proxy": "http://proxy.example:3128"}, True),
+        ({"https_proxy": "http://proxy.example:3128", "no_proxy": "hub.example"}, False),
+        ({"https_proxy": "http://proxy.example:3128", "no_proxy": "other.example"}, True),
+    ],
+)
+def test_a_proxy_makes_the_connection_where_the_environment_names_one(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: bool
+) -> None:
+    for name in ("socks_proxy", "https_proxy", "http_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert is_proxied("wss://hub.example:8443/ws") is expected
