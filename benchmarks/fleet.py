@@ -22,9 +22,10 @@ import aiohttp
 from small_sources import RESOURCES
 
 from rsnotify.runtime.open_files import allow_files
-from rsnotify.runtime.processes import Process, free_port
+from rsnotify.runtime.processes import Process
 from rsnotify_subscriber import Fleet, FolderMirror, Subscriber
 from rsnotify_subscriber.fleet import FollowedSourceStatus, totals
+from tests.ports import free_port
 
 SOURCES = 300
 #: Seconds that anything here may take.

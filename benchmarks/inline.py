@@ -24,8 +24,9 @@ from aiohttp.typedefs import Handler
 from latency import percentiles
 
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.runtime.processes import Process, free_port
+from rsnotify.runtime.processes import Process
 from rsnotify_publisher import Publisher, routes
+from tests.ports import free_port
 
 SIZE = 2048
 PROCESSES = 4

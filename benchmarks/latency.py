@@ -28,8 +28,9 @@ from statistics import quantiles
 from aiohttp import web
 
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.runtime.processes import Process, free_port
+from rsnotify.runtime.processes import Process
 from rsnotify_publisher import Publisher, routes
+from tests.ports import free_port
 
 RATE = 200
 RESOURCES = 200

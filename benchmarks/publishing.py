@@ -19,8 +19,9 @@ from statistics import median
 
 import aiohttp
 
-from rsnotify.runtime.processes import Process, free_port
+from rsnotify.runtime.processes import Process
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
+from tests.ports import free_port
 
 SETS = 300
 FILES = 5

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from rsnotify.runtime.processes import free_port
-from tests import watchdog
+from tests import fork_server, watchdog
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
+from tests.ports import free_port
 from tests.postgresql import PostgreSQL, running_postgresql
 
 # Every process and every hub that a test starts loads the trusted authorities; no test needs them.
 os.environ["SSL_CERT_FILE"] = os.devnull
-# Tests start many processes of the same few modules, which need not compile them each time.
+# Neither the many processes of the same few modules that tests start need to compile them each
+# time, nor the workers the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 watchdog.start()
+fork_server.start()
 # What a shell starts in the background may ignore interruptions, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says something of the machine, not of the code.
@@ -57,7 +62,19 @@ _LONG = (
 )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage in what is loaded, which all stays: neither now nor in any test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    fork_server.prepare()
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 

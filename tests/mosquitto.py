@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.runtime.processes import free_port
+from tests.ports import free_port
 
 PATIENCE = 60
 #: Where Debian keeps servers, too.

@@ -1,9 +1,43 @@
-"""A port that stays reserved while its owner does not listen on it."""
+"""Ports that stay free for the test or benchmark that asked for them."""
 
 from __future__ import annotations
 
+import random
 import socket
 from weakref import finalize
+
+from rsnotify.runtime.processes import ProcessError
+
+#: Below the range of ephemeral ports, which systems assign themselves.
+_PORTS = range(20_000, 32_000)
+
+
+def free_port() -> int:
+    """Return a free port of loopback, which stays free until it is used.
+
+    The system does not assign it to other programs, since it is not an ephemeral port. And this
+    function does not return it again, in any process, as long as this process runs.
+
+    Raises:
+        ProcessError: No port is free.
+    """
+    for _ in _PORTS:
+        port = random.choice(_PORTS)
+        if _claim(port):
+            return port
+    raise ProcessError("no port of this machine is free")
+
+
+def _claim(port: int) -> bool:
+    """Reserve a port until this process ends, by opening the UDP port of the same number."""
+    with socket.socket(type=socket.SOCK_DGRAM) as claim, socket.socket() as listener:
+        try:
+            claim.bind(("127.0.0.1", port))
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        claim.detach()
+        return True
 
 
 def port_for(owner: object, host: str = "127.0.0.1", port: int = 0) -> int:

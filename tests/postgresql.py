@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import psycopg
 import pytest
 
-from rsnotify.runtime.processes import free_port
+from tests.ports import free_port
 from tests.watchdog import watch
 
 #: Where Debian keeps the programs of the server, beside PATH.

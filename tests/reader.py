@@ -21,7 +21,7 @@ from types import MappingProxyType, TracebackType
 
 from msgspec import Struct
 
-from rsnotify.runtime.processes import free_port
+from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.running import Running
 
@@ -39,6 +39,8 @@ PORTS = ("8000", "8001", "8010", "8080")
 DEFAULT_PORTS = {"hub": "8080", "source": "8000", "relay": "8000"}
 #: What the pages use of a checkout.
 CHECKOUT = (".env.example", "publisher", "subscriber")
+#: What a shell does not leave as it is.
+MEANS_SOMETHING = re.compile(r"[$`\\*?\[\]~<>|&;(){}!#\n]")
 #: Nothing is known but the ports.
 NOTHING: Mapping[str, str] = MappingProxyType({})
 #: What readers of the pages have for a secret.
@@ -47,6 +49,9 @@ TOKEN = token_hex(16)
 ELSEWHERE = ("docker", "make", "pip")
 #: Options that programs of the pages get here, so that they take less time.
 SHORTER = {"rsnotify-hub-check": "--only leases-are-short"}
+
+#: The commands of ours that began in a shell, each as the installed program.
+_begun: set[str] = set()
 
 
 class Story(Struct, frozen=True):
@@ -135,9 +140,9 @@ class Reader:
         programs = folder.parent / f"{folder.name}.programs"
         install(programs)
         hub = known.get("https://hub.example", self.adapt("http://127.0.0.1:8080"))
+        self._path = f"{programs}:{os.environ['PATH']}"
         self._environment = {
             **os.environ,
-            "PATH": f"{programs}:{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
             "RSNOTIFY_HUB_URL": hub,
             **environment,
@@ -208,7 +213,7 @@ class Reader:
         assert process.ends() == 0, f"{command} failed: {process.output()}"
 
     def _run(self, command: str) -> Running:
-        process = Running(["bash", "-c", self._shell(command)], self._environment, self.folder)
+        process = self._begin(self._shell(command))
         process.ends()
         return process
 
@@ -220,13 +225,23 @@ class Reader:
             works: What it says once it does what it is for, or what tells that it does.
         """
         self.end([other for other in self._running if place_of(other) == place_of(command)])
-        shell = f"exec {self._shell(command)}"
-        process = Running(["bash", "-c", shell], self._environment, self.folder)
+        process = self._begin(f"exec {self._shell(command)}")
         self._running[command] = process
         if isinstance(works, re.Pattern):
             process.says(works)
         else:
             eventually(lambda: works() or not process.is_alive())
+
+    def _begin(self, shell: str) -> Running:
+        """Begin a command in a shell, or without one if it is like many that began in one."""
+        words = shlex.split(shell.removeprefix("exec "))
+        if words[0] == "rsnotify" and not MEANS_SOMETHING.search(shell):
+            if words[1] in _begun:
+                program = [sys.executable, "-m", *words]
+                return Running(program, self._environment, self.folder)
+            _begun.add(words[1])
+        environment = {**self._environment, "PATH": self._path}
+        return Running(["bash", "-c", shell], environment, self.folder)
 
     def end(self, commands: Sequence[str] | None = None) -> None:
         """See that what goes on is still alive, and ends in order when it is interrupted.

@@ -29,8 +29,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.runtime.processes import free_port
 from tests.containers import ROOT, read_environment, services
+from tests.ports import free_port
 
 PROJECT, SMALL = "rsnotify-check", "rsnotify-check-small"
 IMAGE, PREVIOUS = "localhost/rsnotify-check:present", "localhost/rsnotify-check:previous"

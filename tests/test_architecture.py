@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,24 +48,24 @@ def within(name: str, modules: set[str] | tuple[str, ...]) -> bool:
     return any(name == module or name.startswith(module + ".") for module in modules)
 
 
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+@cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text())
 
 
-def imports(path: Path, tree: ast.Module) -> set[str]:
-    """Return the full names of all modules that a file imports, at any depth."""
+@cache
+def imports_of(name: str) -> frozenset[str]:
+    """Return the full names of all modules that a module imports, at any depth."""
     names = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
+            assert node.level == 0, f"{name}: imports are absolute"
             module = node.module or ""
             full = {f"{module}.{alias.name}" for alias in node.names}
-            names |= {name if name in MODULES else module for name in full}
-    return names
-
-
-IMPORTS = {name: imports(path, TREES[name]) for name, path in MODULES.items()}
+            names |= {one if one in MODULES else module for one in full}
+    return frozenset(names)
 
 
 def test_the_pure_folders_have_modules() -> None:
@@ -77,7 +78,7 @@ def test_a_pure_module_imports_no_io(name: str) -> None:
     allowed = {"rsnotify.errors", "rsnotify.plural"}
     forbidden = {
         imported
-        for imported in IMPORTS[name] - allowed
+        for imported in imports_of(name) - allowed
         if within(imported, IO_MODULES)
         or (within(imported, tuple(FOLDERS)) and not within(imported, PURE))
     }
@@ -86,7 +87,9 @@ def test_a_pure_module_imports_no_io(name: str) -> None:
 
 @pytest.mark.parametrize("name", PURE_MODULES)
 def test_a_pure_module_reads_no_clock_and_no_file(name: str) -> None:
-    calls = {ast.unparse(node.func) for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)}
+    calls = {
+        ast.unparse(node.func) for node in ast.walk(tree_of(name)) if isinstance(node, ast.Call)
+    }
     clocks = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "open", "print"}
     assert calls & clocks == set()
 
@@ -96,7 +99,7 @@ def test_a_package_imports_none_of_the_others_but_rsnotify(package: str) -> None
     others = set(FOLDERS) - {package, "rsnotify"} - USES.get(package, set())
     for name in MODULES:
         if within(name, {package}):
-            found = {imported for imported in IMPORTS[name] if within(imported, others)}
+            found = {imported for imported in imports_of(name) if within(imported, others)}
             assert found == set(), name
 
 
@@ -104,7 +107,7 @@ def test_only_commands_import_the_shared_command_line() -> None:
     for name in MODULES:
         if not within(name, ("rsnotify.runtime.cli", "rsnotify_demo", "rsnotify.__main__")):
             commands = {part for part in name.split(".") if "command" in part}
-            found = {used for used in IMPORTS[name] if within(used, {"rsnotify.runtime.cli"})}
+            found = {used for used in imports_of(name) if within(used, {"rsnotify.runtime.cli"})}
             assert commands or not found, name
 
 
@@ -118,9 +121,9 @@ def folder_of(name: str) -> str:
 def folder_imports() -> dict[str, set[str]]:
     """Return which folders import from which; a folder and one inside it may use each other."""
     graph: dict[str, set[str]] = defaultdict(set)
-    for name, used in IMPORTS.items():
+    for name in MODULES:
         here = folder_of(name)
-        for imported in used & MODULES.keys():
+        for imported in imports_of(name) & MODULES.keys():
             there = folder_of(imported)
             related = within(here, {there}) or within(there, {here})
             if there != here and not related:
@@ -167,8 +170,8 @@ def test_no_module_is_too_long() -> None:
 def classes() -> list[tuple[str, ast.ClassDef]]:
     return [
         (name, node)
-        for name, tree in TREES.items()
-        for node in tree.body
+        for name in MODULES
+        for node in tree_of(name).body
         if isinstance(node, ast.ClassDef)
     ]
 

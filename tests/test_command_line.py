@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,14 @@ def test_packages_offer_all_their_names_though_they_import_none(package: str) ->
     assert all(getattr(module, name) for name in module.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = module.no_such_name
+
+
+@pytest.mark.parametrize("command", sorted(entry_points(group="rsnotify.commands").names))
+def test_the_installed_program_has_each_command(command: str) -> None:
+    program = Path(sys.executable).with_name("rsnotify")
+    words = [program, command, "--help"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.startswith(f"Usage: rsnotify {command} ")
 
 
 def test_it_prints_its_version() -> None:

@@ -19,7 +19,6 @@ import yaml
 from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
 
 from rsnotify.runtime.mqtt.topics import channel_topic
-from rsnotify.runtime.processes import free_port
 from tests.containers import (
     ROOT,
     Image,
@@ -31,6 +30,7 @@ from tests.containers import (
     read_environment,
     services,
 )
+from tests.ports import free_port
 from tests.running import PATIENCE, Running
 
 INSTRUCTIONS = read_dockerfile(ROOT / "hub/Dockerfile")

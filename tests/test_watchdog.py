@@ -13,13 +13,15 @@ from tests.reader import ROOT
 from tests.running import children_of, wait_for_end
 
 PATIENCE = 60.0
-#: What a run may start: processes of its own session, with children; a child that is orphaned; and
-#: one that is asyncio's. Each holds the write end of a pipe, so the test sees when all have ended.
+#: What a run may start: processes of its own session, with children; a child that is orphaned; one
+#: that is asyncio's; and one that the fork server forks. Each holds the write end of a pipe, so
+#: the test sees when all have ended.
 RUN = """
 import asyncio, os, subprocess, sys
-from tests import watchdog
+from tests import fork_server, watchdog
 
 watchdog.start()
+fork_server.start()
 own = sys.stdout.fileno()
 sleep = "import time; time.sleep(600)"
 parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleep!r}])"
@@ -29,6 +31,8 @@ async def main():
     subprocess.Popen([sys.executable, "-c", parent], start_new_session=True)
     subprocess.run([sys.executable, "-c", orphan], start_new_session=True)
     await asyncio.create_subprocess_exec(sys.executable, "-c", sleep)
+    started = [sys.executable, "-m", "tests.started", "wait"]
+    subprocess.Popen(started, stdin=own, stdout=subprocess.DEVNULL)
     print("started", flush=True)
     await asyncio.sleep(600)
 

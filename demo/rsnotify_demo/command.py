@@ -8,18 +8,16 @@ from typing import Annotated
 
 import typer
 
+from rsnotify.runtime.cli.commands import option
 from rsnotify.runtime.cli.running import run
 
 
 def demo(
     seconds: Annotated[
-        float | None,
-        typer.Option(min=1, metavar="SECONDS", help="Stop after so many seconds; else at Ctrl-C."),
+        float | None, option("SECONDS", "Stop after so many seconds; else at Ctrl-C.", min=1)
     ] = None,
-    rate: Annotated[float, typer.Option(min=0.1, metavar="N", help="Changes per second.")] = 25.0,
-    port: Annotated[
-        int, typer.Option(metavar="PORT", help="Port of the page; 0 uses a free one.")
-    ] = 0,
+    rate: Annotated[float, option("N", "Changes per second.", min=0.1)] = 25.0,
+    port: Annotated[int, option("PORT", "Port of the page; 0 uses a free one.")] = 0,
 ) -> None:
     """Run a Source, a hub and a Destination on this machine.
 

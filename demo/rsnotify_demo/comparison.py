@@ -29,13 +29,7 @@ class CopyState(StrEnum):
 
 
 class CopyDifference(Struct, frozen=True):
-    """The differences of a whole copy.
-
-    Args:
-        states: A letter for each resource.
-        behind: How many changes the copy lacks.
-        differing: How many resources differ from those of the Source.
-    """
+    """The state of each resource, how many changes the copy lacks, and how many differ."""
 
     states: str
     behind: int
@@ -43,13 +37,6 @@ class CopyDifference(Struct, frozen=True):
 
 
 class Comparison:
-    """Compares a copy with the Source, as often as needed.
-
-    Args:
-        resources: The resources of the Source.
-        folder: The folder of the copy.
-    """
-
     def __init__(self, resources: Sequence[ObservedResource], folder: Path) -> None:
         self._resources = resources
         self._folder = folder
@@ -57,7 +44,6 @@ class Comparison:
         self._held = [0] * len(resources)
 
     def compare(self) -> CopyDifference:
-        """Return the differences now."""
         states, behind = [], 0
         for number, resource in enumerate(self._resources):
             version, content = resource.version, resource.content

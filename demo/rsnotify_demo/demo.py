@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import typer
 
 from rsnotify.plural import counted
 from rsnotify.runtime.processes import Process, ProcessError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_demo.destination import DemoDestination, DestinationStatus
 from rsnotify_demo.flush_time import FlushTimer
 from rsnotify_demo.monitor import DemoMonitor
@@ -30,15 +31,7 @@ _CATCH_UP_SECONDS = 60
 async def run_demo(
     stop: asyncio.Event, root: Path, seconds: float | None, rate: float, port: int
 ) -> int:
-    """Run the demo, and return the exit code of the audit.
-
-    Args:
-        stop: Ends the demo.
-        root: An empty folder for its files.
-        seconds: When to end it; None for never.
-        rate: Changes per second.
-        port: The port of the page; 0 for a free one.
-    """
+    """Run the demo in an empty folder, and return the exit code of the audit."""
     observations = Observations(root / "source")
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -50,7 +43,7 @@ async def run_demo(
             _serving("source", str(root / "source"), *options, log=root / "source.log")
         )
         flush_timer = FlushTimer(root)
-        display = stack.enter_context(_StatusDisplay(observations, flush_timer))
+        display = stack.enter_context(closing(_StatusDisplay(observations, flush_timer)))
         destination = DemoDestination(source, root / "destination", display.show)
         monitor = DemoMonitor(observations, link, destination, flush_timer, hub=hub, rate=rate)
         facts = Facts(source=source, hub=hub, copy=str(destination.folder), rate=rate)
@@ -69,7 +62,6 @@ async def run_demo(
 
 @asynccontextmanager
 async def _serving(*arguments: str, log: Path) -> AsyncIterator[str]:
-    """Run a server as a child process, within a context with its URL."""
     process = await Process.start(*arguments, "--port", "0", log=log)
     try:
         yield await process.url()
@@ -96,12 +88,9 @@ async def _running(
 async def _change_until(
     stop: asyncio.Event, seconds: float | None, rate: float, observations: Observations
 ) -> None:
-    """Change the Source until the time is over or the user stops the demo."""
     changing = asyncio.create_task(_keep_changing(observations, rate))
     try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await stop.wait()
+        await wait_for_event(stop, seconds)
     finally:
         changing.cancel()
 
@@ -129,14 +118,7 @@ class _StatusDisplay:
 
             self._live = live("")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def show(self, status: DestinationStatus) -> None:
-        """Show a status; there is one about each second."""
         if self._closed:
             return
         passed = asyncio.get_running_loop().time() - self._started
@@ -156,7 +138,6 @@ class _StatusDisplay:
             self._live.update(text)
 
     def close(self) -> None:
-        """Show nothing more."""
         self._closed = True
         if self._live is not None:
             self._live.stop()

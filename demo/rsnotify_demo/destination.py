@@ -12,14 +12,13 @@ import msgspec
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.processes import Process, ProcessError
+from rsnotify.runtime.tasks import first_completed
 
 #: A line of the log: datetime, level, logger, message.
 _LINE = re.compile(r"^\S+ (?:INFO|WARNING) rsnotify\.subscriber: (.*)$")
 
 
 class ProcessState(StrEnum):
-    """The state of the process."""
-
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -40,17 +39,7 @@ class DestinationStatus(msgspec.Struct):
 
 
 class DemoDestination:
-    """Follows a Source, between `start` and `stop`.
-
-    Args:
-        source: The Source's URL.
-        folder: The folder of the copy.
-        on_status: Called with each status.
-
-    Attributes:
-        state: The state of the process.
-        status: The last status.
-    """
+    """Follows a Source, between `start` and `stop`; `on_status` is called with each status."""
 
     def __init__(
         self, source: str, folder: Path, on_status: Callable[[DestinationStatus], None]
@@ -68,25 +57,18 @@ class DemoDestination:
 
     @property
     def started(self) -> bool:
-        """Whether it should run."""
         return self._started.is_set()
 
     def start(self) -> None:
-        """Start the process, in `run`."""
         self._stopped.clear()
         self._started.set()
 
     def stop(self) -> None:
-        """Stop the process, in `run`."""
         self._started.clear()
         self._stopped.set()
 
     async def run(self) -> None:
-        """Start and stop the process as requested, until cancelled.
-
-        Raises:
-            ProcessError: The process ended by itself.
-        """
+        """Start and stop the process as requested; ProcessError if it ended by itself."""
         while True:
             await self._started.wait()
             self.state = ProcessState.STARTING
@@ -103,17 +85,12 @@ class DemoDestination:
                 self.state = ProcessState.STOPPED
 
     async def _follow(self, process: Process) -> None:
-        reading = asyncio.create_task(self._read_status(process))
-        stopped = asyncio.create_task(self._stopped.wait())
-        try:
-            await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-            reading.cancel()
-        if reading.done() and not reading.cancelled():
-            reading.result()
-            if self.started:
-                raise ProcessError("rsnotify follow ended unexpectedly")
+        read = self._read_status(process)
+        async with first_completed(read, self._stopped.wait()) as (reading, _):
+            if reading.done():
+                reading.result()
+                if self.started:
+                    raise ProcessError("rsnotify follow ended unexpectedly")
 
     async def _read_status(self, process: Process) -> None:
         async for line in process.lines():

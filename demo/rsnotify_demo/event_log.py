@@ -29,14 +29,7 @@ _PULLS_INTERVAL = timedelta(seconds=5)
 
 
 class LoggedEvent(Struct, frozen=True):
-    """An event.
-
-    Args:
-        number: Its position among all events, from 1.
-        at: When it happened.
-        kind: `user`, `push`, `pull`, `gap`, `level` or `note`.
-        text: What happened.
-    """
+    """An event: `user`, `push`, `pull`, `gap`, `level` or `note`; numbers begin at 1."""
 
     number: int
     at: Instant
@@ -45,15 +38,7 @@ class LoggedEvent(Struct, frozen=True):
 
 
 class EventLog:
-    """Keeps the latest events, and decides whether a gap is open.
-
-    Args:
-        rate: The usual rate of changes per second.
-
-    Attributes:
-        events: The events, the newest last.
-        pulled: How many changes the Destination has read from documents.
-    """
+    """Keeps the latest events, decides whether a gap is open, and counts pulled changes."""
 
     def __init__(self, rate: float) -> None:
         self._opens_at = max(_OPEN_CHANGES, _OPEN_SECONDS * rate)
@@ -75,12 +60,10 @@ class EventLog:
         return self._opened is not None
 
     def add(self, at: Instant, kind: str, text: str) -> None:
-        """Add an event."""
         self._number += 1
         self.events.append(LoggedEvent(self._number, at, kind, text))
 
     def note(self, at: Instant, text: str) -> None:
-        """Process a message in the log of the Destination."""
         match = _PULLED.match(text)
         if match is not None:
             count, document = int(match.group(1).replace(",", "")), match.group(2)
@@ -99,7 +82,6 @@ class EventLog:
         self._push = state
 
     def behind(self, at: Instant, changes: int) -> None:
-        """Process the number of changes that the copy lacks now."""
         if self._opened is not None:
             self._largest = max(self._largest, changes)
             self._quiet_frames = self._quiet_frames + 1 if changes <= self._in_transit else 0

@@ -13,27 +13,18 @@ _BLOCK = b"\0" * 4096
 
 
 class FlushTimer:
-    """Measures flushes to the disk of a folder.
-
-    Args:
-        folder: The folder.
-
-    Attributes:
-        flush_ms: The duration of the last measured flush, in milliseconds; None at first.
-    """
+    """Measures flushes to the disk of a folder; `flush_ms` is None until the first one."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "flush"
         self.flush_ms: float | None = None
 
     async def run(self) -> None:
-        """Measure regularly, until cancelled."""
         while True:
             self.flush_ms = await asyncio.to_thread(self.measure)
             await asyncio.sleep(_INTERVAL)
 
     def measure(self) -> float:
-        """Flush a block to the disk, and return the duration in milliseconds."""
         with self._file.open("wb", buffering=0) as file:
             file.write(_BLOCK)
             began = time.perf_counter()

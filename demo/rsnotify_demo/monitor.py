@@ -37,22 +37,12 @@ class HubFacts(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """A point of the chart.
-
-    Args:
-        behind: How many changes the copy lacked.
-        connected: Whether the push link was not cut.
-        running: Whether the Destination was running.
-    """
-
     behind: int
     connected: bool = field(name="whole")
     running: bool
 
 
 class Frame(Struct, frozen=True):
-    """The state that a page shows at one moment."""
-
     at: Instant
     changes: int
     per_second: float
@@ -72,22 +62,7 @@ class Frame(Struct, frozen=True):
 
 
 class DemoMonitor:
-    """Observes all parts of the demo, and performs the actions of the page.
-
-    Args:
-        observations: The Source's folder.
-        link: The push link.
-        destination: The Destination.
-        flush_timer: Measures flushes to the disk that all three write to.
-        hub: The hub's URL.
-        rate: Changes per second.
-
-    Attributes:
-        frame: The current frame; None at first.
-        past: The points of the chart, the newest last.
-        log: The events.
-        actions: The actions by name.
-    """
+    """Observes all parts of the demo, and performs the actions of the page."""
 
     def __init__(
         self,
@@ -122,31 +97,26 @@ class DemoMonitor:
     # Actions
 
     def cut(self) -> None:
-        """Cut the push link."""
         if self._link.connected:
             self._link.cut()
             self._log_action("You cut the push link")
 
     def restore(self) -> None:
-        """Restore the push link."""
         if not self._link.connected:
             self._link.restore()
             self._log_action("You restore the push link")
 
     def stop(self) -> None:
-        """Stop the Destination."""
         if self._destination.started:
             self._destination.stop()
             self._log_action("You stop the Destination")
 
     def start(self) -> None:
-        """Start the Destination again."""
         if not self._destination.started:
             self._destination.start()
             self._log_action("You start the Destination: it continues from T")
 
     def flood(self) -> None:
-        """Change hundreds of resources at once."""
         if not self._observations.flooding:
             self._log_action(f"You let {STATIONS} stations report at once")
             self._flood = asyncio.create_task(self._observations.flood())
@@ -157,7 +127,6 @@ class DemoMonitor:
     # Observation
 
     async def run(self) -> None:
-        """Make frames until cancelled."""
         timeout = aiohttp.ClientTimeout(total=_HUB_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             number = 0
@@ -169,7 +138,6 @@ class DemoMonitor:
                 await asyncio.sleep(FRAME_INTERVAL)
 
     async def observe(self) -> Frame:
-        """Make one frame, and notify the pages."""
         difference = await asyncio.to_thread(self._comparison.compare)
         frame = self.frame = self._frame(difference)
         self.past.append(frame.point)

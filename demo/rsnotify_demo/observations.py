@@ -33,13 +33,7 @@ _AT_ONCE = 20
 
 
 class ObservedResource(Struct):
-    """One resource of the Source.
-
-    Args:
-        name: The name of its file.
-        version: How often it has changed, including deletions.
-        content: Its content; None if it does not exist.
-    """
+    """One resource of the Source; `version` counts its changes, including deletions."""
 
     name: str
     version: int = 0
@@ -49,13 +43,7 @@ class ObservedResource(Struct):
 class Observations:
     """A folder of linked data that changes fast: one small Turtle file per sensor.
 
-    Args:
-        folder: The folder, which is created and filled.
-
-    Attributes:
-        resources: All resources, including those that the first flood will create.
-        changes: How many changes there were since the folder was filled.
-        flooding: Whether a flood is in progress.
+    `resources` also has those that the first flood will create.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -96,11 +84,7 @@ class Observations:
             self.flooding = False
 
     def per_second(self, now: float) -> float:
-        """Return the recent rate of changes per second.
-
-        Args:
-            now: Seconds, always of the same clock.
-        """
+        """Return the recent rate of changes; `now` is always of the same clock."""
         self._recent.append((now, self.changes))
         while now - self._recent[0][0] > _WINDOW:
             self._recent.popleft()

@@ -10,7 +10,9 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from rsnotify.runtime.cli.listening import address, listen
+from rsnotify.runtime.listening import address, listen
+from rsnotify.runtime.serving import serving
+from rsnotify.runtime.tasks import first_completed
 from rsnotify_demo.event_log import LoggedEvent
 from rsnotify_demo.monitor import DemoMonitor, Frame, Point
 
@@ -56,19 +58,7 @@ class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @asynccontextmanager
 async def serve_page(monitor: DemoMonitor, facts: Facts, port: int) -> AsyncIterator[str]:
-    """Serve the page.
-
-    Args:
-        monitor: The observed state, and the actions.
-        facts: The addresses of all parts.
-        port: The port; 0 for a free one.
-
-    Returns:
-        A context with its URL.
-
-    Raises:
-        ConfigurationError: The port is not available.
-    """
+    """Serve the page, within a context with its URL."""
     with listen("127.0.0.1", port) as listener:
         ended = asyncio.Event()
         app = web.Application(middlewares=[_only_this_machine])
@@ -77,14 +67,11 @@ async def serve_page(monitor: DemoMonitor, facts: Facts, port: int) -> AsyncIter
             app.router.add_get(f"/{name}", _file(path))
         app.router.add_get("/events", _events(monitor, facts, ended))
         app.router.add_post("/do/{action}", _action(monitor))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-        await runner.setup()
-        try:
-            await web.SockSite(runner, listener).start()
-            yield address("127.0.0.1", listener)
-        finally:
-            ended.set()
-            await runner.cleanup()
+        async with serving(app, listener, shutdown_timeout=1):
+            try:
+                yield address("127.0.0.1", listener)
+            finally:
+                ended.set()
 
 
 @web.middleware
@@ -122,15 +109,8 @@ def _events(monitor: DemoMonitor, facts: Facts, ended: asyncio.Event) -> _Handle
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
-        ending = asyncio.create_task(ended.wait())
-        sending = asyncio.create_task(_send(monitor, facts, response))
-        try:
-            await asyncio.wait({ending, sending}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ending.cancel()
-            sending.cancel()
-            await asyncio.gather(ending, sending, return_exceptions=True)
-        return response
+        async with first_completed(_send(monitor, facts, response), ended.wait()):
+            return response
 
     return answer
 

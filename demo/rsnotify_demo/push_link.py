@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
+from rsnotify.runtime.tasks import first_completed
+
 _CHUNK = 65536
 
 
@@ -15,10 +17,6 @@ class PushLink:
 
     A client that connects while the link is cut waits, as if the network were down, until the
     link is restored or the client gives up.
-
-    Args:
-        host: The hub's host.
-        port: The hub's port.
 
     Attributes:
         carried: How many bytes the hub has sent to the Destination.
@@ -34,21 +32,17 @@ class PushLink:
 
     @property
     def connected(self) -> bool:
-        """Whether it forwards, and is not cut."""
         return self._connected.is_set()
 
     def cut(self) -> None:
-        """Abort every connection, and hold new ones."""
         self._connected.clear()
         for writer in self._writers:
             writer.transport.abort()
 
     def restore(self) -> None:
-        """Forward connections again."""
         self._connected.set()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward one connection until it ends."""
         with suppress(OSError):
             early = await self._wait(reader)
             if early is not None:
@@ -59,18 +53,12 @@ class PushLink:
         """Wait until the link is restored; return what was received, or None if the client left."""
         early = b""
         while not self.connected:
-            restored = asyncio.create_task(self._connected.wait())
-            more = asyncio.create_task(reader.read(_CHUNK))
-            try:
-                await asyncio.wait({restored, more}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                restored.cancel()
-                more.cancel()  # has no effect if it is done
-            if more.done():
-                chunk = more.result()
-                if not chunk:
-                    return None
-                early += chunk
+            async with first_completed(reader.read(_CHUNK), self._connected.wait()) as (more, _):
+                if more.done():
+                    chunk = more.result()
+                    if not chunk:
+                        return None
+                    early += chunk
         return early
 
     async def _forward(
@@ -81,12 +69,10 @@ class PushLink:
         self._writers |= writers
         try:
             hub_writer.write(early)
-            to_hub = asyncio.create_task(self._copy(reader, hub_writer))
-            from_hub = asyncio.create_task(self._copy(hub_reader, writer, counted=True))
-            await asyncio.wait({to_hub, from_hub}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (to_hub, from_hub):
-                task.cancel()
-            await asyncio.gather(to_hub, from_hub, return_exceptions=True)
+            to_hub = self._copy(reader, hub_writer)
+            from_hub = self._copy(hub_reader, writer, counted=True)
+            async with first_completed(to_hub, from_hub):
+                pass  # one side has closed the connection, or it was cut
         finally:
             self._writers -= writers
             hub_writer.transport.abort()
@@ -102,14 +88,7 @@ class PushLink:
 
 @asynccontextmanager
 async def open_link(hub: str) -> AsyncIterator[tuple[PushLink, str]]:
-    """Open a link to a hub.
-
-    Args:
-        hub: The hub's URL.
-
-    Returns:
-        A context with the link, and the URL of the hub for Destinations that use the link.
-    """
+    """Open a link to a hub, within a context with the link and its URL."""
     parts = urlsplit(hub)
     link = PushLink(parts.hostname or "127.0.0.1", parts.port or 80)
     server = await asyncio.start_server(link.handle, "127.0.0.1", 0)

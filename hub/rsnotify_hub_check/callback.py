@@ -11,33 +11,23 @@ from multidict import CIMultiDictProxy
 
 
 class ReceivedVerification(Struct, frozen=True):
-    """A GET of a callback.
-
-    Args:
-        target: The request target, unchanged.
-        appended: The parameters that the hub appended.
-    """
+    """A GET of a callback, and the parameters that the hub appended."""
 
     target: str
     appended: dict[str, str]
 
     @property
     def challenge(self) -> str:
-        """The challenge; empty if there is none."""
         return self.appended.get("hub.challenge", "")
 
 
 class ReceivedDelivery(Struct, frozen=True):
-    """A POST to a callback."""
-
     target: str
     headers: CIMultiDictProxy[str]
     body: bytes
 
 
 class CallbackReply(Struct, frozen=True):
-    """The answer of a callback."""
-
     status: int = 200
     body: str = ""
     headers: dict[str, str] = {}
@@ -57,15 +47,12 @@ class SimulatedCallback:
     """A subscriber's callback.
 
     Attributes:
-        url: Its URL for the hub.
         target: Its path and query.
         reply: Returns the answer to a verification.
         answers: The answers to the next deliveries, one after another.
         answer: The answer to all later deliveries.
         drops: Whether it closes the connection without an answer.
         open: An event that answers wait for.
-        verifications: Every GET so far.
-        deliveries: Every POST so far.
         subscribed: The topics whose subscription it confirmed, except those it unsubscribed from.
     """
 
@@ -90,7 +77,6 @@ class SimulatedCallback:
         return ReceivedVerification(target, dict(parse_qsl(query, keep_blank_values=True)))
 
     def verify(self, verification: ReceivedVerification) -> CallbackReply:
-        """Record a verification, and return the answer."""
         self.verifications.append(verification)
         reply = self.reply(verification)
         if 200 <= reply.status < 300 and reply.body == verification.challenge:

@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from rsnotify.runtime.cli.commands import Command
+from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.cli.commands import Command, option
 from rsnotify.runtime.cli.running import complain, printable
-from rsnotify.runtime.listening import cannot_listen
+from rsnotify_hub_check.checks import ALL
 from rsnotify_hub_check.endpoints import serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, RequirementBroken
 from rsnotify_hub_check.registry import ConformanceCheck
 from rsnotify_hub_check.report import as_json, conforms, line, summary
-from rsnotify_hub_check.run import ALL, run_checks
+from rsnotify_hub_check.run import run_checks
 from rsnotify_hub_check.settings import CheckSettings, PublishMethod
 
 #: The groups of options in the help.
@@ -30,90 +31,53 @@ def check(
     url: Annotated[str, typer.Argument(help="The hub's URL, as topics advertise it.")],
     listen: Annotated[
         str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Address for requests of the hub: HOST:PORT; port 0 uses a free one.",
-        ),
+        option("HOST:PORT", "Address for requests of the hub: HOST:PORT; port 0 uses a free one."),
     ] = "127.0.0.1:0",
     base_url: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL", help="URL of that address for the hub.", show_default="http://HOST:PORT"
-        ),
+        option("URL", "URL of that address for the hub.", show_default="http://HOST:PORT"),
     ] = None,
     publish: Annotated[
         PublishMethod,
-        typer.Option(
-            metavar="ping|url|topic|content",
-            rich_help_panel=_PUBLISHING,
-            help="How to publish: a ping with hub.url and hub.topic, with one of them, or the "
-            "content.",
+        option(
+            "ping|url|topic|content",
+            "How to publish: a ping with hub.url and hub.topic, with one of them, or the content.",
+            _PUBLISHING,
         ),
     ] = PublishMethod.PING,
     publish_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            rich_help_panel=_PUBLISHING,
-            help="Where to publish.",
-            show_default="the hub's URL",
-        ),
+        str | None, option("URL", "Where to publish.", _PUBLISHING, show_default="the hub's URL")
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOKEN",
-            rich_help_panel=_PUBLISHING,
-            help="A bearer token for publishing.",
+        option(
+            "TOKEN",
+            "A bearer token for publishing.",
+            _PUBLISHING,
             envvar="RSNOTIFY_HUB_CHECK_TOKEN",
         ),
     ] = None,
     denied_topic: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="A topic for which the hub denies subscriptions."),
+        str | None, option("URL", "A topic for which the hub denies subscriptions.")
     ] = None,
     patience: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            rich_help_panel=_TIMES,
-            help="Seconds to wait for an expected request.",
-            min=0.1,
-        ),
+        float, option("SECONDS", "Seconds to wait for an expected request.", _TIMES, min=0.1)
     ] = 10.0,
     quiet: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            rich_help_panel=_TIMES,
-            help="Seconds to wait for an unexpected request.",
-            min=0.1,
-        ),
+        float, option("SECONDS", "Seconds to wait for an unexpected request.", _TIMES, min=0.1)
     ] = 2.0,
     settle: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
-            rich_help_panel=_TIMES,
-            help="Seconds that the hub may need to process a verification.",
-            min=0.05,
+        option(
+            "SECONDS", "Seconds that the hub may need to process a verification.", _TIMES, min=0.05
         ),
     ] = 1.0,
     retry: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            rich_help_panel=_TIMES,
-            help="Seconds to wait for a repeated delivery.",
-            min=0.1,
-        ),
+        float, option("SECONDS", "Seconds to wait for a repeated delivery.", _TIMES, min=0.1)
     ] = 60.0,
-    at_once: Annotated[
-        int, typer.Option(metavar="N", help="How many checks run at the same time.", min=1)
-    ] = 4,
+    at_once: Annotated[int, option("N", "How many checks run at the same time.", min=1)] = 4,
     only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A check's name, or a part of it; may be repeated."),
+        list[str] | None, option("NAME", "A check's name, or a part of it; may be repeated.")
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Also fail for requirements of the level SHOULD.")
@@ -164,7 +128,6 @@ async def _run(
     results = []
     try:
         host, port = address
-        base = base.rstrip("/") if base else None
         async with serve_endpoints(settings.hub, host=host, port=port, base=base) as endpoints:
             async for result in run_checks(chosen, settings, endpoints, at_once=at_once):
                 results.append(result)
@@ -172,8 +135,8 @@ async def _run(
                     typer.echo("\n".join(map(printable, line(result).split("\n"))))
     except RequirementBroken as broken:
         raise complain(f"the hub at {settings.hub} cannot be checked: {broken}", 2) from None
-    except OSError as error:
-        raise complain(f"{cannot_listen(host, port, error)}; choose another --listen", 2) from None
+    except ConfigurationError as error:
+        raise complain(error, 2) from None
     return results
 
 
@@ -192,5 +155,4 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Run the command."""
     sys.exit(app())

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import chain
 
 from aiohttp import web
 
 from rsnotify.format.links import format_links
+from rsnotify.runtime.listening import address, listen
+from rsnotify.runtime.serving import serving
 from rsnotify_hub_check.callback import CallbackReply, ReceivedDelivery, SimulatedCallback
 
 #: The largest body that is accepted from a hub.
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
-class SimulatedTopic:
-    """A publisher's resource, with a different content in each version.
+def html(words: str) -> bytes:
+    return f"<!doctype html>\n<title>A topic</title>\n<p>{words}</p>\n".encode()
 
-    Attributes:
-        url: Its URL.
-        content_type: Its Content-Type.
-        versions: The bodies of all versions, the newest last.
-        gets: How often it was fetched.
-    """
+
+class SimulatedTopic:
+    """A publisher's resource, with a different content in each version; the newest is the last."""
 
     def __init__(self, base: str, content_type: str, write: Callable[[str], bytes]) -> None:
         self.token = secrets.token_hex(12)
@@ -37,21 +36,12 @@ class SimulatedTopic:
         self.change()
 
     def change(self) -> bytes:
-        """Make a new version, and return its content."""
         self.versions.append(self._write(f"version {len(self.versions)} of {self.token}"))
         return self.versions[-1]
 
 
 class SimulatedEndpoints:
-    """A server of topics and callbacks.
-
-    Args:
-        base: Its URL for the hub, without a slash at the end.
-        hub: The hub that topics advertise.
-
-    Attributes:
-        base: Its URL for the hub.
-    """
+    """A server of topics, which advertise a hub, and of callbacks."""
 
     def __init__(self, base: str, hub: str) -> None:
         self.base = base
@@ -63,31 +53,21 @@ class SimulatedEndpoints:
     def callback(
         self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
     ) -> SimulatedCallback:
-        """Add a callback.
-
-        Args:
-            query: Its query.
-            path: The end of its path.
-            beside: A callback that shares the beginning of its path.
-        """
+        """Add a callback, maybe with a path that begins as that of another (`beside`)."""
         token = beside.token if beside else secrets.token_hex(12)
         callback = SimulatedCallback(self.base, token, query, path)
         self._callbacks.setdefault(token, []).append(callback)
         return callback
 
-    def topic(self, content_type: str, write: Callable[[str], bytes]) -> SimulatedTopic:
-        """Add a topic.
-
-        Args:
-            content_type: Its Content-Type.
-            write: Returns a body with the given words.
-        """
+    def topic(
+        self, content_type: str = "text/html", write: Callable[[str], bytes] = html
+    ) -> SimulatedTopic:
+        """Add a topic; `write` returns a body with the given words."""
         topic = SimulatedTopic(self.base, content_type, write)
         self._topics[topic.token] = topic
         return topic
 
     def links(self, topic: SimulatedTopic) -> str:
-        """Return the Link header of a topic (WebSub §4)."""
         return format_links([("self", topic.url), ("hub", self._hub)])
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
@@ -146,38 +126,14 @@ class SimulatedEndpoints:
 async def serve_endpoints(
     hub: str, *, host: str = "127.0.0.1", port: int = 0, base: str | None = None
 ) -> AsyncIterator[SimulatedEndpoints]:
-    """Serve topics and callbacks.
+    """Serve topics that advertise a hub, and callbacks, within the context.
 
-    Args:
-        hub: The hub that topics advertise.
-        host: The address to listen on.
-        port: The port; 0 for a free one.
-        base: The URL for the hub; by default with the host and port.
-
-    Raises:
-        OSError: The address or port is not available.
+    `base` is the URL of this server for the hub; by default it has the host and port.
     """
-    endpoints: list[SimulatedEndpoints] = []
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return await endpoints[0].handle(request)
-
-    app = web.Application(client_max_size=_MAX_BODY_BYTES)
-    app.router.add_route("*", "/{any:.*}", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        shown = f"[{host}]" if ":" in host else host
-        endpoints.append(
-            SimulatedEndpoints(base or f"http://{shown}:{_port(runner.addresses)}", hub)
-        )
-        yield endpoints[0]
-        endpoints[0].release()
-    finally:
-        await runner.cleanup()
-
-
-def _port(addresses: Iterable[tuple[str, int]]) -> int:
-    return next(address[1] for address in addresses)
+    with listen(host, port, "another --listen") as listener:
+        endpoints = SimulatedEndpoints((base or address(host, listener)).rstrip("/"), hub)
+        app = web.Application(client_max_size=_MAX_BODY_BYTES)
+        app.router.add_route("*", "/{any:.*}", endpoints.handle)
+        async with serving(app, listener, shutdown_timeout=0.1):
+            yield endpoints
+            endpoints.release()

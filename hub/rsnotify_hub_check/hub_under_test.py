@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import urlencode
 
@@ -33,63 +33,39 @@ _NAMES = {
 
 
 class HubResponse(Struct, frozen=True):
-    """A response of the hub."""
-
     status: int
     content_type: str
     text: str
 
+    def expect_accepted(self) -> None:
+        expect(self.status == 202, f"the hub answers {self}, not 202")
+
     def __str__(self) -> str:
-        """Return it for an error message."""
         text = self.text.strip()[:_MAX_REASON_BYTES]
         return f"{self.status} {text!r}" if text else str(self.status)
 
 
-def html(words: str) -> bytes:
-    """Return a page with these words."""
-    return f"<!doctype html>\n<title>A topic</title>\n<p>{words}</p>\n".encode()
+def request_form(
+    mode: str, topic: str, callback: SimulatedCallback, **fields: str
+) -> dict[str, str]:
+    """Return the form of a request; the names of more fields have no prefix `hub.`."""
+    form = {"mode": mode, "topic": topic, "callback": callback.url, **fields}
+    return {"hub." + name: value for name, value in form.items()}
 
 
 class HubUnderTest:
-    """The hub, with the topics and callbacks for checks.
-
-    Args:
-        settings: How to publish, and how long to wait.
-        endpoints: The server of topics and callbacks.
-        session: An HTTP client.
-
-    Attributes:
-        settings: How to publish, and how long to wait.
-        endpoints: The server of topics and callbacks.
-    """
-
     def __init__(
         self, settings: CheckSettings, endpoints: SimulatedEndpoints, session: aiohttp.ClientSession
     ) -> None:
         self.settings = settings
         self.endpoints = endpoints
+        self.topic = endpoints.topic
+        self.callback = endpoints.callback
         self._session = session
 
-    def topic(
-        self, content_type: str = "text/html", write: Callable[[str], bytes] = html
-    ) -> SimulatedTopic:
-        """Add a topic (`SimulatedEndpoints.topic`)."""
-        return self.endpoints.topic(content_type, write)
-
-    def callback(
-        self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
-    ) -> SimulatedCallback:
-        """Add a callback (`SimulatedEndpoints.callback`)."""
-        return self.endpoints.callback(query, path, beside=beside)
-
     async def check_reachable(self) -> None:
-        """Check that the hub answers, and accepts publications.
-
-        Raises:
-            RequirementBroken: It does not answer, redirects to another hub (WebSub §5.1.2), or
-                does not accept publications.
-        """
-        response = await self.post([])
+        """Check that the hub does not redirect (WebSub §5.1.2), and accepts publications."""
+        response = await self.post({})
         expect(response.status not in (307, 308), "it redirects to another hub; check that one")
         topic = self.topic()
         try:
@@ -112,8 +88,7 @@ class HubUnderTest:
                 await asyncio.sleep(_FIRST_PAUSE)
         raise refused
 
-    async def post(self, form: Sequence[tuple[str, str]] | bytes, **headers: str) -> HubResponse:
-        """POST a form to the hub."""
+    async def post(self, form: Mapping[str, str] | bytes, **headers: str) -> HubResponse:
         body = form if isinstance(form, bytes) else urlencode(form).encode()
         return await self._post(self.settings.hub, body, {"Content-Type": _FORM, **headers})
 
@@ -135,34 +110,19 @@ class HubUnderTest:
     async def request(
         self, mode: str, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
     ) -> HubResponse:
-        """Request a subscription or its end.
-
-        Args:
-            mode: `subscribe` or `unsubscribe`.
-            topic: The topic.
-            callback: The callback.
-            fields: More parameters, without the prefix `hub.` of their names.
-        """
-        form = {"mode": mode, "topic": topic.url, "callback": callback.url, **fields}
-        return await self.post([("hub." + name, value) for name, value in form.items()])
+        """Request a subscription (mode `subscribe`) or its end (`unsubscribe`)."""
+        return await self.post(request_form(mode, topic.url, callback, **fields))
 
     async def request_and_verify(
         self, mode: str, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
     ) -> ReceivedVerification:
-        """Send a request as `request` does, and wait for its verification.
-
-        Raises:
-            RequirementBroken: The hub does not accept it, or does not verify it.
-        """
         before = len(callback.verifications)
-        response = await self.request(mode, topic, callback, **fields)
-        expect(response.status == 202, f"the hub answers {response}, not 202")
+        (await self.request(mode, topic, callback, **fields)).expect_accepted()
         return await self.wait_for_verification(callback, before)
 
     async def subscribe(
         self, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
     ) -> ReceivedVerification:
-        """Request a subscription, and wait for its verification."""
         return await self.request_and_verify("subscribe", topic, callback, **fields)
 
     async def subscribed(self, **fields: str) -> tuple[SimulatedTopic, SimulatedCallback]:
@@ -176,36 +136,25 @@ class HubUnderTest:
         self.endpoints.release()
         for callback, topic in self.endpoints.subscribed():
             callback.reply, callback.drops = echo, False
-            form = {"mode": "unsubscribe", "topic": topic, "callback": callback.url}
             with suppress(RequirementBroken):
-                await self.post([("hub." + name, value) for name, value in form.items()])
+                await self.post(request_form("unsubscribe", topic, callback))
         await self.endpoints.until(lambda: not self.endpoints.subscribed(), self.settings.patience)
 
     async def wait_for_verification(
         self, callback: SimulatedCallback, number: int = 0
     ) -> ReceivedVerification:
-        """Wait for a GET of a callback.
-
-        Raises:
-            RequirementBroken: None came.
-        """
+        """Expect a GET of a callback."""
         seen = callback.verifications
         came = await self.endpoints.until(lambda: len(seen) > number, self.settings.patience)
         expect(came, "the hub does not GET the callback to verify the intent")
         return seen[number]
 
     async def publish(self, topic: SimulatedTopic, *, method: PublishMethod | None = None) -> bytes:
-        """Change a topic, and notify the hub.
-
-        Raises:
-            RequirementBroken: The hub does not accept that.
-        """
         body = topic.change()
         await self.notify(topic, method=method)
         return body
 
     async def notify(self, topic: SimulatedTopic, *, method: PublishMethod | None = None) -> None:
-        """Notify the hub that a topic has changed."""
         headers = {"Content-Type": _FORM}
         if self.settings.token is not None:
             headers["Authorization"] = f"Bearer {self.settings.token}"
@@ -227,17 +176,7 @@ class HubUnderTest:
         *,
         method: PublishMethod | None = None,
     ) -> ReceivedDelivery:
-        """Publish until a callback receives a new version, which may not be the first one.
-
-        Args:
-            topic: The topic to publish on.
-            callback: The callback.
-            wanted: Returns whether a delivery is the expected one.
-            method: How to publish; by default as in the settings.
-
-        Raises:
-            RequirementBroken: No such delivery came.
-        """
+        """Publish until a callback receives a new version, which may not be the first one."""
         before, versions = len(callback.deliveries), len(topic.versions)
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.patience
@@ -271,11 +210,7 @@ class HubUnderTest:
     async def expect_ended(
         self, topic: SimulatedTopic, callback: SimulatedCallback, otherwise: str
     ) -> None:
-        """Expect that deliveries to a callback end, at once or after `settle` seconds.
-
-        Raises:
-            RequirementBroken: They do not.
-        """
+        """Expect that deliveries to a callback end, at once or after `settle` seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.settle
         while True:
@@ -296,11 +231,7 @@ class HubUnderTest:
         await self.expect_delivery(topic, witness)
 
     async def expect_nothing(self, came: Callable[[], bool], otherwise: str) -> None:
-        """Expect that a condition stays false for `quiet` seconds.
-
-        Raises:
-            RequirementBroken: It became true.
-        """
+        """Expect that a condition stays false for `quiet` seconds."""
         expect(not await self.endpoints.until(came, self.settings.quiet), otherwise)
 
 

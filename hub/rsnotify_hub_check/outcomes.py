@@ -18,26 +18,21 @@ class RequirementLevel(StrEnum):
 
 
 class CheckVerdict(StrEnum):
-    """The verdict of a check."""
-
     PASSED = "passed"
     FAILED = "failed"
     #: The value is that of the first release.
     INCONCLUSIVE = "untold"
 
 
-class CheckResult(Struct, frozen=True, kw_only=True):
-    """The result of one check.
+class Requirement(Struct, frozen=True):
+    """A requirement of the Recommendation.
 
     Args:
-        name: The name of the check.
-        section: The section of the Recommendation with the requirement.
+        name: The name of its check.
+        section: The section of the Recommendation.
         level: The requirement level.
         rocks: The numbers of the websub.rocks tests of the same requirement.
         title: The requirement, as a sentence.
-        verdict: The verdict.
-        reason: Why the check failed, or is inconclusive.
-        seconds: How long it took.
     """
 
     name: str
@@ -45,6 +40,11 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     level: RequirementLevel
     rocks: tuple[int, ...]
     title: str
+
+
+class CheckResult(Requirement, frozen=True):
+    """The result of one check; `reason` says why it failed, or is inconclusive."""
+
     verdict: CheckVerdict
     reason: str
     seconds: float
@@ -59,10 +59,5 @@ class Inconclusive(RsnotifyError):
 
 
 def expect(holds: object, otherwise: str) -> None:
-    """Raise an error unless a condition holds.
-
-    Raises:
-        RequirementBroken: It does not hold.
-    """
     if not holds:
         raise RequirementBroken(otherwise)

@@ -13,18 +13,12 @@ _MARKS = {CheckVerdict.PASSED: "ok", CheckVerdict.FAILED: "FAILED", CheckVerdict
 
 
 def conforms(results: Sequence[CheckResult], *, strict: bool = False) -> bool:
-    """Return whether a hub meets all requirements.
-
-    Args:
-        results: The results of the checks.
-        strict: Whether the level SHOULD counts, too.
-    """
+    """Return whether a hub meets all requirements of the level MUST, or if `strict` also SHOULD."""
     levels = {RequirementLevel.MUST, RequirementLevel.SHOULD} if strict else {RequirementLevel.MUST}
     return not any(each.verdict is CheckVerdict.FAILED and each.level in levels for each in results)
 
 
 def line(result: CheckResult) -> str:
-    """Return one result as text."""
     mark = _MARKS[result.verdict]
     if result.level is RequirementLevel.MAY and result.verdict is CheckVerdict.FAILED:
         mark = "no"
@@ -45,7 +39,6 @@ def summary(results: Sequence[CheckResult]) -> str:
 
 
 def as_json(hub: str, results: Sequence[CheckResult], *, strict: bool) -> bytes:
-    """Return all results as one JSON object."""
     report = {
         "suite": f"rsnotify {version('rsnotify')}",
         "hub": hub,

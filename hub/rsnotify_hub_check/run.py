@@ -7,23 +7,14 @@ from collections.abc import AsyncIterator, Iterable
 
 import aiohttp
 
-from rsnotify_hub_check.checks import ALL
 from rsnotify_hub_check.endpoints import SimulatedEndpoints
 from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, Inconclusive, RequirementBroken
 from rsnotify_hub_check.registry import ConformanceCheck
 from rsnotify_hub_check.settings import CheckSettings
 
-__all__ = ["ALL", "ConformanceCheck", "run_check", "run_checks"]
-
 
 async def run_check(check: ConformanceCheck, hub: HubUnderTest) -> CheckResult:
-    """Run one check.
-
-    Args:
-        check: The check.
-        hub: The hub under test.
-    """
     loop = asyncio.get_running_loop()
     begin = loop.time()
     verdict, reason = CheckVerdict.PASSED, ""
@@ -36,15 +27,9 @@ async def run_check(check: ConformanceCheck, hub: HubUnderTest) -> CheckResult:
     except Exception as error:  # an unexpected one must not prevent the other results
         verdict = CheckVerdict.FAILED
         reason = f"the check ended with an error: {type(error).__name__}: {error}"
+    seconds = loop.time() - begin
     return CheckResult(
-        name=check.name,
-        section=check.section,
-        level=check.level,
-        rocks=check.rocks,
-        title=check.title,
-        verdict=verdict,
-        reason=reason,
-        seconds=loop.time() - begin,
+        check.name, check.section, check.level, check.rocks, check.title, verdict, reason, seconds
     )
 
 
@@ -55,16 +40,7 @@ async def run_checks(
     *,
     at_once: int,
 ) -> AsyncIterator[CheckResult]:
-    """Run checks, each with topics and callbacks of its own.
-
-    Args:
-        checks: The checks.
-        settings: How to publish, and how long to wait.
-        endpoints: The server of topics and callbacks.
-        at_once: How many run at the same time.
-
-    Returns:
-        Their results, in the order of the checks.
+    """Run checks, each with topics and callbacks of its own; yield the results in their order.
 
     Raises:
         RequirementBroken: The hub cannot be reached, or accepts no publications.

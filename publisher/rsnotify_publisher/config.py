@@ -10,9 +10,9 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.line_numbers import SettingPath, line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
-from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.config.line_numbers import place_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
+from rsnotify.runtime.mqtt.login import login_of
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
 
@@ -74,13 +74,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
 
     def known_hubs(self) -> tuple[Hub, ...]:
-        login = BrokerLogin(
-            user=self.mqtt_user,
-            password=self.mqtt_password,
-            ca=self.mqtt_ca,
-            certificate=self.mqtt_certificate,
-            key=self.mqtt_key,
-        )
+        login = login_of(self)
         return parse_hubs(
             self.hubs, self.token, self.advertise, login=login, version=self.mqtt_version
         )
@@ -89,10 +83,9 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the options of one set, or of a Source that is one set."""
         given = self.options | (folder.options if folder else {})
         try:
-            return msgspec.convert(given, _Tuning)
-        except msgspec.ValidationError as error:
+            return convert_settings(given, _Tuning)
+        except WrongSetting as wrong:
             # The options of the file were checked before, so this is an option of the command.
-            wrong = wrong_setting_from(str(error), _Tuning)
             raise WrongOption(wrong.name, wrong.reason) from None
 
 
@@ -128,21 +121,11 @@ def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfigur
 
 
 def _read(settings: dict[str, Any]) -> SourceConfiguration:
-    try:
-        read = msgspec.convert(settings, SourceConfiguration)
-    except msgspec.ValidationError as error:
-        raise wrong_setting_from(str(error), SourceConfiguration) from None
-    _check_tuning(read.options, ("options",))
+    read = convert_settings(settings, SourceConfiguration)
+    convert_settings(read.options, _Tuning, "options")
     for number, each in enumerate(read.sets):
-        _check_tuning(each.options, ("set", number, "options"))
+        convert_settings(each.options, _Tuning, "set", number, "options")
     return read
-
-
-def _check_tuning(options: dict[str, Any], table: SettingPath) -> None:
-    try:
-        msgspec.convert(options, _Tuning)
-    except msgspec.ValidationError as error:
-        raise wrong_setting_from(str(error), _Tuning, table) from None
 
 
 def _located(
@@ -150,8 +133,7 @@ def _located(
 ) -> ConfigurationError:
     """Return the error in one sentence: file and line, table, key, and the reason."""
     first, *rest = wrong.path
-    line = line_of(text, wrong.path)
-    location = [str(file) if line is None else f"{file}, line {line}"]
+    location = [place_of(file, text, wrong.path)]
     if first == "set" and rest:
         number, *rest = rest
         name = found["set"][number].get("name") if isinstance(found["set"][number], dict) else None

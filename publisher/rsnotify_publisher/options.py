@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.vocabulary import MAX_BYTES, MAX_ENTRIES
-from rsnotify.runtime.config.wrong_setting import wrong_setting_from
+from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 
 # Types check nothing by themselves; `check_options` does.
 _Seconds = Annotated[float, Meta(gt=0)]
@@ -98,7 +98,6 @@ class Options(Struct, frozen=True, kw_only=True):
 def check_options(options: Options) -> None:
     """Raise ConfigurationError if a value is out of bounds or of another type."""
     try:
-        msgspec.convert(msgspec.structs.asdict(options), Options)
-    except msgspec.ValidationError as error:
-        wrong = wrong_setting_from(str(error), Options)
-        raise ConfigurationError(f"the options are wrong: {wrong.name}: {wrong.reason}") from None
+        convert_settings(msgspec.structs.asdict(options), Options)
+    except WrongSetting as wrong:
+        raise ConfigurationError(f"the options are wrong: {wrong}") from None

@@ -24,6 +24,7 @@ from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.arguments import require, require_function
 from rsnotify.runtime.lanes import Lane
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.background.election import LeaderElection
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import (
@@ -39,7 +40,6 @@ from rsnotify_publisher.journal import Recorder, system_clock
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 from rsnotify_publisher.startable import Stoppable, running
-from rsnotify_publisher.tasks import is_set_within
 
 
 class Publisher(Stoppable):
@@ -209,7 +209,7 @@ class Publisher(Stoppable):
                 loop.call_soon_threadsafe(published.set)
 
         self._election.published.add_done_callback(on_done)
-        return await is_set_within(published, timeout)
+        return await wait_for_event(published, timeout)
 
     # The baseline
 

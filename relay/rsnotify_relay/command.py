@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import socket
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.cli.commands import option
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
-from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
+from rsnotify.runtime.listening import address, listen
 from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.commands.follow_options import FollowArguments
 from rsnotify_subscriber.commands.options import Url, with_arguments
@@ -33,60 +35,33 @@ def relay(
     ],
     base_url: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            rich_help_panel=_COPY,
-            help="URL of the copy for others; http://HOST:PORT/ if not given.",
-        ),
+        option("URL", "URL of the copy for others; http://HOST:PORT/ if not given.", _COPY),
     ] = None,
     host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST",
-            rich_help_panel=_COPY,
-            help="Address to listen on.",
-            show_default="127.0.0.1",
-        ),
+        str | None, option("HOST", "Address to listen on.", _COPY, show_default="127.0.0.1")
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            metavar="PORT",
-            rich_help_panel=_COPY,
-            help="Port to listen on; 0 takes a free one.",
-            show_default="8000",
-        ),
+        option("PORT", "Port to listen on; 0 takes a free one.", _COPY, show_default="8000"),
     ] = None,
     hub: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="URL",
-            rich_help_panel=_COPY,
-            help="URL of a hub to push to, or of its nodes with commas between them; "
-            "may be repeated.",
+        option(
+            "URL",
+            "URL of a hub to push to, or of its nodes with commas between them; may be repeated.",
+            _COPY,
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=_COPY,
-            help="A file with settings, .toml or .json, as for `rsnotify source`.",
-        ),
+        option("FILE", "A file with settings, .toml or .json, as for `rsnotify source`.", _COPY),
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for the state.", show_default="DIR.rsnotify"),
+        Path | None, option("DIR", "Folder for the state.", show_default="DIR.rsnotify")
     ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", rich_help_panel=_COPY, help="Bearer token for the hubs."),
-    ] = None,
+    token: Annotated[str | None, option("TOKEN", "Bearer token for the hubs.", _COPY)] = None,
     described_by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", rich_help_panel=_COPY, help="URL of a document about the copy."
-        ),
+        str | None, option("URL", "URL of a document about the copy.", _COPY)
     ] = None,
     *,
     arguments: FollowArguments,
@@ -134,25 +109,17 @@ def relay(
 async def _relay(
     relaying: Relay, listening: socket.socket, at: str, server: CallbackServer, stop: asyncio.Event
 ) -> None:
-    import asyncio
+    from rsnotify.runtime.serving import serving
+    from rsnotify.runtime.tasks import first_completed
 
-    from aiohttp import web
+    async with AsyncExitStack() as stack:
 
-    runner = web.AppRunner(relaying.application(), access_log=None, shutdown_timeout=2)
-    await runner.setup()
+        async def serve() -> None:
+            app = relaying.application()
+            await stack.enter_async_context(serving(app, listening, shutdown_timeout=2))
+            base_url = relaying.publisher.source.base_url
+            typer.echo(f"rsnotify relay serving {base_url} (listening on {at})")
 
-    async def serve() -> None:
-        await web.SockSite(runner, listening).start()
-        base_url = relaying.publisher.source.base_url
-        typer.echo(f"rsnotify relay serving {base_url} (listening on {at})")
-
-    work = asyncio.create_task(relaying.run(serve))
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        async with server.serving():
-            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        async with server.serving(), first_completed(relaying.run(serve), stop.wait()) as tasks:
             relaying.stop()
-            await work
-    finally:
-        stopped.cancel()
-        await runner.cleanup()
+            await tasks[0]

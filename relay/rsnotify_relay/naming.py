@@ -58,7 +58,6 @@ class RelayNaming(Struct, frozen=True):
         return [*found, f"{_MARK}/{quote(uri, safe='')}"]
 
     def at_source(self, uri: str) -> str:
-        """Return the URI at the Source of the resource with this one at the relay."""
         relative = uri.removeprefix(self.base_url)
         if elsewhere := _ELSEWHERE.fullmatch(relative):
             return f"{elsewhere[1]}://{elsewhere[2]}"

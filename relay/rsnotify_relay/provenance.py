@@ -41,12 +41,9 @@ _URI = "%/:?#[]@!$&'()*+,;="
 
 
 def republished(change: Received, uri: str, known: Resource | None) -> Resource:
-    """Return the entry that the relay publishes for a change that it has applied.
+    """Return the entry that the relay publishes under a URI for a change that it has applied.
 
-    Args:
-        change: The change.
-        uri: The URI of the resource at the relay.
-        known: The last published entry of the resource, if the relay has it.
+    `known` is the last published entry of the resource, if the relay has it.
     """
     if change.change is ChangeType.DELETED:
         via = _usable(uri, _origin_of_deletion(change.resource, known))

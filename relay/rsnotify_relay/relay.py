@@ -8,14 +8,17 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from msgspec.structs import replace
 
-from rsnotify_publisher import Hub, Options, Publisher
+from rsnotify.format.media_types import guess_media_type
+from rsnotify_publisher import Hub, Options, Publisher, link_header, routes
 from rsnotify_publisher.source_documents import PARTS
+from rsnotify_publisher.web import LIVE, robots
+from rsnotify_publisher.web.responses import resource_representation, respond
 from rsnotify_relay.republisher import Republisher
-from rsnotify_relay.serve import server
 from rsnotify_subscriber import (
     Callbacks,
     FolderMirror,
@@ -31,6 +34,7 @@ from rsnotify_subscriber.storage.destination_state import DestinationState
 _log = logging.getLogger("rsnotify.relay")
 #: Seconds for which a thread waits for the first documents, before it checks for `stop`.
 _WAIT = 0.2
+_UNKNOWN = "application/octet-stream"
 
 
 def _log_doubts(event: Event) -> None:
@@ -92,7 +96,7 @@ class Relay:
 
     def application(self) -> web.Application:
         """Make the application that serves the copy and its documents, while `run` runs."""
-        return server(self.publisher, self._republisher, self._callbacks)
+        return _application(self.publisher, self._republisher, self._callbacks)
 
     async def run(self, on_published: Callable[[], Awaitable[None]] | None = None) -> None:
         """Follow and publish until `stop` is called.
@@ -127,3 +131,30 @@ class Relay:
             if self.publisher.is_empty():
                 # Otherwise a mirror that was only followed so far would never be published.
                 state.invalidate()
+
+
+def _application(
+    publisher: Publisher, republisher: Republisher, callbacks: Callbacks | None
+) -> web.Application:
+    base_url = publisher.source.base_url
+    prefix = urlsplit(base_url).path
+    headers = LIVE | {hdrs.LINK: link_header(publisher)}
+
+    async def content(request: web.Request) -> web.StreamResponse:
+        # The raw path with its query: decoded, it might be that of another resource.
+        uri = base_url + request.raw_path[len(prefix) :]
+        found = await asyncio.to_thread(republisher.find, uri)
+        if found is None:
+            raise web.HTTPNotFound
+        resource, path = found
+        media_type = resource.type or guess_media_type(uri) or _UNKNOWN
+        answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
+        return await respond(request, lambda: resource_representation(path), answer_headers)
+
+    app = web.Application()
+    if callbacks is not None:
+        app.add_routes(callbacks.routes())
+    app.add_routes(routes(publisher, prefix))
+    app.router.add_get("/robots.txt", robots(publisher))
+    app.router.add_get(prefix + r"{name:[\s\S]+}", content)
+    return app

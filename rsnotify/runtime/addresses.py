@@ -6,9 +6,11 @@ are global, although each of them reaches an IPv4 address of the sender's choice
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 
-_REFUSED_4 = [
+# Only 2000::/3 of IPv6 is global unicast, except for the parts of it below.
+_GLOBAL_6 = ip_network("2000::/3")
+_REFUSED = [
     (ip_network(network), name)
     for network, name in (
         ("0.0.0.0/8", "this network"),
@@ -30,13 +32,6 @@ _REFUSED_4 = [
         ("203.0.113.0/24", "documentation"),
         ("224.0.0.0/4", "multicast"),
         ("240.0.0.0/4", "reserved"),
-    )
-]
-# Only 2000::/3 of IPv6 is global unicast, except for these parts of it.
-_GLOBAL_6 = ip_network("2000::/3")
-_REFUSED_6 = [
-    (ip_network(network), name)
-    for network, name in (
         ("2001::/23", "reserved for protocols (Teredo among them)"),
         ("2001:db8::/32", "documentation"),
         ("2002::/16", "6to4"),
@@ -49,32 +44,16 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def refusal(address: str) -> str | None:
-    """Return why rsnotify does not connect to an address from untrusted input.
-
-    Args:
-        address: An IPv4 or IPv6 address as text, with or without a zone (`%eth0`).
-
-    Returns:
-        The kind of address; None if it is public.
-    """
+    """Return why untrusted input cannot make rsnotify connect to an IP address; None if it can."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
         return "not an IP address"
     if isinstance(ip, IPv6Address):
-        if ip.ipv4_mapped is None:
-            return _refusal_6(ip)
-        ip = ip.ipv4_mapped
-    return _refusal_4(ip)
-
-
-def _refusal_4(ip: IPv4Address) -> str | None:
-    return next((name for network, name in _REFUSED_4 if ip in network), None)
-
-
-def _refusal_6(ip: IPv6Address) -> str | None:
-    if ip not in _GLOBAL_6:
-        return "not a public IPv6 address"
-    if (int(ip) >> 32) & 0xFFFF_FFFF in _ISATAP:
-        return "ISATAP"
-    return next((name for network, name in _REFUSED_6 if ip in network), None)
+        if ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        elif ip not in _GLOBAL_6:
+            return "not a public IPv6 address"
+        elif (int(ip) >> 32) & 0xFFFF_FFFF in _ISATAP:
+            return "ISATAP"
+    return next((name for network, name in _REFUSED if ip in network), None)

@@ -9,31 +9,24 @@ from typing import Any
 import msgspec
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.wrong_setting import wrong_setting_from
+from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 
 
 def require(name: str, value: object, kinds: Any, what: str) -> None:
-    """Refuse a value of a wrong type. The message does not contain it, since it may be a secret.
+    """Refuse a value of a wrong type; the message does not contain it, since it may be a secret.
 
     Args:
         name: The name of the argument.
         value: Its value.
         kinds: The allowed types, as for `isinstance`.
         what: What to give instead, as the end of a sentence.
-
-    Raises:
-        ConfigurationError: It has a wrong type.
     """
     if not isinstance(value, kinds):
         raise ConfigurationError(f"{name} is of type {type(value).__name__}; give {what}")
 
 
 def require_function(name: str, value: object) -> None:
-    """Refuse a value that is neither None nor a function that is called without `await`.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
+    """Refuse a value that is neither None nor a function that is called without `await`."""
     if value is None:
         return
     if not callable(value):
@@ -43,17 +36,12 @@ def require_function(name: str, value: object) -> None:
 
 
 def require_struct(name: str, value: msgspec.Struct, kind: type[msgspec.Struct]) -> None:
-    """Refuse settings of a wrong type, and settings with a field of a wrong type.
-
-    Raises:
-        ConfigurationError: The message names the field.
-    """
+    """Refuse settings of a wrong type, and settings with a field of a wrong type."""
     require(name, value, kind, f"a {kind.__name__}")
     try:
-        msgspec.convert(msgspec.to_builtins(value), kind)
-    except msgspec.ValidationError as error:
-        wrong = wrong_setting_from(str(error), kind)
-        raise ConfigurationError(f"{name}: {wrong.name}: {wrong.reason}") from None
+        convert_settings(msgspec.to_builtins(value), kind)
+    except WrongSetting as wrong:
+        raise ConfigurationError(f"{name}: {wrong}") from None
     except TypeError as error:  # a field has a value of a type that no setting has
         raise ConfigurationError(f"{name}: {error}") from None
 

@@ -17,11 +17,7 @@ _ROLES = {
 def check_role(file: Path) -> None:
     """Refuse to create a state file in a folder that has the state of another role.
 
-    Args:
-        file: The state file. If it exists already, the folder belongs to its role.
-
-    Raises:
-        ConfigurationError: The folder belongs to another role.
+    If the file exists already, the folder belongs to its role.
     """
     if file.exists():
         return

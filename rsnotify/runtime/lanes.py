@@ -16,10 +16,7 @@ class Lane(Executor):
     """Runs one call after another, in any free thread of a pool.
 
     After each call it queues again in the pool, so that a lane with much work does not keep the
-    threads from the others.
-
-    Args:
-        pool: The threads; to be shut down only after all lanes.
+    threads from the others. The pool is to be shut down after all its lanes.
     """
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
@@ -30,11 +27,7 @@ class Lane(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call a function after all earlier calls have finished.
-
-        Raises:
-            RuntimeError: The lane was shut down.
-        """
+        """Call a function after all earlier calls; RuntimeError if the lane was shut down."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
@@ -59,12 +52,7 @@ class Lane(Executor):
                 self._changed.notify_all()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls; the threads of the pool remain.
-
-        Args:
-            wait: Whether to return only after all calls have finished.
-            cancel_futures: Whether to cancel the calls that have not begun.
-        """
+        """Accept no more calls; the threads of the pool remain."""
         with self._changed:
             self._closed = True
             if cancel_futures:

@@ -15,12 +15,7 @@ from typing import Any
 def lazy_exports(
     package: str, exports: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package.
-
-    Args:
-        package: Its `__name__`.
-        exports: The names that it exports, by the module that defines them.
-    """
+    """Return `__getattr__` and `__dir__` for a package that exports names from these modules."""
     modules = {name: module for module, names in exports.items() for name in names}
 
     def get(name: str) -> Any:

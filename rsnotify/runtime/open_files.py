@@ -4,14 +4,7 @@ from __future__ import annotations
 
 
 def allow_files(wanted: int) -> int:
-    """Raise the limit of open files of this process, as far as the system allows.
-
-    Args:
-        wanted: How many files it may need.
-
-    Returns:
-        The limit.
-    """
+    """Raise the limit of open files as far as wanted and possible, and return it."""
     try:
         import resource  # `rsnotify --help` does not need it
     except ImportError:  # on Windows

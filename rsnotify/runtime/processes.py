@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import random
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,40 +20,9 @@ PATIENCE = 60.0
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 
-#: Below the range of ephemeral ports, which systems assign themselves.
-_PORTS = range(20_000, 32_000)
-
 
 class ProcessError(RsnotifyError):
     """A subcommand failed as a child process."""
-
-
-def free_port() -> int:
-    """Return a free port of loopback, which stays free until it is used.
-
-    The system does not assign it to other programs, since it is not an ephemeral port. And this
-    function does not return it again, in any process, as long as this process runs.
-
-    Raises:
-        ProcessError: No port is free.
-    """
-    for _ in _PORTS:
-        port = random.choice(_PORTS)
-        if _claim(port):
-            return port
-    raise ProcessError("no port of this machine is free")
-
-
-def _claim(port: int) -> bool:
-    """Reserve a port until this process ends, by opening the UDP port of the same number."""
-    with socket.socket(type=socket.SOCK_DGRAM) as claim, socket.socket() as listener:
-        try:
-            claim.bind(("127.0.0.1", port))
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        claim.detach()
-        return True
 
 
 def _end_with_parent() -> None:
@@ -65,13 +32,7 @@ def _end_with_parent() -> None:
 
 
 class Process:
-    """A running subcommand; `start` makes one.
-
-    Args:
-        name: The subcommand.
-        process: The process.
-        log: The file with its standard error.
-    """
+    """A running subcommand; `start` makes one. The file `log` has its standard error."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
@@ -99,21 +60,15 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process ID."""
         return self._process.pid
 
     async def lines(self) -> AsyncIterator[str]:
-        """Yield the lines that it prints, until it ends."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             yield line.decode(errors="replace").rstrip()
 
     async def url(self) -> str:
-        """Wait for the line with the URL that it serves, and return the URL.
-
-        Raises:
-            ProcessError: It ended, or printed no URL in time.
-        """
+        """Return the URL that it serves, once it has printed that; ProcessError if it does not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 async for line in self.lines():
@@ -137,10 +92,8 @@ class Process:
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """Kill it, which is like a crash."""
         self._process.kill()
         await self._process.wait()
 
     async def wait(self) -> int:
-        """Wait until it ends, and return its exit code."""
         return await self._process.wait()

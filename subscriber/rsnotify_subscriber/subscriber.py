@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.runtime.arguments import require, require_function
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.selection.push_selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.identification import SourceIdentification
@@ -175,10 +176,8 @@ class Subscriber:
                         raise
                     logger.warning("waiting for the disk: %s", error)
                 failures = 1 if monotonic() - begun > retry.most else failures + 1
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(retry.delay(failures, Random())):
-                        await self._stopping.wait()
-                        return None
+                if await wait_for_event(self._stopping, retry.delay(failures, Random())):
+                    return None
 
     async def catch_up(self) -> None:
         """Follow until level with the Source's lists.

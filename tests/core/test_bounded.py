@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -44,10 +45,10 @@ ENDLESS = {
         f'<url><loc>a:%d</loc><rs:ln rel="a" href="data:,{"b" * 999_000}"/></url>',
     ),
 }
-#: Reads one of them up to a gigabyte; prints what came of it, the bytes read, and the peak of
-#: memory in KiB beyond what the imports take.
+#: Reads each that it is told of up to a gigabyte, in a process of its own; prints the bytes read,
+#: the peak of memory in KiB beyond what the imports take, and what came of it.
 PROGRAM = """
-import json, sys
+import json, os, sys
 from rsnotify.errors import DocumentError
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.validation.validator import Validator
@@ -56,7 +57,15 @@ def peak():
     status = open("/proc/self/status").read()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
-opening, before, repeated, how = json.load(sys.stdin)
+for line in sys.stdin:
+    if os.fork() == 0:
+        break
+    if os.wait()[1] != 0:
+        print("failed", flush=True)
+else:
+    sys.exit()
+
+opening, before, repeated, how = json.loads(line)
 size = 0
 
 def chunks():
@@ -86,23 +95,30 @@ else:
         outcome = next((f.rule for f in validator.feed(chunk) if f.rule == "limit"), outcome)
         if outcome == "limit":
             break
-print(size, peak() - before_peak, outcome)
+print(size, peak() - before_peak, outcome, flush=True)
+os._exit(0)
 """
 MIB = 1024
 
 
+@pytest.fixture(scope="module")
+def reading() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+
+
 @pytest.mark.parametrize("how", ["read", "validated"])
 @pytest.mark.parametrize("what", ENDLESS)
-def test_what_does_not_end_is_refused_with_little_memory(what: str, how: str) -> None:
+def test_what_does_not_end_is_refused_with_little_memory(
+    what: str, how: str, reading: subprocess.Popen[str]
+) -> None:
+    assert reading.stdin is not None
+    assert reading.stdout is not None
     before, repeated = ENDLESS[what]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps([OPENING, before, repeated, how]),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    size, peak, outcome = done.stdout.split(maxsplit=2)
+    print(json.dumps([OPENING, before, repeated, how]), file=reading.stdin, flush=True)
+    size, peak, outcome = reading.stdout.readline().split(maxsplit=2)
     print(what, how, int(size) // 10**6, "MB read,", int(peak) // MIB, "MiB,", outcome)
     assert outcome.strip() != "no error"
     assert int(size) <= 101_000_000

@@ -23,7 +23,6 @@ import msgspec
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.runtime.cli.running import run
-from rsnotify.runtime.processes import free_port
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     FolderMirror,
@@ -35,6 +34,7 @@ from rsnotify_subscriber import (
 )
 from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.events import Event, PushDown, PushUp
+from tests.ports import free_port
 
 _EFFECTS = "CREATE TABLE IF NOT EXISTS effects (uri, at, change, hash)"
 _DOUBLES = """

@@ -25,8 +25,9 @@ from pathlib import Path
 import aiohttp
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime, to_microseconds
-from rsnotify.runtime.processes import Process, free_port
+from rsnotify.runtime.processes import Process
 from tests.hub.helpers import START, Callback, at, callback_server, fragment, seconds_of
+from tests.ports import free_port
 
 #: Seconds that all may take to arrive after the last kill.
 PATIENCE = 60.0

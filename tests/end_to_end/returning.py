@@ -31,7 +31,6 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.runtime.processes import free_port
 from rsnotify.sync.actions import DocumentKind
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.folder.file_names import FileNames
@@ -39,6 +38,7 @@ from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_subscriber import default_state
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.end_to_end import history
+from tests.ports import free_port
 
 #: The kinds of documents in the order in which they are tried.
 FALLBACK_ORDER = [

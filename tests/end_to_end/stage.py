@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rsnotify.runtime.processes import Process, free_port
+from rsnotify.runtime.processes import Process
 from tests.mosquitto import Mosquitto
+from tests.ports import free_port
 
 #: Seconds in which the Destination has to be in step after the last change.
 PATIENCE = 180.0

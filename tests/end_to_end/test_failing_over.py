@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.runtime.processes import free_port
+from tests.ports import free_port
 from tests.subscriber.processes import SECONDS, running, until_reported
 
 

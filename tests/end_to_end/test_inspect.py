@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.runtime.processes import free_port
+from tests.ports import free_port
 from tests.publisher.helpers import SourceProcess
 
 INSPECT = [sys.executable, "-m", "rsnotify", "inspect"]

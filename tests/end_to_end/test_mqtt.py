@@ -15,9 +15,9 @@ import pytest
 from watchfiles import awatch
 
 from rsnotify.runtime.mqtt.topics import channel_topic
-from rsnotify.runtime.processes import free_port
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
+from tests.ports import free_port
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/mqtt.md").read_text()
 DIGEST = "54d306916666ab3e3c34bfb25387c3de"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.format.writer import Profile
-from rsnotify.runtime.processes import free_port
 from rsnotify_subscriber.validation.walk import validate
+from tests.ports import free_port
 
 OPTIONS = (
     "--rotate=2 changes",

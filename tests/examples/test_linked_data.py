@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rsnotify.runtime.processes import free_port
 from rsnotify.sync.pace import Pace
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_subscriber import FollowOptions, Subscriber
 from tests.end_to_end.history import Step, read
+from tests.ports import free_port
 from tests.publisher.helpers import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]

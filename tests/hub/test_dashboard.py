@@ -12,9 +12,9 @@ import pytest
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.format.writer import write_document
-from rsnotify.runtime.processes import free_port
 from tests.browser import Browser, Page
 from tests.hub.helpers import ADMIN, TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
+from tests.ports import free_port
 
 STATIC = Path(__file__).parents[2] / "hub/rsnotify_hub/dashboard/static"
 LIVE = "document.querySelector('#connection').dataset.state === 'live'"

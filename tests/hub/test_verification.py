@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.runtime.processes import free_port
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.delivery.answers import Answer
 from rsnotify_hub.websub.forms import SubscriptionRequest
@@ -17,6 +16,7 @@ from rsnotify_hub.websub.intent_requests import TRIES, IntentRequests
 from rsnotify_hub.websub.quota import PENDING_SHARE, client_of
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, LogWatch, fragment
+from tests.ports import free_port
 
 ELSEWHERE = "https://nowhere.example/callback"
 

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.model import Resource
-from rsnotify.runtime.processes import free_port
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
+from tests.ports import free_port
 from tests.publisher.helpers import BASE, Clock, eventually
 from tests.publisher.published import QUIET, Published, join, names
 

@@ -12,9 +12,10 @@ import pytest
 
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.runtime.processes import Process, free_port
+from rsnotify.runtime.processes import Process
 from tests.end_to_end import history
 from tests.interop.clients import ResyncClient, contents
+from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.relay.running import files
 

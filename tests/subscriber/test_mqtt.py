@@ -161,13 +161,13 @@ async def test_what_is_retained_shows_at_once_where_the_stream_stands(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proven: list[asyncio.Task[bool]] = []
-    within = mqtt._within
+    within = mqtt.wait_for_event
 
-    async def noted(_: float, event: asyncio.Event) -> bool:
-        proven.append(asyncio.create_task(within(PATIENCE, event)))
+    async def noted(event: asyncio.Event, _: float) -> bool:
+        proven.append(asyncio.create_task(within(event, PATIENCE)))
         return await proven[-1]
 
-    monkeypatch.setattr(mqtt, "_within", noted)
+    monkeypatch.setattr(mqtt, "wait_for_event", noted)
     await say(mosquitto, b"<retained/>", "http://a.example/c")
     async with receiving(mosquitto) as heard:
         await heard.until("up", b"<retained/>")

@@ -19,6 +19,7 @@ from rsnotify_subscriber.fetching import downloading
 from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
+from tests.fork_server import own_interpreter
 from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import ended, rsnotify
 from tests.wild.documents import urlset
@@ -66,7 +67,8 @@ async def test_the_others_are_followed_as_before(
         settings.append(f'[[source]]\nname = "{name}"\nurl = "{one.url}"')
     (tmp_path / "fleet.toml").write_text("\n".join(settings))
     arguments = ("follow", "--config", tmp_path / "fleet.toml", "--poll", "0.5", "--json")
-    process = await rsnotify(*arguments)
+    with own_interpreter():  # whose memory is all its own
+        process = await rsnotify(*arguments)
     assert process.stdout is not None
     assert process.stderr is not None
     draining = asyncio.create_task(process.stderr.read())

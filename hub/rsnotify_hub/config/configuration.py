@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from msgspec import Meta, Struct, defstruct
 from msgspec.structs import fields
 
-from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.login import BrokerLogin, login_of
 
 # A larger number is a typing error, and more than SQLite can count.
 _Positive = Annotated[int, Meta(ge=1, le=10**15)]
@@ -224,13 +224,7 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
 
     @property
     def login(self) -> BrokerLogin:
-        return BrokerLogin(
-            user=self.user,
-            password=self.password,
-            ca=self.ca,
-            certificate=self.certificate,
-            key=self.key,
-        )
+        return login_of(self, prefix="")
 
     def __repr__(self) -> str:
         return f"MqttConfig(channels={self.channels})"

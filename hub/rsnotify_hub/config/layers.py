@@ -12,7 +12,7 @@ import msgspec
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.deprecated_variables import is_former
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.line_numbers import SettingPath, line_of
+from rsnotify.runtime.config.line_numbers import SettingPath, place_of
 from rsnotify_hub.config.tokens import find_secrets, with_digests
 
 PREFIX = "RSNOTIFY_HUB_"
@@ -42,8 +42,7 @@ class FileLayer:
             raise ConfigurationError(f"{self.place(where)}: {where[-1]}: {instead}")
 
     def place(self, path: SettingPath) -> str:
-        line = line_of(self._text, path)
-        return self._path if line is None else f"{self._path}, line {line}"
+        return place_of(self._path, self._text, path)
 
 
 class EnvironmentLayer:

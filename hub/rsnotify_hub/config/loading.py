@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, get_type_hints
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import read_text
 from rsnotify.runtime.config.line_numbers import SettingPath
-from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
+from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 from rsnotify_hub.config.checks import (
     check_digests,
     check_jwt,
@@ -114,10 +113,7 @@ def _convert(layers: Sequence[SettingsLayer], kind: type[T]) -> T:
     """Merge settings, where later layers override earlier ones."""
     with _locating(layers):
         merged = {name: value for layer in layers for name, value in layer.settings.items()}
-        try:
-            return msgspec.convert(merged, kind)
-        except msgspec.ValidationError as error:
-            raise wrong_setting_from(str(error), kind) from None
+        return convert_settings(merged, kind)
 
 
 @contextmanager
@@ -127,7 +123,7 @@ def _locating(layers: Sequence[SettingsLayer]) -> Iterator[None]:
         yield
     except WrongSetting as wrong:
         place = _place(layers, wrong.path)
-        raise ConfigurationError(f"{place}: {wrong.name}: {wrong.reason}") from None
+        raise ConfigurationError(f"{place}: {wrong}") from None
 
 
 def _place(layers: Sequence[SettingsLayer], path: SettingPath) -> str:

@@ -11,6 +11,7 @@ from rsnotify.errors import StorageError, Unavailable
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.topics import Broker
+from rsnotify.runtime.tasks import cancel
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.filtered_reader import FilteredReader
@@ -148,8 +149,7 @@ class BacklogSender:
     async def _end(self, selection: TopicSelection) -> None:
         # A task that is cancelled before it begins does not clean up after itself.
         if task := self._tasks.pop(selection, None):
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel([task])
         if timer := self._timers.pop(selection, None):
             timer.cancel()
         self._readers.pop(selection, None)
@@ -191,7 +191,4 @@ class BacklogSender:
     async def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(self._tasks.values())

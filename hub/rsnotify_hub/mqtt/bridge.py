@@ -21,6 +21,7 @@ from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.topics import inbox_prefix, parse_broker
+from rsnotify.runtime.tasks import cancel, first_completed
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
@@ -98,8 +99,7 @@ class MqttBridge(DeliveryChannel):
     async def close(self) -> None:
         """Stop. What was not acknowledged is sent after the next start."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel([self._task])
 
     async def _run(self) -> None:
         failures = 0
@@ -210,12 +210,6 @@ class MqttBridge(DeliveryChannel):
 
 
 async def _run_until_first_ends(*works: Coroutine[Any, Any, None]) -> None:
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+    async with first_completed(*works) as tasks:
+        for task in filter(asyncio.Task.done, tasks):
             task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

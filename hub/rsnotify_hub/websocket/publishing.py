@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.runtime.tasks import first_completed
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
@@ -87,17 +88,11 @@ async def accept_fragments(
     through = instant(state.through if state else None)
     connection.send_text(encode(PublishingFrame(topic=topic, through=through)))
     acknowledgements = _Acknowledgements(connection, topic)
-    appending = asyncio.create_task(_append(inbox, topic, topics, read, check, acknowledgements))
-    acknowledging = asyncio.create_task(acknowledgements.run())
-    try:
-        await asyncio.wait((appending, acknowledging), return_when=asyncio.FIRST_COMPLETED)
+    append = _append(inbox, topic, topics, read, check, acknowledgements)
+    async with first_completed(append, acknowledgements.run()) as (appending, acknowledging):
         if acknowledging.done():
             acknowledging.result()  # it ends only with an exception
         await acknowledgements.finish()
-    finally:
-        for task in (appending, acknowledging):
-            task.cancel()
-        await asyncio.gather(appending, acknowledging, return_exceptions=True)
     appending.result()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+from rsnotify.runtime.tasks import cancel
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.delivery.answers import Answer
@@ -71,7 +72,5 @@ class IntentRequests:
             self._scheduler.cancel(slot)
 
     async def close(self) -> None:
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await cancel(self._background)
         await self._scheduler.close(0)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import granted_lease, subscribed
@@ -140,7 +141,4 @@ class IntentVerification:
 
     async def close(self) -> None:
         """Cancel pending verifications; the subscribers will repeat their requests."""
-        tasks = [pending.task for pending in self._pending.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(pending.task for pending in self._pending.values())

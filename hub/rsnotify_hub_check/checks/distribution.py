@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 
 from rsnotify.format.links import parse_links
-from rsnotify_hub_check.hub_under_test import HubUnderTest, html
+from rsnotify_hub_check.endpoints import html
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
@@ -36,15 +37,13 @@ def _delivers(
 ) -> None:
     """Register the check that content of one type arrives unchanged."""
 
+    @check("7", RequirementLevel.MUST, *rocks, name=name, title=rule)
     async def run(hub: HubUnderTest) -> None:
         topic, callback = hub.topic(content_type, write), hub.callback()
         await hub.subscribe(topic, callback)
         delivery = await hub.expect_delivery(topic, callback)
         sent = delivery.headers.get("Content-Type")
         expect(sent == content_type, f"the Content-Type is {sent!r}, not {content_type!r}")
-
-    run.__name__, run.__doc__ = name, rule
-    check("7", RequirementLevel.MUST, *rocks)(run)
 
 
 _delivers(

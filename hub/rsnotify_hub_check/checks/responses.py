@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rsnotify_hub_check.callback import decline
-from rsnotify_hub_check.hub_under_test import HubResponse, HubUnderTest
+from rsnotify_hub_check.hub_under_test import HubResponse, HubUnderTest, request_form
 from rsnotify_hub_check.outcomes import Inconclusive, RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
@@ -14,8 +14,7 @@ async def the_answer_does_not_wait_for_the_verification(hub: HubUnderTest) -> No
     topic, callback = hub.topic(), hub.callback()
     callback.open.clear()
     try:
-        response = await hub.request("subscribe", topic, callback)
-        expect(response.status == 202, f"the hub answers {response}, not 202")
+        (await hub.request("subscribe", topic, callback)).expect_accepted()
     finally:
         callback.open.set()
 
@@ -27,34 +26,26 @@ async def the_answer_does_not_depend_on_the_verification(hub: HubUnderTest) -> N
     refuses.reply = decline
     hangs_up.drops = True
     for callback in (refuses, hangs_up):
-        response = await hub.request("subscribe", hub.topic(), callback)
-        expect(response.status == 202, f"the hub answers {response}, not 202")
+        (await hub.request("subscribe", hub.topic(), callback)).expect_accepted()
 
 
 @check("5.1.2", RequirementLevel.MUST)
 async def unsubscribing_what_is_unknown_is_accepted(hub: HubUnderTest) -> None:
     """The hub answers an unsubscription with 202, whatever the result of its verification."""
-    response = await hub.request("unsubscribe", hub.topic(), hub.callback())
-    expect(response.status == 202, f"the hub answers {response}, not 202")
+    (await hub.request("unsubscribe", hub.topic(), hub.callback())).expect_accepted()
 
 
 def _refuses(name: str, rule: str, change: dict[str, str | None]) -> None:
     """Register the check that a request with one error is refused."""
 
+    @check("5.1.2", RequirementLevel.MUST, name=name, title=rule)
     async def run(hub: HubUnderTest) -> None:
         await _refused(hub, change)
 
-    run.__name__, run.__doc__ = name, rule
-    check("5.1.2", RequirementLevel.MUST)(run)
-
 
 async def _refused(hub: HubUnderTest, change: dict[str, str | None]) -> HubResponse:
-    topic, callback = hub.topic(), hub.callback()
-    right = {"hub.mode": "subscribe", "hub.topic": topic.url, "hub.callback": callback.url}
-    fields = {**right, **change}
-    response = await hub.post(
-        [(name, value) for name, value in fields.items() if value is not None]
-    )
+    fields = {**request_form("subscribe", hub.topic().url, hub.callback()), **change}
+    response = await hub.post({name: value for name, value in fields.items() if value is not None})
     expect(400 <= response.status < 600, f"the hub answers {response}, not 4xx")
     return response
 

@@ -16,7 +16,6 @@ _METHODS = ("sha1", "sha256", "sha384", "sha512")
 
 
 def is_signed(delivery: ReceivedDelivery, secret: str) -> bool:
-    """Return whether a delivery has a valid signature for a secret."""
     method, _, digest = delivery.headers.get(SIGNATURE, "").partition("=")
     if method not in _METHODS:
         return False

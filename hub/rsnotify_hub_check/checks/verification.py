@@ -58,6 +58,7 @@ def _does_not_confirm(
 ) -> None:
     """Register the check that an answer to a verification does not confirm it."""
 
+    @check("5.3.1", RequirementLevel.MUST, name=name, title=rule)
     async def run(hub: HubUnderTest) -> None:
         topic, callback = hub.topic(), hub.callback()
         elsewhere = hub.callback()
@@ -76,9 +77,6 @@ def _does_not_confirm(
             lambda: bool(callback.deliveries or elsewhere.deliveries),
             "the callback receives a delivery, although it did not confirm",
         )
-
-    run.__name__, run.__doc__ = name, rule
-    check("5.3.1", RequirementLevel.MUST)(run)
 
 
 _does_not_confirm(

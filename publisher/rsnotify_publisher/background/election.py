@@ -9,12 +9,12 @@ from concurrent.futures import Future
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.background.leader import Leader
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import DESCRIPTION, RESOURCE_LIST
-from rsnotify_publisher.tasks import is_set_within
 
 _log = logging.getLogger("rsnotify.publisher")
 _TAKE_OVER_WITHIN = 0.2
@@ -72,12 +72,12 @@ class LeaderElection:
             return True
         except Timeout:
             self._check_documents()
-            await is_set_within(self._stop, _TAKE_OVER_WITHIN)
+            await wait_for_event(self._stop, _TAKE_OVER_WITHIN)
         except Exception as error:  # a running Source must go on publishing, or try to
             expected = isinstance(error, RsnotifyError | OSError)
             then = "the next start continues" if self._stop.is_set() else "trying again"
             _log.error("publishing failed; %s: %s", then, error, exc_info=not expected)
-            await is_set_within(self._stop, _RETRY_AFTER)
+            await wait_for_event(self._stop, _RETRY_AFTER)
         return False
 
     async def _lead(self, recorder: Recorder) -> None:

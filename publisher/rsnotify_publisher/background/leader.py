@@ -19,6 +19,7 @@ from functools import partial
 from random import Random
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.background.pool import PublisherPool, WorkKind
 from rsnotify_publisher.documents.document_store import DocumentStore, WritingStopped
@@ -26,7 +27,6 @@ from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_push import HubPush
 from rsnotify_publisher.schedule import JobSchedule
 from rsnotify_publisher.source_context import SourceContext
-from rsnotify_publisher.tasks import is_set_within
 
 _log = logging.getLogger("rsnotify.publisher")
 _NOTE_CURSORS_EVERY = 1.0
@@ -92,7 +92,7 @@ class Leader:
 
     async def _release_when_published(self, permit: AsyncExitStack) -> None:
         """Let the next set start once all documents are written, or take too long."""
-        await is_set_within(self._published, _PATIENCE)
+        await wait_for_event(self._published, _PATIENCE)
         await permit.aclose()
 
     def _frequent_jobs(self) -> Iterator[tuple[float, _Job]]:

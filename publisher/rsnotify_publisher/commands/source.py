@@ -8,25 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.cli.commands import option
 
 #: The groups of options in the help.
 _HUBS = "Hubs"
 _MQTT = "MQTT"
 _DOCUMENTS = "Documents"
-
-
-def _option(
-    metavar: str,
-    help: str,
-    panel: str | None = None,
-    *,
-    min: float | None = None,
-    default: str | None = None,
-) -> Any:
-    shown = True if default is None else default
-    return typer.Option(
-        metavar=metavar, help=help, rich_help_panel=panel, min=min, show_default=shown
-    )
 
 
 def _flag(name: str, help: str, panel: str) -> Any:
@@ -38,17 +25,17 @@ def source(
         Path | None, typer.Argument(metavar="DIR", help="The folder to publish.")
     ] = None,
     base_url: Annotated[
-        str | None, _option("URL", "Public URL of the folder; http://HOST:PORT/ if not given.")
+        str | None, option("URL", "Public URL of the folder; http://HOST:PORT/ if not given.")
     ] = None,
     host: Annotated[
-        str | None, _option("HOST", "Address to listen on.", default="127.0.0.1")
+        str | None, option("HOST", "Address to listen on.", show_default="127.0.0.1")
     ] = None,
     port: Annotated[
-        int | None, _option("PORT", "Port to listen on; 0 for a free one.", default="8000")
+        int | None, option("PORT", "Port to listen on; 0 for a free one.", show_default="8000")
     ] = None,
     hub: Annotated[
         list[str] | None,
-        _option(
+        option(
             "URL",
             "URL of a hub to push to, or of its nodes with commas between them; may be repeated.",
             _HUBS,
@@ -56,59 +43,61 @@ def source(
     ] = None,
     advertise: Annotated[
         list[str] | None,
-        _option("URL", "URL of the hub for Destinations, if it differs; may be repeated.", _HUBS),
+        option("URL", "URL of the hub for Destinations, if it differs; may be repeated.", _HUBS),
     ] = None,
     config: Annotated[
         Path | None,
-        _option("FILE", "A file with settings, .toml or .json, for several sets of resources."),
+        option("FILE", "A file with settings, .toml or .json, for several sets of resources."),
     ] = None,
     data: Annotated[
         Path | None,
-        _option(
+        option(
             "DIR",
             "Folder for the state.",
-            default="DIR.rsnotify/source; with --config, rsnotify-source",
+            show_default="DIR.rsnotify/source; with --config, rsnotify-source",
         ),
     ] = None,
-    token: Annotated[str | None, _option("TOKEN", "Bearer token for the hubs.", _HUBS)] = None,
+    token: Annotated[str | None, option("TOKEN", "Bearer token for the hubs.", _HUBS)] = None,
     mqtt_user: Annotated[
-        str | None, _option("NAME", "User at hubs that are MQTT brokers.", _MQTT)
+        str | None, option("NAME", "User at hubs that are MQTT brokers.", _MQTT)
     ] = None,
     mqtt_password: Annotated[
-        str | None, _option("PASSWORD", "Password of that user.", _MQTT)
+        str | None, option("PASSWORD", "Password of that user.", _MQTT)
     ] = None,
     mqtt_ca: Annotated[
         str | None,
-        _option("FILE", "Certificates of the authorities that may sign a broker's.", _MQTT),
+        option("FILE", "Certificates of the authorities that may sign a broker's.", _MQTT),
     ] = None,
     mqtt_certificate: Annotated[
-        str | None, _option("FILE", "Certificate to show to a broker.", _MQTT)
+        str | None, option("FILE", "Certificate to show to a broker.", _MQTT)
     ] = None,
     mqtt_key: Annotated[
-        str | None, _option("FILE", "Private key of that certificate.", _MQTT)
+        str | None, option("FILE", "Private key of that certificate.", _MQTT)
     ] = None,
     mqtt_version: Annotated[
-        str | None, _option("5|3.1.1", "Version of MQTT.", _MQTT, default="5")
+        str | None, option("5|3.1.1", "Version of MQTT.", _MQTT, show_default="5")
     ] = None,
     described_by: Annotated[
-        str | None, _option("URL", "URL of a document about the Source.", _DOCUMENTS)
+        str | None, option("URL", "URL of a document about the Source.", _DOCUMENTS)
     ] = None,
     heartbeat: Annotated[
         float | None,
-        _option("SECONDS", "Seconds of quiet before a heartbeat.", _HUBS, min=0.1, default="10"),
+        option(
+            "SECONDS", "Seconds of quiet before a heartbeat.", _HUBS, min=0.1, show_default="10"
+        ),
     ] = None,
     resource_list_every: Annotated[
         str | None,
-        _option(
+        option(
             "SCHEDULE",
             "Seconds between Resource Lists, or a cron expression such as 'cron: 0 * * * *' (UTC).",
             _DOCUMENTS,
-            default="900",
+            show_default="900",
         ),
     ] = None,
     rotate: Annotated[
         str | None,
-        _option(
+        option(
             "BOUNDS",
             "When changes are closed, such as '500 changes or 1 h' or 'cron: 0 3 * * *'.",
             _DOCUMENTS,
@@ -116,7 +105,7 @@ def source(
     ] = None,
     keep: Annotated[
         str | None,
-        _option(
+        option(
             "BOUNDS",
             "How long closed documents stay, such as '30 days, 1000 lists, 2 GB'; with "
             "'cron: 0 4 * * sun' they are dropped at these times only.",
@@ -125,7 +114,7 @@ def source(
     ] = None,
     resource_dump_every: Annotated[
         str | None,
-        _option(
+        option(
             "SCHEDULE",
             "Seconds between Resource Dumps, or a cron expression; none if not given.",
             _DOCUMENTS,
@@ -159,11 +148,11 @@ def source(
     ] = False,
     profile: Annotated[
         str | None,
-        _option(
+        option(
             "1.1|1.0",
             "The version of ResourceSync to write, 1.1 or 1.0.",
             _DOCUMENTS,
-            default="1.1",
+            show_default="1.1",
         ),
     ] = None,
     allow_private_addresses: Annotated[

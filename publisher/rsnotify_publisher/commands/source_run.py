@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 
 import typer
-from aiohttp import web
 
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
-from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import complain, run
+from rsnotify.runtime.listening import address, listen
 from rsnotify.runtime.open_files import allow_files
+from rsnotify.runtime.serving import serving
+from rsnotify.runtime.tasks import running
 from rsnotify_publisher.commands.source_report import show_status
 from rsnotify_publisher.config import SourceConfiguration
 from rsnotify_publisher.description import SourceDescription
@@ -48,12 +48,9 @@ def publish(root: Path | None, settings: SourceConfiguration) -> None:
 
             async def main(stop: asyncio.Event) -> None:
                 publishing = FolderPublishing(folders, at)
-                report = asyncio.create_task(show_status(publishers, publishing.published))
-                try:
-                    await _serve(app, publishing, listening, stop)
-                finally:
-                    report.cancel()
-                    await asyncio.gather(report, return_exceptions=True)
+                report = show_status(publishers, publishing.published)
+                async with running(report), serving(app, listening, shutdown_timeout=2):
+                    await publishing.run(stop, typer.echo)
 
             run(main, shutdown)
 
@@ -67,18 +64,3 @@ def _allow_files(sets: int) -> None:
             f"system allows {allowed:,}; raise that (ulimit -n)",
             0,
         )
-
-
-async def _serve(
-    app: web.Application,
-    publishing: FolderPublishing,
-    listening: socket.socket,
-    stop: asyncio.Event,
-) -> None:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listening).start()
-        await publishing.run(stop, typer.echo)
-    finally:
-        await runner.cleanup()

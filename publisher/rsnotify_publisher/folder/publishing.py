@@ -9,6 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from rsnotify.errors import RsnotifyError
 from rsnotify.plural import counted
 from rsnotify.runtime.lanes import Lane
+from rsnotify.runtime.tasks import running
 from rsnotify_publisher.folder.server import PublishedFolder
 from rsnotify_publisher.folder.sets import load
 from rsnotify_publisher.folder.system_watch import SystemWatch
@@ -43,15 +44,12 @@ class FolderPublishing:
 
         Each folder is announced by a line once it is published, in their order.
         """
-        publishing = asyncio.create_task(self._publish(announce))
-        stopped = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({publishing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._is_stopping = True
-            for task in (publishing, stopped):
-                task.cancel()
-            await asyncio.gather(publishing, stopped, return_exceptions=True)
+        async with running(self._publish(announce), stop.wait()) as tasks:
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._is_stopping = True
+        publishing, _ = tasks
         if not publishing.cancelled() and (error := publishing.exception()) is not None:
             raise first_cause(error) if isinstance(error, Exception) else error
 

@@ -10,11 +10,11 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
 
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import link_header
 from rsnotify_publisher.folder.file_names import FileNames, media_type
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.tasks import is_set_within
 from rsnotify_publisher.web import LIVE, path_of, robots, routes
 from rsnotify_publisher.web.responses import Representation, resource_representation, respond
 
@@ -59,7 +59,7 @@ def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
     """Delay requests for the documents of a folder until all are written."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        await is_set_within(folder.ready, _PATIENCE)
+        await wait_for_event(folder.ready, _PATIENCE)
         response = await route.handler(request)
         assert isinstance(response, web.StreamResponse)
         return response

@@ -19,11 +19,11 @@ from typing import TypeVar
 from watchfiles import Change
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.file_names import FileNames
 from rsnotify_publisher.folder.scanner import FolderScanner
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.tasks import is_set_within
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class FolderWatcher:
     async def _compare_regularly(self) -> None:
         pause = _COMPARE_EVERY
         while True:
-            await is_set_within(self._missed, pause)
+            await wait_for_event(self._missed, pause)
             self._missed.clear()
             began = time.monotonic()
             await self._publish(self._scanner.compare(self._names.root))

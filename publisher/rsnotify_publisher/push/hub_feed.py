@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from rsnotify.format.datetimes import Instant, format_datetime, from_microseconds, to_microseconds
 from rsnotify.format.digest import SetDigest
 from rsnotify.format.model import Resource
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.framework import FrameworkNotices
 from rsnotify_publisher.journal import Journal, JournalState
 from rsnotify_publisher.push.fragments import FragmentWriter, OutgoingFragment, may_be_inline
-from rsnotify_publisher.tasks import is_set_within
 
 _log = logging.getLogger("rsnotify.publisher")
 #: Seconds between two fragments with changes that also carry the digest of the set.
@@ -137,7 +137,7 @@ class HubFeed:
                 for fragment in self.writer.fragments(begin, changes, contents, digest):
                     yield self._sending(fragment)
                 due = clock() + self.heartbeat
-            elif not await is_set_within(changed, due - clock()):
+            elif not await wait_for_event(changed, due - clock()):
                 state = await self.promise()
                 if state.last_change == last:
                     begin, until = from_microseconds(last), from_microseconds(state.reached)

@@ -30,7 +30,6 @@ _SETTINGS = {"help_option_names": ["--help", "-h"]}
 
 
 def application() -> typer.Typer:
-    """Return the command line, which loads each subcommand at its first use."""
     app = typer.Typer(
         name="rsnotify",
         cls=_Subcommands,

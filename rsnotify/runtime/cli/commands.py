@@ -22,6 +22,11 @@ _EXAMPLES = "\n\nExamples:\n"
 _PREFIX = "RSNOTIFY_"
 
 
+def option(metavar: str, help: str, panel: str | None = None, **settings: Any) -> Any:
+    """Return an option with a value, in a group of the help (`panel`)."""
+    return typer.Option(metavar=metavar, help=help, rich_help_panel=panel, **settings)
+
+
 class _Layout:
     """Help with examples and groups of options, and errors that name environment variables."""
 
@@ -41,7 +46,7 @@ class _Layout:
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options, each in its group; those without a group come first."""
+        """Write each parameter in its group; those without a group come first."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -114,22 +119,17 @@ class Subcommand(Command):
 
 
 class CommandGroup(_Layout, TyperGroup):
-    """A group of commands, with the same kind of help."""
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, then the commands."""
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
 
 def from_environment(context: Any, name: str) -> bool:
-    """Return whether the value of a parameter came from an environment variable."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "ENVIRONMENT"
 
 
 def _variable(ctx: Any, parameter: Any) -> str:
-    """Return the name of the environment variable that an option was read from."""
     named = parameter.envvar or f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}"
     names = [named] if isinstance(named, str) else list(named)
     return next((name for name in names if os.environ.get(name)), names[0])

@@ -9,9 +9,5 @@ from rich.live import Live
 
 
 def live(first: RenderableType) -> Live:
-    """Return a live display; log lines appear above it if they go to the terminal too.
-
-    Args:
-        first: The first content.
-    """
+    """Return a live display; log lines appear above it if they go to the terminal too."""
     return Live(first, refresh_per_second=4, redirect_stderr=sys.stderr.isatty())

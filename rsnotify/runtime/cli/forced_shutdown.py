@@ -18,11 +18,8 @@ _STDERR = 2
 class ForcedShutdown:
     """Ends the process at a second signal, or when a graceful shutdown takes too long.
 
-    This is like a crash: uncommitted work is lost, and nothing else.
-
-    Args:
-        explain: Returns a sentence with the reason for the delay; called in any thread.
-        patience: Seconds for a graceful shutdown.
+    This is like a crash: uncommitted work is lost, and nothing else. `explain` is called in any
+    thread, and returns a sentence with the reason for the delay.
     """
 
     def __init__(self, explain: Callable[[], str], patience: float = PATIENCE) -> None:

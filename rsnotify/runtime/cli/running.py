@@ -46,11 +46,7 @@ def run(
 
 
 def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:
-    """Run a coroutine as `run` does, and cancel it at SIGINT or SIGTERM.
-
-    Returns:
-        The result of the coroutine; None if it was cancelled.
-    """
+    """Run a coroutine as `run` does; return None if SIGINT or SIGTERM cancelled it."""
     import asyncio
 
     async def main(stop: asyncio.Event) -> T | None:
@@ -74,15 +70,7 @@ def printable(text: str) -> str:
 
 
 def complain(what: Exception | str, code: int) -> typer.Exit:
-    """Print what went wrong as one sentence, which may be followed by lines with details.
-
-    Args:
-        what: The error, or the sentence.
-        code: The exit code.
-
-    Returns:
-        The exception to raise.
-    """
+    """Print an error as one sentence, maybe with lines of details; return the exit to raise."""
     lines = map(printable, str(what).split("\n"))
     typer.echo("rsnotify: " + "\n".join(lines), err=True)
     return typer.Exit(code)

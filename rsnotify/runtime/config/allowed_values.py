@@ -16,15 +16,7 @@ _MANY = {"a text": "texts", "a number": "numbers", "a table": "tables"}
 
 
 def describe_allowed(kind: Any, path: SettingPath) -> str | None:
-    """Describe the allowed values of a setting.
-
-    Args:
-        kind: The type of all settings.
-        path: The path to the setting.
-
-    Returns:
-        A noun with its article, such as "a number from 1 to 10"; None for a type without words.
-    """
+    """Describe the allowed values of a setting, such as "a number from 1 to 10", from its type."""
     found: inspect.Type | None = inspect.type_info(kind)
     for step in path:
         found = _within(found, step)

@@ -18,11 +18,7 @@ _State = tuple[tuple[int, int, int] | None, ...]
 
 
 def read_text(path: str | Path) -> str:
-    """Read a file.
-
-    Raises:
-        ConfigurationError: It cannot be read.
-    """
+    """Read a file, or raise ConfigurationError."""
     try:
         return Path(path).read_text("utf-8")
     except OSError as error:
@@ -32,15 +28,7 @@ def read_text(path: str | Path) -> str:
 
 
 def decode_settings(path: str | Path, text: str) -> dict[str, Any]:
-    """Decode a configuration file.
-
-    Args:
-        path: The file, for its name: one that ends in .json is JSON, any other TOML.
-        text: Its content.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
+    """Decode a configuration file: JSON if its name ends in .json, else TOML."""
     decode = msgspec.json.decode if str(path).endswith(".json") else msgspec.toml.decode
     try:
         return decode(text, type=dict[str, Any])
@@ -55,9 +43,6 @@ class FileWatch:
 
     Notifications of the system are less reliable: files are mounted into containers, and replaced
     by links.
-
-    Args:
-        files: The files.
     """
 
     def __init__(self, files: Sequence[str]) -> None:
@@ -78,7 +63,6 @@ class FileWatch:
             before = now
 
     def watch(self, files: Sequence[str]) -> None:
-        """Watch these files from now on."""
         if files != self.files:
             self.files, self._read = files, None
 

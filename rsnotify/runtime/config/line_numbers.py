@@ -17,14 +17,16 @@ def line_of(text: str, path: SettingPath) -> int | None:
     """Return the number of the line where a setting begins.
 
     A setting in an inline table has the line of the innermost key that begins a line.
-
-    Args:
-        text: The content of the file.
-        path: The path to the setting.
     """
     lines = _lines(text)
     prefixes = (tuple(path[:length]) for length in range(len(path), 0, -1))
     return next((lines[prefix] for prefix in prefixes if prefix in lines), None)
+
+
+def place_of(file: object, text: str, path: SettingPath) -> str:
+    """Return the file, and the line if it is known, where a setting begins."""
+    line = line_of(text, path)
+    return str(file) if line is None else f"{file}, line {line}"
 
 
 def _lines(text: str) -> dict[tuple[str | int, ...], int]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
@@ -12,18 +15,15 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.allowed_values import describe_allowed
 from rsnotify.runtime.config.line_numbers import SettingPath
 
+T = TypeVar("T", bound=Struct)
+
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 class WrongSetting(ConfigurationError):
-    """A setting is wrong. Its reader turns it into a message with the file and the line.
-
-    Args:
-        path: The path to the setting.
-        reason: What is wrong, and what to do.
-    """
+    """A setting is wrong. Its reader turns it into a message with the file and the line."""
 
     def __init__(self, path: SettingPath, reason: str) -> None:
         self.path = path
@@ -39,14 +39,16 @@ class WrongSetting(ConfigurationError):
         return f"{self.name}: {self.reason}"
 
 
-def wrong_setting_from(message: str, kind: type[Struct], table: SettingPath = ()) -> WrongSetting:
-    """Translate an error of msgspec, such as "Expected `int` - at `$.publishers[0].topics`".
+def convert_settings(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:
+    """Convert a decoded table, whose path is `table`, to its type, or raise WrongSetting."""
+    try:
+        return msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        raise _translated(str(error), kind, table) from None
 
-    Args:
-        message: The text of the error.
-        kind: The type of the table that was decoded.
-        table: The path to that table.
-    """
+
+def _translated(message: str, kind: type[Struct], table: SettingPath) -> WrongSetting:
+    """Translate an error of msgspec, such as "Expected `int` - at `$.publishers[0].topics`"."""
     reason, _, where = message.partition(" - at `$")
     path = [name or int(number) for name, number in _STEP.findall(where)]
     if match := _UNKNOWN.search(reason):

@@ -21,6 +21,7 @@ from websockets.typing import Subprotocol
 from rsnotify.runtime.dialing import Dialer, is_proxied
 from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
 from rsnotify.runtime.mqtt.topics import Broker
+from rsnotify.runtime.tasks import cancel
 
 #: Connects a socket to a host and port, if the address is allowed.
 Dial = Callable[[str, int], Awaitable[socket.socket]]
@@ -31,9 +32,6 @@ _HIGH_WATER = 256 * 1024
 
 class ByteStream(ABC):
     """A non-blocking socket, as far as paho uses one.
-
-    Args:
-        max_packet: The longest packet that is accepted, in bytes.
 
     Attributes:
         on_data: Called when there is something to read, or the end.
@@ -69,7 +67,6 @@ class ByteStream(ABC):
         return bool(self._buffer) or self._ended
 
     def feed(self, data: bytes) -> None:
-        """Buffer what arrived."""
         try:
             self._lengths.feed(data)
         except PacketTooLong as error:
@@ -108,13 +105,10 @@ class ByteStream(ABC):
         assert not blocking
 
     def fileno(self) -> int:
-        """Return that it has no descriptor (as a socket)."""
         return -1
 
 
 class TcpByteStream(ByteStream, asyncio.Protocol):
-    """A byte stream over TCP or TLS."""
-
     _transport: asyncio.Transport
 
     def __init__(self, max_packet: int) -> None:
@@ -158,12 +152,7 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
 
 
 class WebSocketByteStream(ByteStream):
-    """A byte stream in the binary frames of a WebSocket (MQTT 5 §6).
-
-    Args:
-        max_packet: The longest packet that is accepted, in bytes.
-        connection: The WebSocket.
-    """
+    """A byte stream in the binary frames of a WebSocket (MQTT 5 §6)."""
 
     def __init__(self, max_packet: int, connection: ClientConnection) -> None:
         super().__init__(max_packet)
@@ -215,25 +204,15 @@ class WebSocketByteStream(ByteStream):
                 await self._connection.close()
         except TimeoutError:
             self._connection.transport.abort()
-        for task in (self._receiver, self._sender):
-            task.cancel()
-        await asyncio.gather(self._receiver, self._sender, return_exceptions=True)
+        await cancel([self._receiver, self._sender])
 
 
 async def open_byte_stream(
     broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, max_packet: int
 ) -> ByteStream:
-    """Connect to a broker.
+    """Connect to a broker; raises OSError, or WebSocketException for a failed handshake.
 
-    Args:
-        broker: The broker.
-        tls: The TLS context; None for a connection without TLS.
-        dial: Makes the TCP connection; None connects to any address, if need be by a proxy.
-        max_packet: The longest packet that is accepted, in bytes.
-
-    Raises:
-        OSError: The connection failed.
-        WebSocketException: The handshake of the WebSocket failed.
+    Without `dial`, any address is allowed, and a proxy of the environment is used.
     """
     if broker.path is not None:
         return await _open_websocket(broker, tls, dial, max_packet)

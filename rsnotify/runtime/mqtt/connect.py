@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -49,12 +48,8 @@ class BrokerSession(Struct, frozen=True):
 #: A session that begins and ends with its connection (MQTT 5 §3.1.2.4).
 CLEAN_START = BrokerSession()
 
-_Connect = Callable[[str], Awaitable[BrokerConnection]]
-
 
 class _PahoClient(Client):
-    """paho's client, over a byte stream that is already open."""
-
     def __init__(self, stream: ByteStream, **options: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, reconnect_on_failure=False, **options)
         self._stream = stream
@@ -74,7 +69,7 @@ async def connect(
     on_message: Callable[[MqttMessage], None] = lambda _: None,
     manual_ack: bool = False,
 ) -> AsyncIterator[BrokerConnection]:
-    """Connect to a broker.
+    """Connect to a broker, within a context.
 
     Args:
         broker: The broker.
@@ -86,79 +81,103 @@ async def connect(
         on_message: Called with each message, in the order of the broker.
         manual_ack: Whether the caller acknowledges messages, by `BrokerConnection.acknowledge`.
 
-    Returns:
-        A context with the connection, which is closed at its end.
-
     Raises:
         Unavailable: The broker cannot be reached, or refuses the connection.
         ConfigurationError: A file of the login cannot be used.
     """
-    attempt = partial(_connect_once, broker, login, session, dial, on_message, manual_ack)
-    probe = partial(_connect_once, broker, login, CLEAN_START, dial, lambda _: None, False)
+    attempt = _Attempt(broker, login, session, dial, on_message, manual_ack)
     try:
-        connection = await attempt(version)
+        connection = await attempt.connect(version)
     except UnsupportedVersion as error:
         if version != "5":
             raise
-        connection = await (attempt("3.1.1") if error.stated else _connect_again(attempt, probe))
+        connection = await (attempt.connect("3.1.1") if error.stated else _connect_again(attempt))
     try:
         yield connection
     finally:
         await connection.disconnect()
 
 
-async def _connect_again(attempt: _Connect, probe: _Connect) -> BrokerConnection:
+async def _connect_again(attempt: _Attempt) -> BrokerConnection:
     """Connect to a broker that closed the connection silently after a CONNECT of MQTT 5.
 
     The broker may only just have started, behind a proxy that accepts connections earlier.
     Falling back to 3.1.1 would lose the features of 5 for as long as the connection lasts. So
     once a probe shows that a broker answers, 5 is tried again.
     """
+    probe = _Attempt(attempt.broker, attempt.login, CLEAN_START, attempt.dial)
     try:
-        await (await probe("3.1.1")).disconnect()
+        await (await probe.connect("3.1.1")).disconnect()
     except Unavailable as error:
         if isinstance(error, UnsupportedVersion):
             raise
     try:
-        return await attempt("5")
+        return await attempt.connect("5")
     except UnsupportedVersion:
-        return await attempt("3.1.1")
+        return await attempt.connect("3.1.1")
 
 
-async def _connect_once(
-    broker: Broker,
-    login: BrokerLogin,
-    session: BrokerSession,
-    dial: Dial | None,
-    on_message: Callable[[MqttMessage], None],
-    manual_ack: bool,
-    version: str,
-) -> BrokerConnection:
-    stream = await _open_stream(broker, login, dial)
-    client = _client(stream, login, session, version, manual_ack=manual_ack)
-    connection = BrokerConnection(broker, client, stream, on_message)
-    try:
-        async with _timeout(broker):
-            _send_connect(client, broker, session, version)
-            await connection.wait_for_connack()
-    except BaseException:
-        await connection.disconnect()
-        raise
-    return connection
+class _Attempt(Struct, frozen=True):
+    """A connection to be made, in either version of MQTT."""
 
+    broker: Broker
+    login: BrokerLogin
+    session: BrokerSession
+    dial: Dial | None
+    on_message: Callable[[MqttMessage], None] = lambda _: None
+    manual_ack: bool = False
 
-async def _open_stream(broker: Broker, login: BrokerLogin, dial: Dial | None) -> ByteStream:
-    tls = login.context() if broker.tls else None
-    try:
-        async with _timeout(broker):
-            max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
-            return await open_byte_stream(broker, tls, dial, max_packet=max_packet)
-    except ssl.SSLCertVerificationError as error:
-        reason = f"its certificate is not to be trusted: {error.verify_message}"
-        raise Unavailable(broker.url, reason) from None
-    except (OSError, WebSocketException) as error:
-        reason = f"cannot connect: {error or type(error).__name__}"
-        raise Unavailable(broker.url, reason) from error
+    async def connect(self, version: str) -> BrokerConnection:
+        stream = await self._open_stream()
+        client = self._client(stream, version)
+        connection = BrokerConnection(self.broker, client, stream, self.on_message)
+        try:
+            async with _timeout(self.broker):
+                self._send_connect(client, version)
+                await connection.wait_for_connack()
+        except BaseException:
+            await connection.disconnect()
+            raise
+        return connection
+
+    async def _open_stream(self) -> ByteStream:
+        url = self.broker.url
+        tls = self.login.context() if self.broker.tls else None
+        try:
+            async with _timeout(self.broker):
+                max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
+                return await open_byte_stream(self.broker, tls, self.dial, max_packet=max_packet)
+        except ssl.SSLCertVerificationError as error:
+            reason = f"its certificate is not to be trusted: {error.verify_message}"
+            raise Unavailable(url, reason) from None
+        except (OSError, WebSocketException) as error:
+            raise Unavailable(url, f"cannot connect: {error or type(error).__name__}") from error
+
+    def _client(self, stream: ByteStream, version: str) -> Client:
+        options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
+        if version != "5":
+            options = {
+                "protocol": MQTTProtocolVersion.MQTTv311,
+                "clean_session": not self.session.client_id,
+            }
+        client = _PahoClient(
+            stream, client_id=self.session.client_id, manual_ack=self.manual_ack, **options
+        )
+        client.max_inflight_messages_set(0)  # `BrokerConnection` limits messages in flight
+        if self.login.user is not None:
+            client.username_pw_set(self.login.user, self.login.password)
+        return client
+
+    def _send_connect(self, client: Client, version: str) -> None:
+        more: dict[str, Any] = {}
+        if version == "5":
+            properties = connect_properties(
+                session_expiry=self.session.expiry if self.session.client_id else 0,
+                maximum_packet_size=MAXIMUM_PACKET_SIZE,
+                receive_maximum=RECEIVE_MAXIMUM,
+            )
+            more = {"clean_start": not self.session.client_id, "properties": properties}
+        client.connect(self.broker.host, self.broker.port, KEEPALIVE, **more)
 
 
 @asynccontextmanager
@@ -168,36 +187,3 @@ async def _timeout(broker: Broker) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise Unavailable(broker.url, "no answer in time") from None
-
-
-def _client(
-    stream: ByteStream,
-    login: BrokerLogin,
-    session: BrokerSession,
-    version: str,
-    *,
-    manual_ack: bool,
-) -> Client:
-    options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
-    if version != "5":
-        options = {
-            "protocol": MQTTProtocolVersion.MQTTv311,
-            "clean_session": not session.client_id,
-        }
-    client = _PahoClient(stream, client_id=session.client_id, manual_ack=manual_ack, **options)
-    client.max_inflight_messages_set(0)  # `BrokerConnection` limits messages in flight
-    if login.user is not None:
-        client.username_pw_set(login.user, login.password)
-    return client
-
-
-def _send_connect(client: Client, broker: Broker, session: BrokerSession, version: str) -> None:
-    more: dict[str, Any] = {}
-    if version == "5":
-        properties = connect_properties(
-            session_expiry=session.expiry if session.client_id else 0,
-            maximum_packet_size=MAXIMUM_PACKET_SIZE,
-            receive_maximum=RECEIVE_MAXIMUM,
-        )
-        more = {"clean_start": not session.client_id, "properties": properties}
-    client.connect(broker.host, broker.port, KEEPALIVE, **more)

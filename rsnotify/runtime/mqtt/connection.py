@@ -44,12 +44,6 @@ _MISC_SECONDS = 1.0
 class BrokerConnection:
     """A connection to a broker; made by `rsnotify.runtime.mqtt.connect.connect`.
 
-    Args:
-        broker: The broker.
-        client: paho's client, connecting.
-        stream: The byte stream to the broker.
-        on_message: Called with each message.
-
     Attributes:
         session_present: Whether the broker had kept the session.
     """
@@ -90,14 +84,12 @@ class BrokerConnection:
         self._stream.on_writable = self._schedule_flush
 
     def _future(self) -> asyncio.Future[None]:
-        """Make a future; asyncio logs nothing if nobody retrieves its exception."""
         future: asyncio.Future[None] = self._loop.create_future()
         future.add_done_callback(_retrieve_exception)
         return future
 
     @property
     def version(self) -> str:
-        """The version of MQTT in use."""
         return "5" if self._client.protocol == MQTTProtocolVersion.MQTTv5 else "3.1.1"
 
     # For users of the connection
@@ -106,13 +98,6 @@ class BrokerConnection:
         self, topic: str, payload: bytes, *, content_type: str, channel: str, retain: bool = True
     ) -> asyncio.Future[None]:
         """Send a message with QoS 1, as soon as the send quota allows it.
-
-        Args:
-            topic: The MQTT topic.
-            payload: The bytes.
-            content_type: Their media type.
-            channel: The URI of the channel.
-            retain: Whether the broker keeps it for later subscribers.
 
         Returns:
             A future that is done when the broker has acknowledged the message. It fails with
@@ -138,11 +123,7 @@ class BrokerConnection:
         return puback
 
     async def subscribe(self, topic_filter: str) -> None:
-        """Subscribe to a topic filter with QoS 1.
-
-        Raises:
-            Unavailable: The broker refuses, or does not answer.
-        """
+        """Subscribe to a topic filter with QoS 1; raises Unavailable if the broker does not."""
         self._check_connected()
         rc, mid = self._client.subscribe(topic_filter, qos=1)
         if rc != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
@@ -167,11 +148,7 @@ class BrokerConnection:
             self._client.ack(message.packet_id, 1)
 
     async def lost(self) -> None:
-        """Wait until the connection is lost.
-
-        Raises:
-            Unavailable: Always, with the reason.
-        """
+        """Wait until the connection is lost; raises Unavailable with the reason."""
         await asyncio.shield(self._lost)
 
     def _check_connected(self) -> None:
@@ -182,16 +159,11 @@ class BrokerConnection:
     # Beginning and end
 
     async def wait_for_connack(self) -> None:
-        """Wait until the broker has accepted the connection.
-
-        Raises:
-            Unavailable: It refused it, or the connection was lost.
-        """
+        """Wait until the broker has accepted the connection; raises Unavailable if it does not."""
         self._misc()
         await self._connack
 
     async def disconnect(self) -> None:
-        """Send a DISCONNECT, and close the byte stream."""
         if not self._lost.done():
             self._client.disconnect()
             self._flush()
@@ -210,8 +182,7 @@ class BrokerConnection:
         self._lost.set_exception(error)
         self._send_quota.release()
         for future in waiting:
-            if not future.done():
-                future.set_exception(error)
+            _settle(future, error)
 
     # Driving paho
 
@@ -259,8 +230,7 @@ class BrokerConnection:
         quota = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
         self._maximum_packet_size = min(MAXIMUM_PACKET_SIZE, size)
         self._send_quota = asyncio.Semaphore(min(RECEIVE_MAXIMUM, quota))
-        if not self._connack.done():
-            self._connack.set_result(None)
+        _settle(self._connack)
 
     def _on_disconnect(
         self,
@@ -291,26 +261,27 @@ class BrokerConnection:
         self, _client: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any
     ) -> None:
         puback = self._pubacks.pop(mid, None)
-        if puback is None:
-            return
-        self._send_quota.release()
-        if puback.done():
-            return
-        if reason.is_failure:
-            puback.set_exception(publish_refusal(self._broker.url, reason))
-        else:
-            puback.set_result(None)
+        if puback is not None:
+            self._send_quota.release()
+            refused = reason.is_failure
+            _settle(puback, publish_refusal(self._broker.url, reason) if refused else None)
 
     def _on_subscribe(
         self, _client: Client, _data: Any, mid: int, reasons: list[ReasonCode], _properties: Any
     ) -> None:
-        suback = self._subacks.pop(mid, None)
-        if suback is None or suback.done():
-            return
-        if reasons[0].is_failure:
-            suback.set_exception(subscription_refusal(self._broker.url, reasons[0]))
-        else:
-            suback.set_result(None)
+        suback, reason = self._subacks.pop(mid, None), reasons[0]
+        if suback is not None:
+            refused = reason.is_failure
+            _settle(suback, subscription_refusal(self._broker.url, reason) if refused else None)
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:

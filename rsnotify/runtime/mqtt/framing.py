@@ -14,9 +14,6 @@ class PacketLengths:
 
     A packet has a fixed header (a byte, then the remaining length in one to four bytes of seven
     bits each, the lowest first), and as many bytes as that length says (MQTT 5 §2.1).
-
-    Args:
-        max_remaining: The longest remaining length that is accepted.
     """
 
     def __init__(self, max_remaining: int) -> None:
@@ -25,11 +22,7 @@ class PacketLengths:
         self._remaining = 0
 
     def feed(self, data: bytes) -> None:
-        """Check the next bytes of the stream.
-
-        Raises:
-            PacketTooLong: A packet that is too long begins in them.
-        """
+        """Check the next bytes of the stream; PacketTooLong if such a packet begins in them."""
         position = 0
         while position < len(data):
             if self._remaining:

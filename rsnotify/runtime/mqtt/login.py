@@ -31,11 +31,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
         return f"BrokerLogin(user={self.user!r})"
 
     def check(self) -> None:
-        """Check the settings and files without a connection.
-
-        Raises:
-            ConfigurationError: A file cannot be used, or something is missing.
-        """
+        """Check the settings and files without a connection, or raise ConfigurationError."""
         if self.password is not None and self.user is None:
             raise ConfigurationError("a password for the broker needs a user, too")
         if self.key is not None and self.certificate is None:
@@ -45,11 +41,6 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
             self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context.
-
-        Raises:
-            ConfigurationError: A file cannot be used.
-        """
         context = _context(self.ca)
         if self.certificate is not None:
             try:
@@ -63,6 +54,12 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
 
 #: A client without credentials.
 ANONYMOUS = BrokerLogin()
+
+
+def login_of(settings: object, prefix: str = "mqtt_") -> BrokerLogin:
+    """Return the login from the attributes `mqtt_user`, `mqtt_password` and so on of settings."""
+    fields = BrokerLogin.__struct_fields__
+    return BrokerLogin(**{name: getattr(settings, prefix + name) for name in fields})
 
 
 def _context(ca: str | None) -> ssl.SSLContext:

@@ -32,11 +32,7 @@ class MqttMessage(Struct, frozen=True):
 
 
 def read_message(found: MQTTMessage) -> MqttMessage:
-    """Convert a message of paho.
-
-    Raises:
-        ValueError: Its topic is not UTF-8.
-    """
+    """Convert a message of paho; ValueError if its topic is not UTF-8."""
     properties = found.properties
     users = getattr(properties, "UserProperty", None) or []
     return MqttMessage(
@@ -50,7 +46,6 @@ def read_message(found: MQTTMessage) -> MqttMessage:
 
 
 def publish_properties(content_type: str, channel: str) -> Properties:
-    """Return the properties of a PUBLISH packet."""
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.ContentType = content_type
     properties.UserProperty = (CHANNEL_PROPERTY, channel)
@@ -60,13 +55,7 @@ def publish_properties(content_type: str, channel: str) -> Properties:
 def connect_properties(
     *, session_expiry: int, maximum_packet_size: int, receive_maximum: int
 ) -> Properties:
-    """Return the properties of a CONNECT packet (MQTT 5 §3.1.2.11).
-
-    Args:
-        session_expiry: How long the broker keeps the session after the connection, in seconds.
-        maximum_packet_size: The longest packet that the client accepts, in bytes.
-        receive_maximum: How many messages may be unacknowledged.
-    """
+    """Return the properties of a CONNECT packet (MQTT 5 §3.1.2.11)."""
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.SessionExpiryInterval = session_expiry
     properties.MaximumPacketSize = maximum_packet_size

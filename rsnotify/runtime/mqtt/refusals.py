@@ -14,13 +14,7 @@ _LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
 
 
 class NotPermitted(Unavailable):
-    """A broker does not allow something; waiting does not help.
-
-    Args:
-        uri: The broker.
-        reason: The refusal.
-        remedy: What the user has to change, as a clause.
-    """
+    """A broker does not allow something; waiting does not help, but `remedy` does."""
 
     def __init__(self, uri: str, reason: str, remedy: str) -> None:
         super().__init__(uri, f"{reason}; {remedy}")
@@ -48,12 +42,8 @@ class ConnectionRefused(Unavailable):
 class UnsupportedVersion(Unavailable):
     """A broker seems not to support the version of MQTT of the CONNECT packet.
 
-    It may answer so (MQTT 5 §3.2.2.2), or close the connection without an answer (§3.1.2.2).
-
-    Args:
-        uri: The broker.
-        reason: The refusal.
-        stated: Whether the broker answered so.
+    It may answer so (`stated`, MQTT 5 §3.2.2.2), or close the connection without an answer
+    (§3.1.2.2).
     """
 
     def __init__(self, uri: str, reason: str, *, stated: bool) -> None:
@@ -62,13 +52,7 @@ class UnsupportedVersion(Unavailable):
 
 
 def connection_refusal(url: str, user: str | None, reason: ReasonCode) -> Unavailable:
-    """Return the error for a connection that is refused.
-
-    Args:
-        url: The broker.
-        user: The user of the login, if it has one.
-        reason: The reason code of the CONNACK.
-    """
+    """Return the error for a connection that is refused to a user, or to a client without one."""
     refusal = f"it refuses the connection: {reason}"
     if reason.value == _OTHER_VERSION:
         return UnsupportedVersion(url, refusal, stated=True)
@@ -82,7 +66,6 @@ def connection_refusal(url: str, user: str | None, reason: ReasonCode) -> Unavai
 
 
 def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
-    """Return the error for a message that is refused."""
     allow = "let the broker allow this user to publish it"
     return ConnectionRefused(
         url,
@@ -93,7 +76,6 @@ def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
 
 
 def subscription_refusal(url: str, reason: ReasonCode) -> Unavailable:
-    """Return the error for a subscription that is refused."""
     refusal = f"it refuses the subscription: {reason}"
     if reason.value == _NOT_AUTHORIZED:
         return NotPermitted(url, refusal, "let the broker allow this user to subscribe")

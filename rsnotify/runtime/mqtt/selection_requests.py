@@ -22,27 +22,17 @@ _MAX_BYTES = 16_384
 
 
 class SelectionRequest(Struct, frozen=True):
-    """A request for a filtered topic.
-
-    Args:
-        topic: The URI of the channel.
-        select: The selection, in its canonical form.
-    """
+    """A request for a filtered topic: the URI of the channel, and the canonical selection."""
 
     topic: str
     select: PushSelection
 
     def encode(self) -> bytes:
-        """Return it as the payload of a message."""
         return msgspec.json.encode(self)
 
 
 def read_selection_request(payload: bytes) -> SelectionRequest:
-    """Read the payload of a message.
-
-    Raises:
-        ConfigurationError: It is malformed, or selects the whole channel.
-    """
+    """Read a payload; ConfigurationError if it is malformed, or selects the whole channel."""
     if len(payload) > _MAX_BYTES:
         raise ConfigurationError(f"it is larger than {_MAX_BYTES} bytes")
     try:

@@ -64,17 +64,11 @@ class Broker(Struct, frozen=True):
     topic_or_prefix: str
 
     def topic(self, channel: str) -> str:
-        """Return the MQTT topic of a channel."""
         name = self.topic_or_prefix
         return channel_topic(channel, name) if name.endswith("/") else name
 
     def filtered_topic(self, channel: str, select: PushSelection) -> str | None:
-        """Return the MQTT topic of a selection of a channel; None if the broker's URL allows none.
-
-        Args:
-            channel: The URI of the channel.
-            select: The selection, in its canonical form.
-        """
+        """Return the MQTT topic of a selection of a channel; None if the URL allows none."""
         name = self.topic_or_prefix
         return name + select.digest(channel) if name.endswith("/") else None
 
@@ -85,35 +79,20 @@ class Broker(Struct, frozen=True):
 
 
 def inbox_prefix(prefix: str) -> str:
-    """Return the prefix of the topics to which Sources publish for a hub.
-
-    Args:
-        prefix: The prefix of the topics to which the hub publishes.
-    """
+    """Return the prefix of the topics to which Sources publish, from the hub's own prefix."""
     return prefix.removesuffix("/") + "-in/"
 
 
 def request_prefix(prefix: str) -> str:
-    """Return the prefix of the topics to which Destinations send selection requests.
-
-    Args:
-        prefix: The prefix of the topics to which the hub publishes.
-    """
+    """Return the prefix of the topics of selection requests, from the hub's own prefix."""
     return prefix.removesuffix("/") + "-ask/"
 
 
 def is_broker_url(url: str) -> bool:
-    """Return whether a URL has the scheme of a broker."""
     return url.partition(":")[0].lower() in _SCHEMES
 
 
 def channel_topic(channel: str, prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the MQTT topic of a channel.
-
-    Args:
-        channel: The URI of the channel.
-        prefix: The prefix of the topics of all channels.
-    """
     return prefix + sha256(channel.encode()).hexdigest()[:_DIGITS]
 
 

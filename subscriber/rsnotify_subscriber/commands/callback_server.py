@@ -30,7 +30,7 @@ class CallbackServer:
         self.callbacks: Callbacks | None = None
         self._socket: socket.socket | None = None
         if url is not None:
-            from rsnotify.runtime.cli.listening import listen
+            from rsnotify.runtime.listening import listen
             from rsnotify_subscriber.push.websub.callbacks import Callbacks
 
             self.callbacks = Callbacks(url, terms)

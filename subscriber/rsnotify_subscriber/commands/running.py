@@ -51,6 +51,8 @@ def follow_and_show(
     """
     import asyncio
 
+    from rsnotify.runtime.tasks import running
+
     async def follow(stop: asyncio.Event) -> None:
         async def stop_on_signal() -> None:
             await stop.wait()
@@ -62,14 +64,8 @@ def follow_and_show(
                 report.show(follower.status)
 
         coroutines = [stop_on_signal(), show()] + ([] if beside is None else [beside()])
-        tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-        try:
-            async with server.serving():
-                await (follower.catch_up() if once else follower.run())
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with running(*coroutines), server.serving():
+            await (follower.catch_up() if once else follower.run())
 
     shutdown = ForcedShutdown(lambda: unfinished_work(follower.in_handler))
     with report:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, without_credentials
 from rsnotify.format.offer import Offer
+from rsnotify.runtime.tasks import first_completed
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of
 from rsnotify_subscriber.fetching.credentials import without_login
@@ -87,15 +88,11 @@ class SourceIdentification:
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Identity]) -> Identity | None:
         """Return the result; None as soon as the run is stopped, even if the Source is slow."""
-        working = asyncio.create_task(work)
-        stopped = asyncio.create_task(self.stopping.wait())
-        try:
-            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            return working.result() if working.done() else None
-        finally:
-            working.cancel()
-            stopped.cancel()
-            await asyncio.wait({working, stopped})
+        found: Identity | None = None
+        async with first_completed(work, self.stopping.wait()) as (working, _):
+            if working.done():
+                found = working.result()
+        return found
 
 
 async def same_set(offers: OfferDiscovery, known: Identity, offer: Offer) -> Offer | None:

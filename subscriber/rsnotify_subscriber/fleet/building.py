@@ -9,7 +9,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.login import login_of
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
@@ -93,13 +93,7 @@ def follow_options(
         terms=terms,
         mqtt=MqttOptions(
             url=settings.mqtt_url,
-            login=BrokerLogin(
-                user=settings.mqtt_user,
-                password=settings.mqtt_password,
-                ca=settings.mqtt_ca,
-                certificate=settings.mqtt_certificate,
-                key=settings.mqtt_key,
-            ),
+            login=login_of(settings),
             session=settings.mqtt_session,
             version=settings.mqtt_version,
         ),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from contextvars import ContextVar
 from random import Random
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.fleet.status import FollowedSourceStatus, Phase
 from rsnotify_subscriber.subscriber import Subscriber
@@ -139,9 +139,7 @@ class FleetMember:
 
     async def _back_off(self) -> None:
         delay = self._retry.delay(self._failures, self._random)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._stopping.wait()
+        await wait_for_event(self._stopping, delay)
 
     def _set_phase(self, phase: Phase) -> None:
         self._phase = phase

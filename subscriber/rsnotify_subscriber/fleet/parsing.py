@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.line_numbers import line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
+from rsnotify.runtime.config.line_numbers import place_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
 from rsnotify_subscriber.fleet.configuration import (
     FleetConfiguration,
@@ -23,8 +22,6 @@ from rsnotify_subscriber.fleet.configuration import (
     SourceSettings,
     WebSubSettings,
 )
-
-T = TypeVar("T", bound=Struct)
 
 _PATHS = ("dest", "state", "mqtt_password_file", "mqtt_ca", "mqtt_certificate", "mqtt_key")
 _NAMED = ("dest", "state", "schema", "mqtt_session")
@@ -93,7 +90,7 @@ def parse(
     given = given or {}
     sources: list[dict[str, Any]] = []
     try:
-        file = _converted(settings, _File)
+        file = convert_settings(settings, _File)
         sources = file.source
         return _configured(path, file, given)
     except WrongSetting as wrong:
@@ -101,8 +98,7 @@ def parse(
         option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
         if table in ("defaults", "websub") and option in given:
             raise WrongOption(option, wrong.reason) from None
-        line = line_of(text, wrong.path)
-        place = path if line is None else f"{path}, line {line}"
+        place = place_of(path, text, wrong.path)
         names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
         raise ConfigurationError(": ".join([place, *filter(None, names), wrong.reason])) from None
 
@@ -115,12 +111,12 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfig
     }
     options = {name: value for name, value in given.items() if not name.startswith(_CALLBACK)}
     defaults = _over(file.defaults, options)
-    check_terms(_converted(defaults, SourceSettings, "defaults"))
+    check_terms(convert_settings(defaults, SourceSettings, "defaults"))
     folder = PurePath(os.path.abspath(path)).parent
     configuration = FleetConfiguration(
         path=path,
-        limits=_converted(file.limits, LimitSettings, "limits"),
-        websub=_converted(websub, WebSubSettings, "websub"),
+        limits=convert_settings(file.limits, LimitSettings, "limits"),
+        websub=convert_settings(websub, WebSubSettings, "websub"),
         sources=tuple(
             _source(number, one, defaults, folder) for number, one in enumerate(file.source)
         ),
@@ -139,7 +135,7 @@ def _source(
     settings = _over(defaults, own)
     if isinstance(own.get("options"), dict) and not own.keys() & {"dest", "handler"}:
         settings["options"] = {**defaults.get("options", {}), **own["options"]}
-    return _placed(_converted(settings, FollowedSource, "source", number), number, folder)
+    return _placed(convert_settings(settings, FollowedSource, "source", number), number, folder)
 
 
 def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,10 +157,3 @@ def _placed(source: FollowedSource, number: int, folder: PurePath) -> FollowedSo
         if value is not None:
             found[key] = os.path.normpath(folder / value)
     return replace(source, **found)
-
-
-def _converted(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:
-    try:
-        return msgspec.convert(settings, kind)
-    except msgspec.ValidationError as error:
-        raise wrong_setting_from(str(error), kind, table) from None

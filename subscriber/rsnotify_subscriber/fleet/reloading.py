@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import FileWatch
+from rsnotify.runtime.tasks import first_completed
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
 from rsnotify_subscriber.fleet.fleet import Fleet
 from rsnotify_subscriber.subscriber import Subscriber
@@ -108,13 +109,5 @@ class ConfigurationWatcher:
             self._files.watch(self._reloader.configuration.files)
 
     async def _until_due(self) -> None:
-        due = [
-            asyncio.create_task(self._requested.wait()),
-            asyncio.create_task(self._files.changed()),
-        ]
-        try:
-            await asyncio.wait(due, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in due:
-                one.cancel()
-        self._requested.clear()
+        async with first_completed(self._requested.wait(), self._files.changed()):
+            self._requested.clear()

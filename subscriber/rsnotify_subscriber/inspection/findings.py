@@ -32,6 +32,10 @@ class Granularity(StrEnum):
     MICROSECONDS = "microseconds"
 
 
+#: From the coarsest to the finest.
+_GRANULARITIES = list(Granularity)
+
+
 class NamedLink(Struct, frozen=True):
     """A link of a document, or a URI of a hub."""
 
@@ -94,7 +98,6 @@ class DocumentTally:
         self._latest: Instant | None = None
 
     def add(self, resource: Resource) -> None:
-        """Count an entry."""
         self._entries += 1
         self._lengths += resource.length or 0
         if len(self.kept) < MOST_ENTRIES:
@@ -110,16 +113,11 @@ class DocumentTally:
         self._earliest = min(self._earliest or instant, instant)
         self._latest = max(self._latest or instant, instant)
         if self._granularity is not Granularity.MICROSECONDS:
-            self._granularity = _coarser_to_finer(self._granularity, granularity_of(instant))
+            finest = granularity_of(instant)
+            self._granularity = max(self._granularity or finest, finest, key=_GRANULARITIES.index)
 
     def finding(self, uri: str, head: Document, size: int) -> InspectionFinding:
-        """Return the facts.
-
-        Args:
-            uri: The URI of the document.
-            head: The document without its entries.
-            size: Its bytes.
-        """
+        """Return the facts about a document, whose `head` has no entries."""
         facts: dict[str, Any] = {}
         if head.capability in _CHANGES and not head.index and self._entries:
             facts["profile"] = "1.1" if self._with_datetime else "1.0"
@@ -154,8 +152,3 @@ def granularity_of(instant: Instant) -> Granularity:
     if instant.microsecond:
         return Granularity.MILLISECONDS
     return Granularity.DAYS if instant.time() == time.min else Granularity.SECONDS
-
-
-def _coarser_to_finer(one: Granularity | None, other: Granularity) -> Granularity:
-    order = list(Granularity)
-    return other if one is None else max(one, other, key=order.index)

@@ -44,15 +44,12 @@ async def inspect(
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> InspectionFinding:
-    """Return the tree of a Source's documents.
+    """Return the topmost document of a Source, with the others below it.
 
     Args:
         url: Any URI of the Source that could be followed.
         allow_private_addresses: Whether documents may name hosts at private addresses.
         credentials: The credentials for the origin of `url`, as of a `Subscriber`.
-
-    Returns:
-        The topmost document, with the others below it.
 
     Raises:
         RsnotifyError: The URI leads to nothing that can be inspected.
@@ -83,8 +80,6 @@ async def _several(walk: _Walk, several: SeveralSets) -> InspectionFinding:
 
 
 class _Walk:
-    """One walk over the documents of a Source, each of which is read once."""
-
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._bytes = 0
@@ -97,23 +92,25 @@ class _Walk:
         return len(self.read) >= MOST_DOCUMENTS or self._bytes > MOST_BYTES
 
     async def finding(self, uri: str, called: str | None = None) -> InspectionFinding:
-        """Read a document and all documents that it leads to.
+        """Read a document, which the one above gives a capability, and all that it leads to."""
+        found, head, entries = await self._finding_of(uri, called)
+        if head is not None:
+            if called not in (None, found.capability):
+                found.warnings += (f"the document above calls it {called}",)
+            await self._inspect_below(found, head, entries)
+        return found
 
-        Args:
-            uri: Its URI.
-            called: The capability that the document above gives it.
-        """
+    async def _finding_of(
+        self, uri: str, called: str | None
+    ) -> tuple[InspectionFinding, Document | None, list[Resource]]:
+        """Read one document; return the facts, and unless there is a problem its head."""
         self.read.add(uri)
         tally = DocumentTally()
         try:
             head, size = await self._read(uri, tally)
         except (FetchError, DocumentError) as error:
-            return InspectionFinding(uri, called, problem=_reason(error))
-        found = tally.finding(uri, head, size)
-        if called not in (None, found.capability):
-            found.warnings += (f"the document above calls it {called}",)
-        await self._inspect_below(found, head, tally.kept)
-        return found
+            return InspectionFinding(uri, called, problem=_reason(error)), None, []
+        return tally.finding(uri, head, size), head, tally.kept
 
     async def _read(self, uri: str, tally: DocumentTally) -> tuple[Document, int]:
         reader, size = SitemapReader(), 0
@@ -148,13 +145,13 @@ class _Walk:
         for link in head.links:
             if link.rel == Rel.ARCHIVES and resolve(found.uri, link.href) not in self._named:
                 await self._add(found, link.href)
-        if head.link(Rel.NEXT) is not None:
-            await self._inspect_pages(found, head)
+        await self._inspect_pages(found, head)
 
     async def _inspect_pages(self, found: InspectionFinding, head: Document) -> None:
         """Inspect the other pages of a list that is split by `rel="next"`."""
         page = found
-        while (link := head.link(Rel.NEXT)) is not None:
+        last: Document | None = head
+        while last is not None and (link := last.link(Rel.NEXT)) is not None:
             uri = resolve(page.uri, link)
             if uri in self.read:
                 page.warnings += (f"its link with rel=next leads back to {uri}",)
@@ -162,14 +159,7 @@ class _Walk:
             if self._is_enough:
                 found.unread += 1
                 return
-            self.read.add(uri)
-            tally = DocumentTally()
-            try:
-                head, size = await self._read(uri, tally)
-            except (FetchError, DocumentError) as error:
-                found.parts.append(InspectionFinding(uri, found.capability, problem=_reason(error)))
-                return
-            page = tally.finding(uri, head, size)
+            page, last, _ = await self._finding_of(uri, found.capability)
             found.parts.append(page)
 
     async def _inspect_entry(self, above: InspectionFinding, entry: Resource) -> None:

@@ -29,11 +29,9 @@ class PatchError(InvalidDocument):
 
 
 class PatchBudget:
-    """The cost that a patch may have.
+    """The cost that a patch may have: visited nodes, and CPU seconds of the thread.
 
-    Args:
-        work: The most nodes that may be visited.
-        seconds: The most CPU time of the thread.
+    Its methods raise PatchError when it is exceeded.
     """
 
     def __init__(self, work: int = WORK, seconds: float = SECONDS) -> None:
@@ -42,20 +40,11 @@ class PatchBudget:
         self._checked = work
 
     def begin(self) -> None:
-        """Account for an operation, however few nodes it visits.
-
-        Raises:
-            PatchError: The operations before it took too long.
-        """
+        """Account for an operation, however few nodes it visits."""
         self.spend()
         self._check_time()
 
     def spend(self, nodes: int = 1) -> None:
-        """Account for visits to nodes.
-
-        Raises:
-            PatchError: They were too many, or took too long.
-        """
         self._left -= nodes
         if self._left < self._checked - _STRETCH:
             self._check_time()

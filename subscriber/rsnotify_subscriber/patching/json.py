@@ -15,14 +15,7 @@ _INDENT = re.compile(r"[\[{]\n([ \t]*)")
 
 
 def json_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply a JSON Patch.
-
-    Args:
-        before: JSON in UTF-8.
-        patch: The array of operations.
-
-    Returns:
-        JSON, formatted as `before` is if that is a usual format.
+    """Apply a JSON Patch, and keep a usual format of `before`.
 
     Raises:
         PatchError: It costs too much.
@@ -39,18 +32,7 @@ def json_patch(before: bytes, patch: bytes) -> bytes:
 
 
 def json_merge_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply a JSON Merge Patch.
-
-    Args:
-        before: JSON in UTF-8.
-        patch: The JSON to merge into it.
-
-    Returns:
-        JSON, formatted as `before` is if that is a usual format.
-
-    Raises:
-        ValueError: One of the two is no JSON.
-    """
+    """Apply a JSON Merge Patch, and keep a usual format; ValueError if one of them is no JSON."""
     return _Layout(before).write(merged(_load(before), _load(patch)))
 
 
@@ -116,5 +98,4 @@ class _Layout:
             self._options = options
 
     def write(self, value: Any) -> bytes:
-        """Return a value in this format."""
         return (json.dumps(value, **self._options) + self._end).encode()

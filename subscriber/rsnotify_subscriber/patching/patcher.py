@@ -27,10 +27,6 @@ class Patcher:
     A link does not name the version that it patches (core §14.4): it is the version before, which
     is not always the one that is held. So the content that is held is verified by its hash in the
     state, and the result by the announced hash.
-
-    Args:
-        holding: Has the content that is held.
-        patches: Functions by media type, beside the standard ones.
     """
 
     def __init__(self, holding: ReadableHandler, patches: Mapping[str, Patch]) -> None:
@@ -39,12 +35,7 @@ class Patcher:
         self._lock = asyncio.Lock()
 
     def usable(self, wanted: WantedRepresentation, held: ResourceState | None) -> Iterator[Link]:
-        """Yield the patches that may be worth fetching.
-
-        Args:
-            wanted: The representation.
-            held: The state of the resource in the copy.
-        """
+        """Yield the patches that may be worth fetching."""
         entry = wanted.entry
         if held is None or not held.exists or held.hash is None or not parse_hashes(entry.hash):
             return
@@ -60,11 +51,7 @@ class Patcher:
     ) -> bytes | None:
         """Return the verified content after the patch; None if the patch does not produce it.
 
-        Args:
-            wanted: The representation.
-            held: The state of the resource in the copy.
-            link: The link to the patch.
-            document: The patch, which is discarded at the end.
+        The downloaded patch, `document`, is discarded at the end.
         """
         function = self._function(link)
         path = self._holding.held_content(wanted.entry.uri)

@@ -16,6 +16,8 @@ from rsnotify_subscriber.patching.errors import PatchBudget, PatchError
 
 #: An element, comment or processing instruction of lxml, whose types know no common base.
 Node = Any
+#: The namespaces by prefix.
+Namespaces = Mapping[str | None, str]
 
 _NAME = r"[^\W\d][\w.\-]*"
 _QNAME = rf"(?:{_NAME}:)?{_NAME}"
@@ -37,11 +39,9 @@ class TextSlot(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text at this position."""
         return (self.node.tail if self.behind else self.node.text) or ""
 
     def put(self, text: str) -> None:
-        """Set the text at this position."""
         if self.behind:
             self.node.tail = text or None
         else:
@@ -56,8 +56,6 @@ class AttributeNode(NamedTuple):
 
 
 class NamespaceNode(NamedTuple):
-    """The declaration of a prefix."""
-
     element: Node
     prefix: str
 
@@ -70,66 +68,41 @@ def is_element(node: Node) -> bool:
     return isinstance(node.tag, str)
 
 
-class NamespaceNames:
-    """Clark names for the qualified names of a selector (RFC 5261 §4.2.1).
+def element_name(name: str, namespaces: Namespaces) -> str:
+    """Return the Clark name of an element; without a prefix it is in the default namespace."""
+    return _clark(name, namespaces, namespaces.get(None) or None)
 
-    Args:
-        namespaces: The namespaces by prefix.
-    """
 
-    def __init__(self, namespaces: Mapping[str | None, str]) -> None:
-        self._namespaces = namespaces
+def attribute_name(name: str, namespaces: Namespaces) -> str:
+    """Return the Clark name of an attribute; without a prefix it is in no namespace."""
+    return _clark(name, namespaces, None)
 
-    def of_element(self, name: str) -> str:
-        """Return the Clark name of an element; without a prefix it is in the default namespace."""
-        return self._clark(name, self._namespaces.get(None) or None)
 
-    def of_attribute(self, name: str) -> str:
-        """Return the Clark name of an attribute; without a prefix it is in no namespace."""
-        return self._clark(name, None)
-
-    def _clark(self, name: str, default: str | None) -> str:
-        prefix, colon, local = name.rpartition(":")
-        namespace = default
-        if colon:
-            namespace = "http://www.w3.org/XML/1998/namespace"
-            if prefix != "xml" and (namespace := self._namespaces.get(prefix)) is None:
-                raise PatchError(
-                    f"the prefix {prefix} stands for nothing", "invalid-namespace-prefix"
-                )
-        return local if namespace is None else f"{{{namespace}}}{local}"
+def _clark(name: str, namespaces: Namespaces, default: str | None) -> str:
+    """Return the Clark name for a qualified name of a selector (RFC 5261 §4.2.1)."""
+    prefix, colon, local = name.rpartition(":")
+    namespace = default
+    if colon:
+        namespace = "http://www.w3.org/XML/1998/namespace"
+        if prefix != "xml" and (namespace := namespaces.get(prefix)) is None:
+            raise PatchError(f"the prefix {prefix} stands for nothing", "invalid-namespace-prefix")
+    return local if namespace is None else f"{{{namespace}}}{local}"
 
 
 class NodeSelection:
-    """Evaluates the selectors of one patch on a document.
-
-    Args:
-        root: The root element of the document.
-        budget: The cost that the patch may have.
-    """
-
     def __init__(self, root: Node, budget: PatchBudget) -> None:
         self._root = root
         self._budget = budget
 
-    def find(self, selector: str, namespaces: Mapping[str | None, str]) -> SelectedNode:
-        """Return the one node that a selector leads to.
-
-        Args:
-            selector: The `sel` attribute.
-            namespaces: The namespaces by prefix at the selector in the patch.
-
-        Raises:
-            PatchError: It leads to none or to several, or is no selector.
-        """
+    def find(self, selector: str, namespaces: Namespaces) -> SelectedNode:
+        """Return the only node that a selector leads to; PatchError if there is none or several."""
         found: list[SelectedNode] = [None]  # the document, which is the parent of the root
         position = 1 if selector.startswith("/") else 0
         while True:
             step = _STEP.match(selector, position)
             if step is None or (step["end"] and step.end() == len(selector)):
                 raise PatchError(f"{selector!r} is not a selector", "invalid-attribute-value")
-            names = NamespaceNames(namespaces)
-            found = [one for parent in found for one in self._step(parent, step, names)]
+            found = [one for parent in found for one in self._step(parent, step, namespaces)]
             if not step["end"]:
                 break
             position = step.end()
@@ -139,7 +112,7 @@ class NodeSelection:
         return found[0]
 
     def _step(
-        self, parent: SelectedNode, step: re.Match[str], names: NamespaceNames
+        self, parent: SelectedNode, step: re.Match[str], names: Namespaces
     ) -> list[SelectedNode]:
         if isinstance(parent, tuple) or (parent is not None and not is_element(parent)):
             return []  # text, attributes and the like have nothing below them
@@ -151,11 +124,11 @@ class NodeSelection:
                 found = [one for one in found if self._equals(one, name, quoted[1:-1], names)]
         return found
 
-    def _axis(self, parent: Node, test: str, names: NamespaceNames) -> Iterator[SelectedNode]:
+    def _axis(self, parent: Node, test: str, names: Namespaces) -> Iterator[SelectedNode]:
         if test == "text()":
             yield from self._texts(parent)
         elif test.startswith("@"):
-            name = names.of_attribute(test[1:])
+            name = attribute_name(test[1:], names)
             if parent is not None and parent.get(name) is not None:
                 yield AttributeNode(parent, name)
         elif test.startswith("namespace::"):
@@ -193,13 +166,13 @@ class NodeSelection:
             if child.tail:
                 yield TextSlot(child, True)
 
-    def _equals(self, node: SelectedNode, name: str, value: str, names: NamespaceNames) -> bool:
+    def _equals(self, node: SelectedNode, name: str, value: str, names: Namespaces) -> bool:
         if isinstance(node, TextSlot):
             return name == "." and node.text == value
         if node is None or isinstance(node, tuple) or not is_element(node):
             return False
         if name.startswith("@"):
-            return bool(node.get(names.of_attribute(name[1:])) == value)
+            return bool(node.get(attribute_name(name[1:], names)) == value)
         if name == ".":
             return self._string(node) == value
         fits = _node_test(name, names)
@@ -221,7 +194,7 @@ def _declares(element: Node, prefix: str) -> bool:
     return prefix in element.nsmap and element.nsmap[prefix] != outer
 
 
-def _node_test(test: str, names: NamespaceNames) -> Callable[[Node], bool]:
+def _node_test(test: str, names: Namespaces) -> Callable[[Node], bool]:
     if test == "*":
         return is_element
     if test == "comment()":
@@ -229,5 +202,5 @@ def _node_test(test: str, names: NamespaceNames) -> Callable[[Node], bool]:
     if test.startswith("processing-instruction("):
         target = test.partition("(")[2][1:-2]
         return lambda node: node.tag is etree.PI and target in ("", node.target)
-    name = names.of_element(test)
+    name = element_name(test, names)
     return lambda node: bool(node.tag == name)

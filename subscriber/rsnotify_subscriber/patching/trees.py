@@ -21,11 +21,7 @@ _SPACE = " \t\r\n"
 
 
 def parse(text: str | bytes, condition: str) -> Node:
-    """Parse a document without DOCTYPE, and return its root.
-
-    Raises:
-        PatchError: It is none; `condition` then says what the caller calls that.
-    """
+    """Parse a document without DOCTYPE, and return its root; `condition` is that of the error."""
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, load_dtd=False, strip_cdata=False
     )
@@ -39,7 +35,6 @@ def parse(text: str | bytes, condition: str) -> Node:
 
 
 def is_space(text: str | None) -> bool:
-    """Tell whether a text is nothing but white space."""
     return not (text or "").strip(_SPACE)
 
 
@@ -50,19 +45,11 @@ def slot_before(node: Node) -> TextSlot:
 
 
 def slot_at_end(element: Node) -> TextSlot:
-    """Return where the last text of an element stands."""
     return TextSlot(element[-1], True) if len(element) else TextSlot(element, False)
 
 
 def insert(slot: TextSlot, at: int, text: str, nodes: Sequence[Node]) -> None:
-    """Put text, and nodes with the text behind them, into a slot.
-
-    Args:
-        slot: The slot.
-        at: How many characters of its text come before.
-        text: The text in front of the nodes.
-        nodes: The nodes; each moves here with the text behind it.
-    """
+    """Put text, and nodes with the text behind them, after `at` characters of a slot."""
     head, rest = slot.text[:at], slot.text[at:]
     if not nodes:
         slot.put(head + text + rest)
@@ -86,11 +73,7 @@ def remove(node: Node) -> None:
 
 
 class XmlTree:
-    """A document, and how it was written.
-
-    Args:
-        text: The document.
-    """
+    """A document, and how it was written."""
 
     def __init__(self, text: bytes) -> None:
         self.root = parse(text, "invalid-patch-directive")
@@ -129,7 +112,7 @@ class XmlTree:
         is in use has lost its declaration, the text is no longer well-formed.
 
         Raises:
-            PatchError: It is in use.
+            PatchError: The prefix is in use.
         """
         mark = f"mark-{token_hex(16)}"
         element.set(mark, "")

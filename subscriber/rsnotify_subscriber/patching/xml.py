@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from lxml import etree
 
 from rsnotify_subscriber.patching.errors import PatchBudget, PatchError
 from rsnotify_subscriber.patching.selectors import (
     AttributeNode,
-    NamespaceNames,
     NamespaceNode,
     Node,
     NodeSelection,
     SelectedNode,
     TextSlot,
+    attribute_name,
     is_element,
 )
 from rsnotify_subscriber.patching.trees import (
@@ -30,14 +29,7 @@ from rsnotify_subscriber.patching.trees import (
 
 
 def xml_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply an XML patch.
-
-    Args:
-        before: An XML document without DOCTYPE.
-        patch: A document whose root holds `add`, `replace` and `remove` elements.
-
-    Returns:
-        The document, with XML declaration and white space around it as they were.
+    """Apply an XML patch to a document without DOCTYPE; keep its declaration and outer white space.
 
     Raises:
         PatchError: It cannot be applied; `condition` is the name of the error in RFC 5261 §5.
@@ -51,13 +43,7 @@ def xml_patch(before: bytes, patch: bytes) -> bytes:
 
 
 class _Operation:
-    """One operation on a tree.
-
-    Args:
-        tree: The tree, which is changed.
-        element: The element of the operation; its content is moved into the tree.
-        budget: The cost that the patch may have.
-    """
+    """One operation, which changes a tree, and moves the content of its element there."""
 
     def __init__(self, tree: XmlTree, element: Node, budget: PatchBudget) -> None:
         self._tree = tree
@@ -101,7 +87,7 @@ class _Operation:
         if kind is None:
             self._add_nodes(target)
         elif kind.startswith("@"):
-            self._add_attribute(target, NamespaceNames(self._namespaces).of_attribute(kind[1:]))
+            self._add_attribute(target, attribute_name(kind[1:], self._namespaces))
         elif kind.startswith("namespace::"):
             self._declare(_element(target), kind.partition("::")[2], self._text())
         else:
@@ -218,7 +204,7 @@ def _element(target: SelectedNode) -> Node:
 def _add_beside_root(target: Node, text: str, nodes: Sequence[Node], *, after: bool) -> None:
     texts = [text, *(node.tail for node in nodes)]
     if any(map(is_element, nodes)) or not all(map(is_space, texts)):
-        _refuse_beside_root()
+        raise PatchError("only comments stand beside the root", "invalid-root-element-operation")
     for node in reversed(nodes) if after else nodes:
         (target.addnext if after else target.addprevious)(node)
 
@@ -226,10 +212,6 @@ def _add_beside_root(target: Node, text: str, nodes: Sequence[Node], *, after: b
 def _remove_beside_root(node: Node) -> None:
     # lxml removes only from a parent, and here is none: so the node gets another parent.
     etree.Element("removed").append(node)
-
-
-def _refuse_beside_root() -> NoReturn:
-    raise PatchError("only comments stand beside the root", "invalid-root-element-operation")
 
 
 def _remove_space(slot: TextSlot) -> None:

@@ -25,6 +25,7 @@ from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, SelectionRequest
 from rsnotify.runtime.mqtt.topics import Broker, channel_topic, parse_broker, request_prefix
+from rsnotify.runtime.tasks import first_completed, wait_for_event
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.push.connecting import AddressMemory, HubDialer
 from rsnotify_subscriber.push.transport import TransportListener
@@ -130,21 +131,16 @@ class MqttTransport:
             dial=partial(dialer.dial, self.broker.url),
             on_message=messages.receive,
         ) as connection:
-            subscribing = asyncio.create_task(self._subscribe(connection, messages))
-            lost = asyncio.create_task(connection.lost())
+            subscribe = self._subscribe(connection, messages)
             try:
-                await asyncio.wait({subscribing, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if subscribing.done():
-                    subscribing.result()
-                await lost
+                async with first_completed(subscribe, connection.lost()) as (subscribing, lost):
+                    if subscribing.done():
+                        subscribing.result()
+                    await lost
             except Unavailable:
                 if messages.is_unanswered(RETAINED_WAIT):
                     self.without_selections.add(self.broker.url)
                 raise
-            finally:
-                for task in (subscribing, lost):
-                    task.cancel()
-                await asyncio.gather(subscribing, lost, return_exceptions=True)
 
     def _part(self) -> str | None:
         if not self.select or self.broker.url in self.without_selections:
@@ -166,7 +162,7 @@ class MqttTransport:
     ) -> None:
         await connection.subscribe(messages.whole)
         messages.listener.up()
-        if not await _within(RETAINED_WAIT, messages.received):
+        if not await wait_for_event(messages.received, RETAINED_WAIT):
             messages.listener.gap()
 
     async def _request_forever(
@@ -177,7 +173,7 @@ class MqttTransport:
         while True:
             await self._request(connection, messages)
             messages.listener.up()
-            if not await _within(RETAINED_WAIT, messages.part_received):
+            if not await wait_for_event(messages.part_received, RETAINED_WAIT):
                 await self._subscribe_to_whole(connection, messages)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
@@ -234,14 +230,6 @@ class _TopicMessages:
             if message.topic == self.part:
                 self.part_received.set()
             self.listener.fragment(message.payload)
-
-
-async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for an event; return whether it came."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
 
 
 def _is_known(url: str) -> bool:

@@ -7,8 +7,6 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
-import aiohttp
-
 from rsnotify.errors import ContentMismatch, FetchError, MalformedDocument, RsnotifyError
 from rsnotify.format.model import Resource
 from rsnotify.format.writer import Profile
@@ -37,15 +35,7 @@ class PackageReceived(RsnotifyError):
 
 
 class DocumentChecker:
-    """Checks the documents and packages of one validation.
-
-    Args:
-        sessions: The HTTP client sessions.
-        folder: The folder for downloaded packages.
-        result: Receives the findings.
-        spec: The version of the specification.
-        progress: Is called with the name of each document or package that was read.
-    """
+    """Checks the documents and packages of one validation, and adds the findings to its result."""
 
     def __init__(
         self,
@@ -69,54 +59,36 @@ class DocumentChecker:
             self._checked[located.name].add([located.finding])
 
     async def file(self, path: Path) -> TreePosition:
-        """Check a file, a document or a package.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Check a file, a document or a package; OSError if it cannot be read."""
         name = str(path)
         with path.open("rb") as file:
             is_package = file.read(len(_ZIP)) == _ZIP
         if not is_package:
-            return await self._document(name, "", inflated_if_gzip(_pieces(path)))
+            outline, checked = await self._read(name, inflated_if_gzip(_pieces(path)))
+            self._begin(checked)
+            return _placed("", name, outline)
         self._begin(CheckedDocument(name))
         return await self._package(_linked(path, self._folder), name, "")
 
     async def fetch(self, uri: str) -> TreePosition:
-        """GET and check a document, or a package.
-
-        Raises:
-            FetchError: It could not be fetched.
-        """
+        """GET and check a document, or a package; FetchError if that fails."""
         try:
-            async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
-                check_status(uri, response)
-                return await self._document(uri, uri, _text(uri, response))
+            outline, checked = await self._get(uri)
         except PackageReceived:
             return await self.fetch_package(Reference(uri, 1))
+        self._begin(checked)
+        return _placed(uri, uri, outline)
 
     async def peek(self, uri: str) -> TreePosition | None:
         """GET and read a document without adding findings about it; None if that fails."""
         try:
-            async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
-                check_status(uri, response)
-                outline, _ = await self._read(uri, _text(uri, response))
+            outline, _ = await self._get(uri)
         except (FetchError, PackageReceived):
             return None
         return TreePosition(uri, uri, outline)
 
     async def fetch_package(self, reference: Reference) -> TreePosition:
-        """GET a package, and check it and its manifest.
-
-        Args:
-            reference: Its URI, with the hash and length in its dump.
-
-        Returns:
-            The manifest.
-
-        Raises:
-            FetchError: It could not be fetched.
-        """
+        """GET a package, check it and its manifest, and return that; FetchError if that fails."""
         uri = reference.uri
         content = await self._fetcher.content(Resource(uri), most=_MOST_PACKAGE_BYTES)
         checked = self._begin(CheckedDocument(uri))
@@ -130,10 +102,10 @@ class DocumentChecker:
         self._progress(checked.name)
         return checked
 
-    async def _document(self, name: str, uri: str, chunks: AsyncIterator[bytes]) -> TreePosition:
-        outline, checked = await self._read(name, chunks)
-        self._begin(checked)
-        return _placed(uri, name, outline)
+    async def _get(self, uri: str) -> tuple[Outline, CheckedDocument]:
+        async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
+            check_status(uri, response)
+            return await self._read(uri, inflated_if_gzip(body(uri, response)))
 
     async def _read(
         self, name: str, chunks: AsyncIterator[bytes]
@@ -191,17 +163,12 @@ def _placed(uri: str, name: str, outline: Outline) -> TreePosition:
 
 
 def _digested(content: Content, announced: str | None) -> Digester:
-    """Write content to its file, and return its digests by the announced algorithms."""
     content.write()
     digester = Digester(announced)
     with content.path.open("rb") as file:
         while piece := file.read(_PIECE):
             digester.update(piece)
     return digester
-
-
-def _text(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    return inflated_if_gzip(body(uri, response))
 
 
 def _linked(path: Path, folder: Path) -> Path:

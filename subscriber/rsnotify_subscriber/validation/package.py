@@ -17,12 +17,7 @@ _MOST_INFLATED = 16 * 2**30
 
 
 class PackageChecker:
-    """Checks one open package; its methods block on the disk.
-
-    Args:
-        package: The package.
-        spec: The version of the specification.
-    """
+    """Checks one open package; its methods block on the disk."""
 
     def __init__(self, package: ZipPackage, spec: Profile) -> None:
         self._package = package
@@ -30,14 +25,7 @@ class PackageChecker:
         self._inflated = 0
 
     def manifest(self) -> tuple[Outline, list[Finding]]:
-        """Validate the manifest.
-
-        Returns:
-            Its outline, and the findings.
-
-        Raises:
-            ContentMismatch: It cannot be unpacked.
-        """
+        """Validate the manifest; ContentMismatch if it cannot be unpacked."""
         validator = Validator(self._spec)
         found: list[Finding] = []
         for piece in self._package.pieces(MANIFEST):
@@ -47,15 +35,10 @@ class PackageChecker:
 
     @property
     def has_manifest(self) -> bool:
-        """Whether there is a manifest at the top level."""
         return MANIFEST in self._package.names
 
     def bitstreams(self, manifest: Outline) -> Iterator[Finding]:
-        """Compare each bitstream with its entry in the manifest.
-
-        Yields:
-            The findings, with the line of the manifest where there is one.
-        """
+        """Compare each bitstream with its entry in the manifest, and yield the findings."""
         present = set(self._package.names) - {MANIFEST}
         described = set()
         for reference in manifest.references:
@@ -88,14 +71,7 @@ class PackageChecker:
 
 
 def compare(entry: Reference, content: Digester, what: str, line: int | None) -> Iterator[Finding]:
-    """Compare content with the hash and length in its entry.
-
-    Args:
-        entry: The entry.
-        content: The digests of the content.
-        what: The description of the content, for the message.
-        line: The line of the entry, if the finding belongs there.
-    """
+    """Compare content with its entry; `line` is that of the entry, if the finding belongs there."""
     if agree(entry.hash, content.hashes) is False:
         detail = f"{what} has hash {content.hashes}, not {entry.hash}"
         yield make_finding("package-content", line, "rs:md", detail, entry.entry)

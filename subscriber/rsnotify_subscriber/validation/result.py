@@ -42,30 +42,21 @@ class CheckedDocument(Struct):
                 self.more[finding.rule] = self.more.get(finding.rule, 0) + 1
 
     def count(self, severity: Severity) -> int:
-        """Return the number of errors, or of warnings."""
         shown = sum(finding.severity is severity for finding in self.findings)
         more = sum(n for rule, n in self.more.items() if RULES[rule].severity is severity)
         return shown + more
 
 
 class ValidationResult(Struct):
-    """The result of a validation.
-
-    Args:
-        target: The file or URI that was validated.
-        spec: The version of the specification.
-        documents: Each document that was checked, in order.
-    """
+    """The result of a validation, with each document that was checked, in order."""
 
     target: str
     spec: str
     documents: list[CheckedDocument] = []
 
     def count(self, severity: Severity) -> int:
-        """Return the number of errors, or of warnings, in all documents."""
         return sum(document.count(severity) for document in self.documents)
 
     @property
     def valid(self) -> bool:
-        """Whether no error was found."""
         return self.count(Severity.ERROR) == 0

@@ -17,6 +17,7 @@ from rsnotify.errors import FetchError, RefusedAddress
 from rsnotify.format.links import resolve
 from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify.format.writer import Profile
+from rsnotify.validation import Finding
 from rsnotify.validation.outline import Reference
 from rsnotify.validation.rules import make_finding
 from rsnotify.validation.tree import (
@@ -92,8 +93,6 @@ def _is_uri(target: str) -> bool:
 
 
 class _Walk:
-    """One walk from a document down, breadth first."""
-
     def __init__(self, checker: DocumentChecker, root: TreePosition) -> None:
         self._checker = checker
         self._root = root
@@ -102,7 +101,6 @@ class _Walk:
         self._waiting = deque([root])
 
     async def down(self) -> None:
-        """Go to the end."""
         await self._above(self._root)
         while self._waiting:
             parent = self._waiting.popleft()
@@ -126,7 +124,6 @@ class _Walk:
         return True
 
     async def _place(self, parent: TreePosition, reference: Reference) -> TreePosition | None:
-        """Return the position of a document or package, which is fetched once."""
         uri = reference.uri
         if uri in self._places:
             return self._places[uri]
@@ -149,8 +146,10 @@ class _Walk:
         return place
 
     def _at_fault(self, parent: TreePosition, rule: str, reference: Reference, detail: str) -> None:
-        finding = make_finding(rule, reference.line, "loc", detail, reference.entry)
-        self._checker.note([LocatedFinding(parent.name, finding)])
+        self._note(parent, make_finding(rule, reference.line, "loc", detail, reference.entry))
+
+    def _note(self, place: TreePosition, finding: Finding) -> None:
+        self._checker.note([LocatedFinding(place.name, finding)])
 
     async def _copy(self, dump: TreePosition, reference: Reference, manifest: TreePosition) -> None:
         """Compare the Manifest of a package with the copy beside it (core §11.1, §13.1)."""
@@ -197,8 +196,8 @@ class _Walk:
         if above is None:
             self._at_fault(root, "tree-unreachable", Reference(leads, line), leads)
         elif not lists(above, root.uri):
-            finding = make_finding("tree-up", line, "rs:ln", f"{leads} does not list it")
-            self._checker.note([LocatedFinding(root.name, finding)])
+            detail = f"{leads} does not list it"
+            self._note(root, make_finding("tree-up", line, "rs:ln", detail))
 
     async def _well_known(self, place: TreePosition) -> None:
         """Check that a Source Description is at the well-known URI (core §6.3.2)."""
@@ -209,8 +208,7 @@ class _Walk:
             return
         found = await self._peek(there)
         if found is None or found.outline.capability != Capability.DESCRIPTION:
-            finding = make_finding("tree-well-known", place.outline.line, "rs:md", there)
-            self._checker.note([LocatedFinding(place.name, finding)])
+            self._note(place, make_finding("tree-well-known", place.outline.line, "rs:md", there))
 
     async def _peek(self, uri: str) -> TreePosition | None:
         known = self._places.get(uri)

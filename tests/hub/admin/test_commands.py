@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rsnotify.errors import FetchError, RsnotifyError, Unavailable
-from rsnotify.runtime.processes import free_port
 from rsnotify_hub.admin import client as admin_client
 from rsnotify_hub.admin import schemas, tables
 from rsnotify_hub.admin.client import AdminClient
@@ -20,6 +19,7 @@ from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
+from tests.ports import free_port
 
 ADMIN = "an admin's token of the tests"
 

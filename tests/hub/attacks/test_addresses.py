@@ -10,9 +10,9 @@ import pytest
 
 import rsnotify_hub.http.client
 from rsnotify.runtime.addresses import refusal
-from rsnotify.runtime.processes import free_port
 from tests.hub.attacks.helpers import Names, Server, confirm, obliging, raw_server, sending_to
 from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub, fragment
+from tests.ports import free_port
 
 #: Spellings of 127.0.0.1, which resolvers, browsers and C libraries understand.
 SPELLINGS = [

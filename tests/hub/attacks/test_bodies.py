@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
+from tests.fork_server import own_interpreter
 from tests.hub.attacks.helpers import raw_server
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.hub.processes import hub_process
@@ -19,6 +20,13 @@ from tests.hub.processes import hub_process
 FORM = "application/x-www-form-urlencoded"
 MEGABYTE = 1 << 20
 TOKEN = "a token of this test"
+
+
+@pytest.fixture
+def own_memory() -> Iterator[None]:
+    """Let no hub share the memory of another process, of which its peak would be a part."""
+    with own_interpreter():
+        yield
 
 
 def peak(pid: int) -> int:
@@ -34,6 +42,7 @@ def bomb(kind: str, size: int) -> bytes:
     return zlib.compress(bytes(size), 9)
 
 
+@pytest.mark.usefixtures("own_memory")
 async def test_a_compressed_body_is_not_inflated_without_bound(tmp_path: Path):
     async with hub_process(tmp_path) as (hub, process):
         await hub.accepted(fragment(0, 1))
@@ -180,6 +189,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.usefixtures("own_memory")
 async def test_a_callback_cannot_fill_the_hub_s_memory(tmp_path: Path):
     async def flood(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
         first, then = FLOODS[unquote(head.split(b"?")[0].decode().partition("/")[2])]

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import rsnotify_hub_check
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
+from rsnotify_hub_check.checks import ALL
 from rsnotify_hub_check.command import app
 from rsnotify_hub_check.endpoints import serve_endpoints
 from rsnotify_hub_check.hub_under_test import HubUnderTest
@@ -25,7 +26,7 @@ from rsnotify_hub_check.outcomes import (
 )
 from rsnotify_hub_check.registry import ConformanceCheck
 from rsnotify_hub_check.report import conforms, line, summary
-from rsnotify_hub_check.run import ALL, run_checks
+from rsnotify_hub_check.run import run_checks
 from rsnotify_hub_check.settings import CheckSettings
 from tests.hub.conformance.small_hub import DENIED, small_hub
 from tests.hub.helpers import PATIENCE

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rsnotify.runtime.processes import free_port
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivery.answers import Answer
@@ -21,6 +20,7 @@ from rsnotify_hub.websub.delivery.requests import CallbackRequests, notification
 from tests.certificates import Authority
 from tests.hub.helpers import PATIENCE, TOPIC
 from tests.hub.posting.servers import CLOSE, OK, serving
+from tests.ports import free_port
 
 HUB = "http://hub.example/websub"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

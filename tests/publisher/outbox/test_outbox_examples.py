@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 from rsnotify.format.reader import read_document
-from rsnotify.runtime.processes import free_port
+from tests.ports import free_port
 from tests.publisher.helpers import PATIENCE, eventually
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "publisher/examples"

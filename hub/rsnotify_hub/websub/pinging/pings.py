@@ -16,6 +16,7 @@ import aiohttp
 from rsnotify.errors import DocumentError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.reader import DocumentLimits
+from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.access.topic_prefixes import is_granted
 from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.log.store import LogEntry
@@ -149,10 +150,9 @@ class PingHandler:
 
     async def close(self) -> None:
         """Cancel all fetches; the pings get no answer."""
-        tasks = list(self._working.values())
-        for each in (*tasks, *self._waiting.values()):
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for future in self._waiting.values():
+            future.cancel()
+        await cancel(self._working.values())
 
 
 def _retrieved(future: asyncio.Future[None]) -> asyncio.Future[None]:

@@ -7,8 +7,9 @@ import socket
 
 import pytest
 
-from rsnotify.runtime import processes
-from rsnotify.runtime.processes import free_port
+from rsnotify.runtime.processes import ProcessError
+from tests import ports
+from tests.ports import free_port
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
@@ -33,6 +34,6 @@ def test_a_port_that_somebody_listens_on_is_not_free(monkeypatch: pytest.MonkeyP
 
 
 def test_it_is_an_error_if_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_PORTS", [free_port()] * 3)
-    with pytest.raises(processes.ProcessError, match="no port of this machine is free"):
+    monkeypatch.setattr(ports, "_PORTS", [free_port()] * 3)
+    with pytest.raises(ProcessError, match="no port of this machine is free"):
         free_port()

@@ -1,0 +1,44 @@
+"""Waiting for events, and for coroutines that run at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event, at most for some seconds; return whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running(*works: Coroutine[Any, Any, Any]) -> AsyncIterator[tuple[asyncio.Task[Any], ...]]:
+    """Run coroutines within the context, and cancel them at its end, whatever their results."""
+    tasks = tuple(asyncio.create_task(work) for work in works)
+    try:
+        yield tasks
+    finally:
+        await cancel(tasks)
+
+
+@asynccontextmanager
+async def first_completed(
+    *works: Coroutine[Any, Any, Any],
+) -> AsyncIterator[tuple[asyncio.Task[Any], ...]]:
+    """Run coroutines as `running` does; the context begins when the first of them has ended."""
+    async with running(*works) as tasks:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        yield tasks
