@@ -18,15 +18,16 @@ _WEBSOCKET = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class Hub(Struct, frozen=True):
-    """One hub.
+    """One hub, which may be a cluster of several nodes.
 
     Args:
-        uri: Where fragments go: `http(s)` is POSTed to, `ws(s)` is a WebSocket, and the schemes of
-            MQTT a broker.
+        uri: Where fragments go, at the first node: `http(s)` is POSTed to, `ws(s)` is a WebSocket,
+            and the schemes of MQTT a broker.
         advertised: The URLs for Destinations, WebSub first.
         token: The bearer token that this hub requires from a Source.
         login: The login at a broker.
         version: The version of MQTT.
+        other_nodes: Where fragments go at the other nodes, one of which is used when another fails.
     """
 
     uri: str
@@ -34,6 +35,7 @@ class Hub(Struct, frozen=True):
     token: str | None = None
     login: BrokerLogin = ANONYMOUS
     version: str = "5"
+    other_nodes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Leave the token out, since a representation ends in logs."""
@@ -44,6 +46,15 @@ class Hub(Struct, frozen=True):
         """The header with the token, if there is one."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The URIs of all nodes."""
+        return (self.uri, *self.other_nodes)
+
+    def at(self, node: str) -> Hub:
+        """Return the hub as one of its nodes."""
+        return replace(self, uri=node, other_nodes=())
+
 
 class HubFailure(RsnotifyError):
     """A hub could not be fed just now.
@@ -53,15 +64,23 @@ class HubFailure(RsnotifyError):
         reason: What happened, as a clause.
         retry_after: Seconds that the hub requested to wait.
         remedy: What the user has to change, as a clause; None if it may pass by itself.
+        everywhere: Whether every node of the hub would answer the same.
     """
 
     def __init__(
-        self, hub: str, reason: str, retry_after: float = 0.0, *, remedy: str | None = None
+        self,
+        hub: str,
+        reason: str,
+        retry_after: float = 0.0,
+        *,
+        remedy: str | None = None,
+        everywhere: bool = False,
     ) -> None:
         self.hub = hub
         self.reason = reason
         self.retry_after = retry_after
         self.remedy = remedy
+        self.everywhere = everywhere
         super().__init__(hub, reason, retry_after)
 
     def __str__(self) -> str:
@@ -79,15 +98,39 @@ def parse_hub(
             as it is. `http(s)://host`, or anything else that ends in `/`, is the base of an
             rsnotify hub: both its URLs are advertised, and fragments go over its WebSocket.
             `websub+http(s)://host/path/` is POSTed to without `websub+`, whatever it ends in: for
-            other hubs. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md).
+            other hubs. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md). Several such URLs
+            with commas between them are the nodes of one hub: one of them is fed, and another one
+            when it fails. All are advertised.
         token: The bearer token for this hub.
         login: The login at a broker.
         version: The version of MQTT, `5` or `3.1.1`.
 
     Raises:
         ConfigurationError: It is not the URL of a hub, or it holds a password; or no header can
-            carry the token, or the login is unusable.
+            carry the token, the login is unusable, or the nodes have different transports.
     """
+    nodes = [_parse_node(each.strip(), token, login, version) for each in url.split(",")]
+    first, *others = dict.fromkeys(nodes)
+    for other in others:
+        if _transport(other) != _transport(first):
+            raise ConfigurationError(
+                f"{first.uri} and {other.uri} are not nodes of one hub, since their transports "
+                "differ; name two hubs"
+            )
+    return replace(
+        first,
+        advertised=advertised((first, *others)),
+        other_nodes=tuple(other.uri for other in others),
+    )
+
+
+def _transport(hub: Hub) -> str:
+    if is_broker_url(hub.uri):
+        return "mqtt"
+    return "http" if hub.uri.startswith("http") else "ws"
+
+
+def _parse_node(url: str, token: str | None, login: BrokerLogin, version: str) -> Hub:
     if is_broker_url(url):
         return _broker(url, login, version)
     given, url = url, url.removeprefix(_POSTED)

@@ -52,7 +52,8 @@ class Publisher(Stoppable):
     Args:
         folder: Where the state is kept; the documents are in its folder `documents`.
         base_url: The URL below which the documents are served.
-        hubs: URLs of hubs, or `Hub`s made by `parse_hub` where each has its own token.
+        hubs: URLs of hubs, or `Hub`s made by `parse_hub` where each has its own token. One text may
+            hold the URLs of all nodes of a hub, with commas between them.
         token: The bearer token for hubs given as URLs.
         described_by: The URL of a document about this set of resources.
         options: Tuning.

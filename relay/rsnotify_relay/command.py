@@ -45,7 +45,12 @@ def relay(
         option("PORT", "Port to listen on; 0 takes a free one.", _COPY, show_default="8000"),
     ] = None,
     hub: Annotated[
-        list[str] | None, option("URL", "URL of a hub to push to; may be repeated.", _COPY)
+        list[str] | None,
+        option(
+            "URL",
+            "URL of a hub to push to, or of its nodes with commas between them; may be repeated.",
+            _COPY,
+        ),
     ] = None,
     config: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""Two hubs as real processes, one of which is killed."""
+"""Two hubs, or two nodes of one, as real processes, one of which is killed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from asyncio.subprocess import Process
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.ports import free_port
 from tests.subscriber.processes import SECONDS, running, until_reported
 
 
-async def test_a_killed_hub_is_followed_by_the_other_within_seconds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("between", ["nodes", "hubs"])
+async def test_a_killed_hub_is_followed_by_the_other_within_seconds(
+    tmp_path: Path, between: str
+) -> None:
     ports = [free_port(), free_port()]
     first, second = (f"ws://127.0.0.1:{port}/ws" for port in ports)
     hubs = [("hub", "--port", port, "--data", tmp_path / str(port)) for port in ports]
@@ -31,7 +36,8 @@ async def test_a_killed_hub_is_followed_by_the_other_within_seconds(tmp_path: Pa
 
         # Each serves before the next begins, or one would begin with the lesser way.
         better, _ = [await serves(*hub) for hub in hubs]
-        await serves(*source, "--hub", first, "--hub", second)
+        named = [f"{first},{second}"] if between == "nodes" else [first, second]
+        await serves(*source, *(part for each in named for part in ("--hub", each)))
         follower = await stack.enter_async_context(running(*follow, "--allow-private-addresses"))
         await until_reported(follower, way=[first], resources=1, level=True)
         better.kill()

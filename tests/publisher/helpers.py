@@ -48,7 +48,7 @@ class Clock:
 class FakeHub:
     """Speaks the protocol of docs/protocol.md to a Source, and keeps every fragment."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.fragments: list[Document] = []
         #: What is told of documents, on a channel of its own.
         self.notices: list[Document] = []
@@ -56,6 +56,7 @@ class FakeHub:
         self.connections = 0
         self.through: Instant | None = None
         self.refuse_with: int | None = None
+        self.retry_after: str | None = None
         self.refuse_notices = False
         self.refused = 0
         self.answering = asyncio.Event()
@@ -63,7 +64,7 @@ class FakeHub:
         self._news = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self._sockets: set[web.WebSocketResponse] = set()
-        self.port = port_for(self)
+        self.host, self.port = host, port_for(self, host, port)
 
     async def start(self) -> None:
         app = web.Application()
@@ -71,7 +72,7 @@ class FakeHub:
         app.router.add_get("/ws", self._ws)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+        await web.TCPSite(self._runner, self.host, self.port, reuse_address=True).start()
 
     async def stop(self) -> None:
         self.answering.set()
@@ -83,7 +84,7 @@ class FakeHub:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
+        return f"http://{self.host}:{self.port}/"
 
     async def keep(self, body: bytes) -> Document:
         fragment = read_document(body)
@@ -112,7 +113,8 @@ class FakeHub:
         await self._note(request)
         await self.answering.wait()
         if self.refuse_with is not None:
-            return web.Response(status=self.refuse_with, text="not now")
+            headers = {} if self.retry_after is None else {"Retry-After": self.retry_after}
+            return web.Response(status=self.refuse_with, text="not now", headers=headers)
         body = await request.read()
         if self.refuse_notices and Capability.FRAMEWORK_NOTIFICATION.encode() in body:
             self.refused += 1

@@ -17,7 +17,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import INLINE_LIMIT, ChangeType
 from rsnotify.format.writer import Profile
-from rsnotify_publisher.hubs import advertised, parse_hub
+from rsnotify_publisher.hubs import advertised, parse_hub, parse_hubs
 from rsnotify_publisher.journal import JournalState
 from rsnotify_publisher.push.fragments import (
     FragmentWriter,
@@ -198,6 +198,17 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(token: str
 
 def test_a_token_does_not_appear_when_a_hub_is_shown() -> None:
     assert "secret" not in repr(parse_hub("https://hub.example/", "secret"))
+
+
+def test_nodes_may_be_advertised_by_another_url() -> None:
+    nodes = "https://hub1.example/,https://hub2.example/"
+    (hub,) = parse_hubs([nodes], advertise=["https://hub.example/"])
+    assert hub.nodes == ("wss://hub1.example/ws", "wss://hub2.example/ws")
+    assert hub.advertised == ("https://hub.example/websub", "wss://hub.example/ws")
+
+
+def test_a_node_that_is_named_twice_is_one() -> None:
+    assert parse_hub("https://h.example,https://h.example/").other_nodes == ()
 
 
 def test_websub_is_advertised_first() -> None:

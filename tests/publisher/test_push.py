@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import to_microseconds
@@ -206,6 +207,24 @@ async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub) -> No
         await hub.until(lambda: len(hub.headers) >= 3)
         hub.refuse_with = None
         await hub.has(BASE + "a")
+
+
+async def test_a_hub_that_redirects_the_handshake_is_followed(tmp_path: Path, hub: FakeHub) -> None:
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPTemporaryRedirect(url_of(hub, "ws"))
+
+    app = web.Application()
+    app.router.add_get("/ws", redirect)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        hubs = [f"ws://127.0.0.1:{runner.addresses[0][1]}/ws"]
+        async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+            await publisher.aupdated(BASE + "a")
+            await hub.has(BASE + "a")
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_hub_that_is_down_does_not_delay_another(

@@ -16,7 +16,7 @@ from tests.subscriber.source import Server
 class SmallHub:
     """Keeps what is published, and replays it from `since`."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.log: list[tuple[Instant, Instant, str]] = []
         self.sockets: set[web.WebSocketResponse] = set()
         self.subscriptions: list[dict[str, object]] = []
@@ -24,7 +24,7 @@ class SmallHub:
         self.changed = asyncio.Condition()
         application = web.Application()
         application.router.add_get("/ws", self._serve)
-        self.server = Server(application)
+        self.server = Server(application, host, port)
 
     @property
     def url(self) -> str:

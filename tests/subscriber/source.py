@@ -26,15 +26,18 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Server:
     """An aiohttp application on a free port of loopback, which can stop and come back."""
 
-    def __init__(self, application: web.Application) -> None:
+    def __init__(
+        self, application: web.Application, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
         self._application = application
         self._runner: web.AppRunner | None = None
-        self.port = port_for(self)
+        self._host = host
+        self.port = port_for(self, host, port)
 
     async def start(self) -> None:
         self._runner = web.AppRunner(self._application, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        site = web.TCPSite(self._runner, self._host, self.port, reuse_address=True)
         await site.start()
 
     async def stop(self) -> None:

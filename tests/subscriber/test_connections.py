@@ -11,6 +11,7 @@ from aiohttp import web
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.sessions import Sessions
+from tests.resolving import not_answering, resolve
 from tests.subscriber.source import SmallSource, status
 
 
@@ -136,3 +137,13 @@ async def test_a_host_that_asked_one_to_wait_is_left_alone_by_all(source: SmallS
         with pytest.raises(Unavailable, match="asked for no requests"):
             await ask(other, source.url)
     assert source.gets["/data/capabilitylist.xml"] == 0
+
+
+async def test_a_name_with_an_address_that_does_not_answer_is_reached_at_another(
+    source: SmallSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve(monkeypatch, "source.example", "127.0.0.3", "127.0.0.2", "127.0.0.1")
+    url = source.url.replace("127.0.0.1", "source.example")
+    with not_answering("127.0.0.3", source.server.port):
+        async with Sessions(url) as sessions, sessions.get(url, {}) as response:
+            assert response.status == 200

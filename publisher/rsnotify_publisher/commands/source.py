@@ -34,7 +34,12 @@ def source(
         int | None, option("PORT", "Port to listen on; 0 for a free one.", show_default="8000")
     ] = None,
     hub: Annotated[
-        list[str] | None, option("URL", "URL of a hub to push to; may be repeated.", _HUBS)
+        list[str] | None,
+        option(
+            "URL",
+            "URL of a hub to push to, or of its nodes with commas between them; may be repeated.",
+            _HUBS,
+        ),
     ] = None,
     advertise: Annotated[
         list[str] | None,

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify.format.digest import SetSum
+from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.publisher import Publisher
 
@@ -21,7 +22,7 @@ class HubStatus(Struct, frozen=True):
     """The status of a hub.
 
     Args:
-        uri: The hub.
+        uri: The hub, by the URIs of its nodes with commas between them.
         waiting: Number of changes that it lacks, `MOST_COUNTED` at most.
         through: It has everything up to this instant.
         reached: Whether it accepts what it is sent; None if not known yet.
@@ -62,9 +63,10 @@ class _Set:
             self.changes += self._journal.count_changes(self._seen)
             self._seen = state.last_change
             self.resources = 0 if state.sum is None else SetSum.parse(state.sum).count
-            return [self._hub(self._journal, hub.uri) for hub in self._source.hubs]
+            return [self._status(self._journal, hub) for hub in self._source.hubs]
 
-    def _hub(self, journal: Journal, uri: str) -> HubStatus:
+    def _status(self, journal: Journal, hub: Hub) -> HubStatus:
+        uri, nodes = hub.uri, ", ".join(hub.nodes)
         through, now = journal.cursor(uri), self._source.clock()
         patience = (2 * self._source.options.heartbeat + _LATE) * 1_000_000
         reached_before = through > self._first.setdefault(uri, through)
@@ -72,7 +74,7 @@ class _Set:
         if not reached and now - self._started <= patience:
             reached = None
         waiting = journal.count_changes(through, MOST_COUNTED)
-        return HubStatus(uri, waiting, from_microseconds(through), reached, reached_before)
+        return HubStatus(nodes, waiting, from_microseconds(through), reached, reached_before)
 
     def close(self) -> None:
         if self._journal is not None:

@@ -1,4 +1,7 @@
-"""One channel of a Source: each hub is fed in a task of its own, so that none waits for another."""
+"""One channel of a Source: each hub is fed in a task of its own, so that none waits for another.
+
+A hub of several nodes is fed at one of them, and at the next when that fails (`node_rotation`).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from dataclasses import dataclass
 from random import Random
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.dialing import Address, Dialer
+from rsnotify.sync.alternatives import Alternatives
 from rsnotify.sync.retry import Retry
-from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.hub_feed import HubFeed
+from rsnotify_publisher.push.node_rotation import NodeRotation
 from rsnotify_publisher.push.transports import feed_hub
 
 _log = logging.getLogger("rsnotify.publisher")
@@ -36,6 +42,7 @@ class ChannelPush:
         #: The last remedy that was reported, by hub.
         self._remedies: dict[str, str] = {}
         self._random = Random()
+        self._addresses: Alternatives[Address] = Alternatives()
 
     @property
     def cursors(self) -> dict[str, int]:
@@ -53,19 +60,33 @@ class ChannelPush:
                 tasks.create_task(self._keep_feeding(hub, feed))
 
     async def _keep_feeding(self, hub: Hub, feed: HubFeed) -> None:
-        failures = 0
+        nodes = NodeRotation(hub.nodes, _RETRY, self._random)
         while True:
-            before = feed.cursor
-            wait = 0.0
+            before, node = feed.cursor, nodes.current
+            failure: RsnotifyError | None = None
+            dialer = Dialer(self._addresses)
             try:
-                await _in_a_task(feed_hub(hub, self.topic, feed))
+                await _in_a_task(feed_hub(hub.at(node), self.topic, feed, dialer))
             except RsnotifyError as error:
-                self._report(hub, error, failures if feed.cursor == before else 0)
-                wait = error.retry_after or 0.0
+                failure = error
             except Exception:  # an error of our own must not end the feeding of a hub for good
-                _log.exception("feeding %s failed; it is tried again", hub.uri)
-            failures = 1 if feed.cursor > before else failures + 1
-            await asyncio.sleep(_RETRY.delay(failures, self._random, at_least=wait))
+                _log.exception("feeding %s failed; it is tried again", node)
+            dialer.failed()
+            progressed = feed.cursor > before
+            rounds = 0 if progressed else nodes.rounds
+            wait = nodes.failed(
+                asyncio.get_running_loop().time(),
+                progressed=progressed,
+                retry_after=(failure and failure.retry_after) or 0.0,
+                everywhere=_is_of_every_node(failure),
+            )
+            if failure is not None and wait:
+                self._report(hub, failure, rounds)
+            elif failure is not None:
+                is_new = rounds == 0 and self.beside is None
+                level = logging.WARNING if is_new else logging.INFO
+                _log.log(level, "%s; %s go to %s", failure, self.what, nodes.current)
+            await asyncio.sleep(wait)
 
     def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
         """Log a warning for the first failure, and for a refusal that the user has to resolve.
@@ -86,6 +107,12 @@ class ChannelPush:
             is_new = False
         level = logging.WARNING if is_new else logging.INFO
         _log.log(level, "%s; %s wait in the journal until it accepts them", error, self.what)
+
+
+def _is_of_every_node(failure: RsnotifyError | None) -> bool:
+    if failure is None or failure.remedy is not None:
+        return failure is not None
+    return isinstance(failure, HubFailure) and failure.everywhere
 
 
 async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:

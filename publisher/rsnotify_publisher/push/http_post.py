@@ -6,34 +6,44 @@ WebSub §7 leaves open how a publisher notifies a hub. Other hubs often accept o
 
 from __future__ import annotations
 
+import socket
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import urljoin
 
 import aiohttp
+from aiohttp.abc import ResolveResult
 
 from rsnotify.format.links import format_links
 from rsnotify.format.vocabulary import Rel
+from rsnotify.runtime.dialing import TIMEOUT, Dialer
+from rsnotify.sync.retry import parse_retry_after
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.hub_feed import HubFeed
 
 RESPONSE_TIMEOUT = 30.0
+#: The status of a refusal that concerns the Source, so every node would repeat it.
+TOO_MANY = 429
 # Status codes of a hub that does not accept requests of this form.
 _NO_FORM = frozenset({400, 405, 406, 411, 415, 422, 501})
 # Client errors that do not depend on the request.
 _TRANSIENT = frozenset({408, 421, 423, 425, 429})
 
 
-async def feed_by_post(hub: Hub, topic: str, feed: HubFeed) -> None:
+async def feed_by_post(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
     """Post one fragment after the other, or ping a hub that does not accept them.
 
     Raises:
         HubFailure: The hub refused something.
         ClientError: It cannot be reached.
     """
-    timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT)
+    timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT, sock_connect=TIMEOUT)
+    connector = aiohttp.TCPConnector(
+        resolver=_OrderedResolver(dialer), socket_factory=dialer.create_socket
+    )
     async with (
-        aiohttp.ClientSession(headers=hub.headers, timeout=timeout) as session,
+        aiohttp.ClientSession(connector=connector, headers=hub.headers, timeout=timeout) as session,
         aclosing(feed.fragments()) as fragments,
     ):
         requests = _HubRequests(session, hub, topic)
@@ -52,6 +62,21 @@ async def feed_by_post(hub: Hub, topic: str, feed: HubFeed) -> None:
                 feed.pinged(hub.uri, refusal.reason)
                 is_pinged = True
             feed.accepted(fragment.until)
+
+
+class _OrderedResolver(aiohttp.ThreadedResolver):
+    """Returns addresses that failed in earlier attempts last."""
+
+    def __init__(self, dialer: Dialer) -> None:
+        super().__init__()
+        self._dialer = dialer
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        by_address = {(each["host"], each["port"]): each for each in found}
+        return [by_address[address] for address in self._dialer.memory.order(by_address)]
 
 
 @dataclass
@@ -88,15 +113,20 @@ class _HubRequests:
             if 200 <= status < 300:
                 return status, None
             text = (await response.content.read(200)).decode(errors="replace").strip()
-            after = response.headers.get("Retry-After", "")
             reason = f"it answered {status} {response.reason}: {text}".rstrip(": ")
             location = response.headers.get("Location", "")
             return status, HubFailure(
                 self.hub.uri,
                 reason,
-                float(after) if after.isascii() and after.isdigit() else 0.0,
+                seconds_to_wait(response.headers.get("Retry-After")),
                 remedy=remedy(self.hub, self.topic, status, location),
+                everywhere=status == TOO_MANY,
             )
+
+
+def seconds_to_wait(retry_after: str | None) -> float:
+    """Return the seconds that a `Retry-After` header requests to wait, if there is one."""
+    return parse_retry_after(retry_after or "", datetime.now(UTC)) or 0.0
 
 
 def remedy(hub: Hub, topic: str, status: int, location: str = "") -> str | None:

@@ -48,7 +48,7 @@ class HubPush:
             [
                 (hub, self._notice_feed(hub))
                 for hub in source.hubs
-                if channel is not None and allows_second_channel(hub.uri)
+                if channel is not None and all(map(allows_second_channel, hub.nodes))
             ],
             what="notices of new documents",
             beside=self._change_push,

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 
+from rsnotify.runtime.dialing import Dialer
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
@@ -24,12 +25,13 @@ _XML = "application/xml"
 _Sent = asyncio.Queue[tuple[OutgoingFragment, asyncio.Future[None]]]
 
 
-async def feed_by_mqtt(hub: Hub, topic: str, feed: HubFeed) -> None:
+async def feed_by_mqtt(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
     """Feed a broker until that fails, always with Unavailable."""
     broker = parse_broker(hub.uri)
     sent: _Sent = asyncio.Queue()
+    dial = dialer.dial if broker.path is None else None  # a WebSocket may need a proxy
     async with (
-        connect(broker, hub.login, version=hub.version) as connection,
+        connect(broker, hub.login, version=hub.version, dial=dial) as connection,
         asyncio.TaskGroup() as tasks,
     ):
         tasks.create_task(connection.lost())

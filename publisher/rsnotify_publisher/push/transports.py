@@ -6,9 +6,12 @@ Each function feeds a hub until something fails, and then raises `HubFailure`.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from contextlib import aclosing
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -16,19 +19,30 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.mqtt.topics import is_broker_url
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.fragments import OutgoingFragment
-from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, feed_by_post, remedy
+from rsnotify_publisher.push.http_post import (
+    RESPONSE_TIMEOUT,
+    TOO_MANY,
+    feed_by_post,
+    remedy,
+    seconds_to_wait,
+)
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.mqtt import feed_by_mqtt
 from rsnotify_publisher.tasks import first_cause
 
 _IN_FLIGHT = 256
+#: The seconds between pings, and until a hub that does not answer one counts as dead.
+_PING, _PONG = 5.0, 10.0
+#: The codes of errors that another node of the hub would not repeat (docs/protocol.md).
+_OF_ONE_NODE = frozenset({"unavailable", "misdirected"})
 _NETWORK = (OSError, aiohttp.ClientError, WebSocketException)
 
 
-async def feed_hub(hub: Hub, topic: str, feed: HubFeed) -> None:
+async def feed_hub(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
     """Feed a hub, by the transport of its URI, until that fails.
 
     Raises:
@@ -38,7 +52,7 @@ async def feed_hub(hub: Hub, topic: str, feed: HubFeed) -> None:
     if is_broker_url(hub.uri):
         feed_by = feed_by_mqtt
     try:
-        await feed_by(hub, topic, feed)
+        await feed_by(hub, topic, feed, dialer)
     except (*_NETWORK, ExceptionGroup) as error:
         cause = first_cause(error)
         if isinstance(cause, InvalidStatus):
@@ -47,22 +61,17 @@ async def feed_hub(hub: Hub, topic: str, feed: HubFeed) -> None:
             raise HubFailure(
                 hub.uri,
                 f"it answered {answer.status_code} {answer.reason_phrase}",
+                seconds_to_wait(answer.headers.get("Retry-After")),
                 remedy=remedy(hub, topic, answer.status_code, location),
+                everywhere=answer.status_code == TOO_MANY,
             ) from error
         if isinstance(cause, _NETWORK):
             raise HubFailure(hub.uri, str(cause) or type(cause).__name__) from error
         raise cause from None
 
 
-async def _feed_by_websocket(hub: Hub, topic: str, feed: HubFeed) -> None:
-    # Compression would cost more time than it saves on a small fragment.
-    websocket = await connect(
-        hub.uri,
-        additional_headers=hub.headers,
-        compression=None,
-        max_size=65_536,
-        close_timeout=1,
-    )
+async def _feed_by_websocket(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
+    websocket = await _open(hub, dialer)
     try:
         window = _Window(feed)
         through = await _begin(hub, websocket, topic)
@@ -71,6 +80,33 @@ async def _feed_by_websocket(hub: Hub, topic: str, feed: HubFeed) -> None:
             tasks.create_task(_send(websocket, feed, window, through))
     finally:
         await websocket.close()
+
+
+async def _open(hub: Hub, dialer: Dialer) -> ClientConnection:
+    opening = partial(
+        connect,
+        hub.uri,
+        additional_headers=hub.headers,
+        # Compression would cost more time than it saves on a small fragment.
+        compression=None,
+        max_size=65_536,
+        open_timeout=TIMEOUT,
+        ping_interval=_PING,
+        ping_timeout=_PONG,
+        close_timeout=1,
+    )
+    if is_proxied(hub.uri):
+        return await opening()
+    try:
+        return await opening(sock=await _dial(hub.uri, dialer))
+    except ValueError:  # a redirect, which cannot be followed with a socket
+        return await opening()
+
+
+async def _dial(uri: str, dialer: Dialer) -> socket.socket:
+    parts = urlsplit(uri)
+    port = parts.port or (443 if parts.scheme == "wss" else 80)
+    return await dialer.dial(parts.hostname or "", port)
 
 
 async def _begin(hub: Hub, websocket: ClientConnection, topic: str) -> Instant | None:
@@ -126,9 +162,11 @@ def _read_control(hub: Hub, topic: str, message: str | bytes) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         raise HubFailure(hub.uri, f"it sent no control frame: {error}") from None
     if answer.get("type") == "error":
-        action = remedy(hub, topic, 403) if answer.get("code") == "forbidden" else None
-        reason = f"it answered {answer.get('code')}: {answer.get('message')}"
-        raise HubFailure(hub.uri, reason, remedy=action)
+        code = answer.get("code")
+        action = remedy(hub, topic, 403) if code == "forbidden" else None
+        reason = f"it answered {code}: {answer.get('message')}"
+        everywhere = code not in _OF_ONE_NODE
+        raise HubFailure(hub.uri, reason, remedy=action, everywhere=everywhere)
     return answer
 
 

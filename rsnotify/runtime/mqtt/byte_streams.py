@@ -18,6 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
+from rsnotify.runtime.dialing import Dialer, is_proxied
 from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
 from rsnotify.runtime.mqtt.topics import Broker
 from rsnotify.runtime.tasks import cancel
@@ -209,36 +210,52 @@ class WebSocketByteStream(ByteStream):
 async def open_byte_stream(
     broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, max_packet: int
 ) -> ByteStream:
-    """Connect to a broker; raises OSError, or WebSocketException for a failed handshake."""
-    sock = await dial(broker.host, broker.port) if dial is not None else None
+    """Connect to a broker; raises OSError, or WebSocketException for a failed handshake.
+
+    Without `dial`, any address is allowed, and a proxy of the environment is used.
+    """
+    if broker.path is not None:
+        return await _open_websocket(broker, tls, dial, max_packet)
+    sock = await (dial or Dialer().dial)(broker.host, broker.port)
     try:
-        if broker.path is not None:
-            return await _open_websocket(broker, tls, sock, max_packet)
         return await _open_tcp(broker, tls, sock, max_packet)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _open_tcp(
+    broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket, max_packet: int
+) -> ByteStream:
+    loop = asyncio.get_running_loop()
+    name = broker.host if tls is not None else None
+    make = partial(TcpByteStream, max_packet)
+    _, stream = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=name)
+    return stream
+
+
+async def _open_websocket(
+    broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, max_packet: int
+) -> ByteStream:
+    scheme = "ws" if tls is None else "wss"
+    authority = broker.url.partition("://")[2]
+    uri = f"{scheme}://{authority}{broker.path}"
+    sock = None
+    if dial is not None or not is_proxied(uri):
+        sock = await (dial or Dialer().dial)(broker.host, broker.port)
+    try:
+        return await _over_websocket(uri, tls, sock, max_packet)
     except BaseException:
         if sock is not None:
             sock.close()
         raise
 
 
-async def _open_tcp(
-    broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, max_packet: int
+async def _over_websocket(
+    uri: str, tls: ssl.SSLContext | None, sock: socket.socket | None, max_packet: int
 ) -> ByteStream:
-    where = {"host": broker.host, "port": broker.port} if sock is None else {"sock": sock}
-    name = broker.host if tls is not None else None
-    make = partial(TcpByteStream, max_packet)
-    loop = asyncio.get_running_loop()
-    _, stream = await loop.create_connection(make, ssl=tls, server_hostname=name, **where)
-    return stream
-
-
-async def _open_websocket(
-    broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, max_packet: int
-) -> ByteStream:
-    scheme = "ws" if tls is None else "wss"
-    authority = broker.url.partition("://")[2]
     connection = await connect(
-        f"{scheme}://{authority}{broker.path}",
+        uri,
         sock=sock,
         ssl=tls,
         subprotocols=[Subprotocol("mqtt")],

@@ -1,46 +1,50 @@
-"""Connecting to a hub: the address that is dialled is checked, not the name."""
+"""Connecting to a hub: each address that is dialled is checked, not the name."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from rsnotify.errors import RefusedAddress
+from rsnotify.runtime.dialing import Address, Dialer, any_socket
+from rsnotify.sync.alternatives import Alternatives
 from rsnotify_subscriber.fetching.connections import NotPublic, guarded_socket
 
-#: The most seconds that connecting may take.
-TIMEOUT = 10.0
+#: Which addresses of hubs failed in earlier attempts.
+AddressMemory = Alternatives[Address]
 
 
-async def dial(uri: str, host: str | None, port: int, *, trusted: bool) -> socket.socket:
-    """Return a socket connected to the first allowed address of a hub that answers.
+class HubDialer:
+    """Makes the TCP connection of one attempt to use a hub.
 
-    Raises:
-        RefusedAddress: The last address is refused; any is allowed for a host that is trusted.
-        OSError: No address answers in time.
+    Args:
+        memory: Which addresses failed in earlier attempts.
+        trusts: Returns whether a host may be at any address.
     """
-    loop = asyncio.get_running_loop()
-    failure = OSError("its host has no address")
-    async with asyncio.timeout(TIMEOUT):
-        for info in await loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-        ):
-            try:
-                sock = socket.socket(*info[:3]) if trusted else guarded_socket(info)
-                return await _connected(sock, info[4])
-            except OSError as error:
-                failure = error
-    if isinstance(failure, NotPublic):
-        raise RefusedAddress(uri, str(failure.strerror))
-    raise failure
 
+    def __init__(
+        self, memory: AddressMemory, trusts: Callable[[str | None], Awaitable[bool]]
+    ) -> None:
+        self._memory = memory
+        self._trusts = trusts
+        self._dialer = Dialer(memory, guarded_socket)
 
-async def _connected(sock: socket.socket, address: Any) -> socket.socket:
-    try:
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, address)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    async def dial(self, uri: str, host: str | None, port: int) -> socket.socket:
+        """Return a socket connected to the first allowed address of a hub that answers.
+
+        Raises:
+            RefusedAddress: No address is allowed.
+            OSError: No address answers in time.
+        """
+        if host is None:
+            raise OSError("its URL has no host")
+        if await self._trusts(host):
+            self._dialer = Dialer(self._memory, any_socket)
+        try:
+            return await self._dialer.dial(host, port)
+        except NotPublic as error:
+            raise RefusedAddress(uri, str(error.strerror)) from None
+
+    def failed(self) -> None:
+        """Dial the other addresses first in the next attempt."""
+        self._dialer.failed()

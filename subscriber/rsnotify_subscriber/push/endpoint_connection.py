@@ -34,6 +34,9 @@ class PushEvents:
     def down(self) -> None:
         """Note that no endpoint is left."""
 
+    def ended(self) -> None:
+        """Note that nothing else will happen."""
+
 
 class ConnectionObserver(Protocol):
     """Is called when the state of a connection changes."""

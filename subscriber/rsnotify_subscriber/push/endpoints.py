@@ -14,6 +14,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.runtime.mqtt.topics import SCHEMES, parse_broker
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.push.connecting import AddressMemory
 from rsnotify_subscriber.push.mqtt import MqttOptions, MqttTransport
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
@@ -59,6 +60,7 @@ class Transports:
     mqtt: MqttOptions
     select: PushSelection = EVERYTHING
     _without_selections: set[str] = field(default_factory=set, init=False)
+    _memory: AddressMemory = field(default_factory=AddressMemory, init=False)
 
     def change_endpoints(self, offer: Offer) -> list[Endpoint]:
         """Return the endpoints for the changes of a set; none where only polling shows them."""
@@ -119,6 +121,7 @@ class Transports:
             trusts=self.sessions.trusts,
             select=endpoint.select,
             credentials=self.sessions.credentials_for(endpoint.hub),
+            memory=self._memory,
         )
 
     def _make_mqtt(self, endpoint: Endpoint) -> Transport:
@@ -135,6 +138,7 @@ class Transports:
             trusts=self.sessions.trusts,
             select=endpoint.select,
             without_selections=self._without_selections,
+            memory=self._memory,
         )
 
     def _make_websub(self, endpoint: Endpoint) -> Transport:

@@ -36,7 +36,7 @@ from rsnotify.sync.retry import Retry
 #: How long an endpoint may take to come up before the next one is tried, too.
 PATIENCE = 2.0
 #: How long an endpoint may take to be back that was lost after it had held.
-RETURN = 1.0
+RETURN = 0.5
 #: How long an endpoint has to be up before worse ones are closed.
 HOLD = 3.0
 #: The longest such time, after many losses.

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from msgspec import Struct
 
-from rsnotify.errors import ConfigurationError, Unavailable
+from rsnotify.errors import ConfigurationError, FetchError, Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
@@ -27,7 +27,7 @@ from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, Select
 from rsnotify.runtime.mqtt.topics import Broker, channel_topic, parse_broker, request_prefix
 from rsnotify.runtime.tasks import first_completed, wait_for_event
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
-from rsnotify_subscriber.push.connecting import dial
+from rsnotify_subscriber.push.connecting import AddressMemory, HubDialer
 from rsnotify_subscriber.push.transport import TransportListener
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -97,6 +97,7 @@ class MqttTransport:
         trusts: Returns whether a host may be at any address.
         select: The part of the topic that is of interest.
         without_selections: The URLs of brokers that get no requests for a part of a topic.
+        memory: Which addresses failed in earlier attempts.
     """
 
     broker: Broker
@@ -105,14 +106,19 @@ class MqttTransport:
     trusts: Callable[[str | None], Awaitable[bool]]
     select: PushSelection = EVERYTHING
     without_selections: set[str] = field(default_factory=set)
+    memory: AddressMemory = field(default_factory=AddressMemory)
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
+        dialer = HubDialer(self.memory, self._trusts)
         try:
-            await self._receive(listener)
+            await self._receive(dialer, listener)
         except ConfigurationError as error:  # a certificate may be about to be replaced
             raise Unavailable(self.broker.url, str(error)) from None
+        except FetchError:
+            dialer.failed()
+            raise
 
-    async def _receive(self, listener: TransportListener) -> None:
+    async def _receive(self, dialer: HubDialer, listener: TransportListener) -> None:
         messages = _TopicMessages(self.broker.topic(self.topic), self._part(), listener)
         session = (
             BrokerSession(self.options.session, _EXPIRY) if self.options.session else CLEAN_START
@@ -122,7 +128,7 @@ class MqttTransport:
             self.options.login,
             session=session,
             version=self.options.version,
-            dial=self._dial,
+            dial=partial(dialer.dial, self.broker.url),
             on_message=messages.receive,
         ) as connection:
             subscribe = self._subscribe(connection, messages)
@@ -183,9 +189,8 @@ class MqttTransport:
             name, request.encode(), content_type=CONTENT_TYPE, channel=self.topic, retain=False
         )
 
-    async def _dial(self, host: str, port: int) -> socket.socket:
-        trusted = self.options.url is not None or await self.trusts(host)
-        return await dial(self.broker.url, host, port, trusted=trusted)
+    async def _trusts(self, host: str | None) -> bool:
+        return self.options.url is not None or await self.trusts(host)
 
 
 @dataclass

@@ -94,6 +94,7 @@ class PushSubscription:
                 self._close(endpoint)
             if self._timer is not None:
                 self._timer.cancel()
+            self._events.ended()
             await self._tasks.cancel()
 
     def _end(self, error: BaseException) -> None:

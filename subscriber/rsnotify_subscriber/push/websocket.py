@@ -14,11 +14,12 @@ from msgspec import Meta, Struct
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from rsnotify.errors import Unavailable
+from rsnotify.errors import FetchError, Unavailable
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.vocabulary import MAX_BYTES
+from rsnotify.runtime.dialing import TIMEOUT
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
-from rsnotify_subscriber.push.connecting import TIMEOUT, dial
+from rsnotify_subscriber.push.connecting import AddressMemory, HubDialer
 from rsnotify_subscriber.push.transport import TransportListener
 
 #: The seconds between pings, and until a hub that does not answer one counts as dead.
@@ -42,6 +43,7 @@ class WebSocketTransport:
         trusts: Returns whether a host may be at any address.
         select: The requested part of the topic; a hub may send more.
         credentials: Header fields of the request.
+        memory: Which addresses failed in earlier attempts.
     """
 
     hub: str
@@ -49,10 +51,21 @@ class WebSocketTransport:
     trusts: Callable[[str | None], Awaitable[bool]]
     select: PushSelection = EVERYTHING
     credentials: Mapping[str, str] = field(default_factory=dict)
+    memory: AddressMemory = field(default_factory=AddressMemory)
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
+        dialer = HubDialer(self.memory, self.trusts)
         try:
-            sock = await self._dial()
+            await self._receive(dialer, since, listener)
+        except FetchError:
+            dialer.failed()
+            raise
+
+    async def _receive(
+        self, dialer: HubDialer, since: Instant | None, listener: TransportListener
+    ) -> None:
+        try:
+            sock = await self._dial(dialer)
             async with connect(
                 self.hub,
                 sock=sock,
@@ -81,11 +94,10 @@ class WebSocketTransport:
         except (OSError, ValueError, RecursionError, WebSocketException) as error:
             raise Unavailable(self.hub, str(error) or type(error).__name__) from error
 
-    async def _dial(self) -> socket.socket:
+    async def _dial(self, dialer: HubDialer) -> socket.socket:
         parts = urlsplit(self.hub)
         port = parts.port or (443 if parts.scheme == "wss" else 80)
-        trusted = await self.trusts(parts.hostname)
-        return await dial(self.hub, parts.hostname, port, trusted=trusted)
+        return await dialer.dial(self.hub, parts.hostname, port)
 
     def _subscription(self, since: Instant | None) -> str:
         frame: dict[str, object] = {

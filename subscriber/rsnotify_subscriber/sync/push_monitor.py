@@ -24,6 +24,8 @@ logger = logging.getLogger("rsnotify.subscriber")
 QUIET = 15.0
 #: Seconds for which it may be silent at most, however rarely the heartbeats come.
 LONGEST_QUIET = 60.0
+#: Seconds within which another connection makes good the loss of the last one.
+RETURN = 1.0
 
 
 @dataclass
@@ -33,6 +35,8 @@ class PushMonitor(PushEvents):
     After a loss of push the lists are polled as without it until something new has come: a broker
     may be connected without the hub behind it, and a hub before the Source has reached it again.
     Heartbeats that stop are a loss, too: the Source may not reach the hub any more, or use another.
+    So where there are heartbeats, a connection that is replaced within `RETURN` is no loss: the hub
+    sends what came since, and if the Source does not reach it, the heartbeats stop.
     """
 
     follower: Follower
@@ -45,15 +49,28 @@ class PushMonitor(PushEvents):
     _received_at: float = 0.0
     _longest: float = 0.0  # of the silences so far
     _silence: asyncio.TimerHandle | None = None  # while there are heartbeats
+    _return: asyncio.TimerHandle | None = None  # while there is no connection, and may be soon
 
     def up(self) -> None:
-        if not self._is_lost:
+        if self._return is not None:
+            self._return.cancel()
+            self._return = None
+        elif not self._is_lost:
             self.perform(self.follower.push_up(self._loop.time()))
 
     def down(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
+        if self._silence is not None and self._return is None:
+            self._return = self._loop.call_later(RETURN, self._lose)
+        elif self._return is None:
+            self._lose()
+
+    def ended(self) -> None:
+        for timer in filter(None, (self._silence, self._return)):
+            timer.cancel()
+        self._silence = self._return = None
+
+    def _lose(self) -> None:
+        self.ended()
         self._is_lost, self._known = True, self.follower.since
         self.perform(self.follower.push_down(self._loop.time()))
 
@@ -98,7 +115,7 @@ class PushMonitor(PushEvents):
         if self._loop.time() < self._due:
             self._silence = self._loop.call_at(self._due, self._check_silence)
         else:
-            self.down()
+            self._lose()
 
     def _end_loss(self, until: Instant | None) -> None:
         """Rely on push again if a fragment is newer than the changes known at the loss."""

@@ -107,6 +107,8 @@ class Kept(Mixed):
     def gap(self) -> None:
         self.destination.push_gap()
 
+    def ended(self) -> None: ...
+
     def audience(self, listeners: int) -> None:
         pass
 

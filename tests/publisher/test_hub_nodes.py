@@ -1,0 +1,255 @@
+"""A hub of several nodes, by several URLs or several addresses of one name: one dies, and more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.mqtt.topics import is_broker_url
+from rsnotify.sync.retry import Retry
+from rsnotify_publisher import Publisher, parse_hub
+from rsnotify_publisher.push import channel_push, http_post, transports
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
+from tests.resolving import hanging, not_answering, resolve
+
+NAME = "hub.example"
+#: A backoff that a test would not outlast.
+NEVER = Retry(first=100_000, most=100_000)
+
+
+@pytest.fixture
+async def other(hub: FakeHub) -> AsyncIterator[FakeHub]:
+    """A second node, at the same port of another address."""
+    node = FakeHub("127.0.0.2", hub.port)
+    await node.start()
+    yield node
+    await node.stop()
+
+
+@pytest.fixture
+def without_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait forever where a backoff would begin, so that a test shows that there was none."""
+    monkeypatch.setattr(channel_push, "_RETRY", NEVER)
+
+
+def path_of(transport: str, node: str) -> str:
+    return f"{node}websub" if transport == "websub" else node.replace("http", "ws") + "ws"
+
+
+def joined(transport: str, *nodes: FakeHub) -> str:
+    return ",".join(path_of(transport, node.url) for node in nodes)
+
+
+pytestmark = pytest.mark.parametrize("transport", ["websub", "ws"])
+
+
+@pytest.mark.usefixtures("without_backoff")
+async def test_one_node_is_fed_and_the_next_one_at_once_when_it_dies(
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
+) -> None:
+    hubs = [joined(transport, hub, other)]
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "before")
+        await hub.has(BASE + "before")
+        assert not other.headers, "one connection at a time"
+        other.through = hub.fragments[-1].until
+        await hub.stop()
+        for number in range(20):
+            await publisher.aupdated(BASE + str(number))
+        await other.has(*(BASE + str(number) for number in range(20)))
+    chain_of([*hub.fragments, *other.fragments])
+
+
+@pytest.mark.usefixtures("without_backoff")
+async def test_a_node_that_is_away_from_the_start_is_passed_over(
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await hub.stop()
+    hubs = [joined(transport, hub, other)]
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await other.has(BASE + "a")
+    (warning,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    text = warning.getMessage()
+    assert path_of(transport, hub.url) in text
+    assert text.endswith(f"; changes go to {path_of(transport, other.url)}")
+
+
+@pytest.mark.usefixtures("without_backoff")
+async def test_a_node_that_answers_5xx_is_left_at_once_whatever_it_asks_for(
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
+) -> None:
+    hub.refuse_with, hub.retry_after = 503, "3000"
+    hubs = [joined(transport, hub, other)]
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await other.has(BASE + "a")
+    assert len([one for one in hub.headers if one]) <= 2, "once on each channel"
+
+
+@pytest.mark.usefixtures("without_backoff")
+async def test_a_node_that_does_not_answer_is_left(
+    tmp_path: Path, hub: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_post, "RESPONSE_TIMEOUT", 1.0)
+    monkeypatch.setattr(transports, "TIMEOUT", 1.0)
+    with hanging("127.0.0.3") as port:
+        urls = [f"http://127.0.0.3:{port}/", hub.url]
+        hubs = [",".join(path_of(transport, url) for url in urls)]
+        async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+            await publisher.aupdated(BASE + "a")
+            await hub.has(BASE + "a")
+
+
+async def test_what_a_node_did_not_acknowledge_is_sent_to_the_next(
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
+) -> None:
+    hub.answering.clear()
+    hubs = [joined(transport, hub, other)]
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.until(lambda: hub.headers if transport == "websub" else hub.fragments)
+        hub.refuse_with = 500
+        await hub.stop()
+        await other.has(BASE + "a")
+
+
+async def test_the_feed_resumes_with_any_node_that_is_back(
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
+) -> None:
+    hubs = [joined(transport, hub, other)]
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+        await hub.stop()
+        await other.stop()
+        await publisher.aupdated(BASE + "a")
+        await other.start()
+        await other.has(BASE + "a")
+
+
+async def test_all_nodes_share_one_cursor(
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
+) -> None:
+    options = replace(QUICK, grace=60)
+    first = path_of(transport, hub.url)
+    async with Publisher(tmp_path, BASE, hubs=[first], options=options) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.has(BASE + "a")
+    await hub.stop()
+    hubs = [joined(transport, hub, other)]
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=options) as publisher:
+        await publisher.aupdated(BASE + "b")
+        await other.has(BASE + "b")
+    assert other.uris() == [BASE + "b"]
+
+
+@pytest.mark.usefixtures("without_backoff")
+async def test_a_name_with_a_dead_address_does_not_stop_the_feed(
+    tmp_path: Path,
+    hub: FakeHub,
+    other: FakeHub,
+    transport: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.1", "127.0.0.2")
+    await hub.stop()
+    hubs = [path_of(transport, f"http://{NAME}:{hub.port}/")]
+    with not_answering("127.0.0.3", hub.port):
+        async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+            await publisher.aupdated(BASE + "a")
+            await other.has(BASE + "a")
+
+
+async def test_a_node_that_dies_is_replaced_by_another_address_of_its_name(
+    tmp_path: Path,
+    hub: FakeHub,
+    other: FakeHub,
+    transport: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
+    hubs = [path_of(transport, f"http://{NAME}:{hub.port}/")]
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.has(BASE + "a")
+        other.through = hub.fragments[-1].until
+        await hub.stop()
+        await publisher.aupdated(BASE + "b")
+        await other.has(BASE + "b")
+    chain_of([*hub.fragments, *other.fragments])
+
+
+async def test_an_address_that_answers_5xx_comes_last_in_the_next_attempt(
+    tmp_path: Path,
+    hub: FakeHub,
+    other: FakeHub,
+    transport: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
+    hub.refuse_with = 500
+    hubs = [path_of(transport, f"http://{NAME}:{hub.port}/")]
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await other.has(BASE + "a")
+
+
+def test_all_nodes_are_advertised_in_their_order(transport: str) -> None:
+    nodes = [path_of(transport, f"http://hub{number}.example/") for number in (2, 1, 3)]
+    hub = parse_hub(", ".join(nodes), "secret")
+    assert (hub.uri, hub.nodes, hub.advertised) == (nodes[0], tuple(nodes), tuple(nodes))
+    assert [hub.at(node).nodes for node in nodes] == [(node,) for node in nodes]
+    assert hub.at(nodes[1]).headers == hub.headers
+
+
+@pytest.mark.parametrize(
+    "second", ["mqtt://hub.example", "hub2.example", "", "http://h/x", "wss://u:p@h/"]
+)
+def test_nodes_that_are_none_or_speak_otherwise_are_refused(transport: str, second: str) -> None:
+    if transport == "websub" and second == "http://h/x":
+        second = "ws://h/x"
+    with pytest.raises(ConfigurationError) as raised:
+        parse_hub(f"{path_of(transport, 'http://hub.example/')},{second}")
+    if is_broker_url(second):
+        assert "their transports differ" in str(raised.value)
+
+
+class Warned(logging.Handler):
+    """Sets an event at the first warning."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._loop.call_soon_threadsafe(self.event.set)
+
+
+@pytest.mark.usefixtures("without_backoff")
+async def test_a_refusal_of_the_source_is_not_taken_to_the_next_node_at_once(
+    tmp_path: Path,
+    hub: FakeHub,
+    other: FakeHub,
+    transport: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hub.refuse_with = 403
+    options = replace(QUICK, grace=0)
+    hubs = [joined(transport, hub, other)]
+    warned = Warned()
+    logging.getLogger("rsnotify").addHandler(warned)
+    try:
+        async with Publisher(tmp_path, BASE, hubs=hubs, options=options) as publisher:
+            await publisher.aupdated(BASE + "a")
+            async with asyncio.timeout(PATIENCE):
+                await warned.event.wait()
+    finally:
+        logging.getLogger("rsnotify").removeHandler(warned)
+    assert "give the Source a token" in caplog.text
+    assert not other.headers

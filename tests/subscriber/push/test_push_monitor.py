@@ -1,0 +1,113 @@
+"""When the lists are polled again after a loss of push, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import write_document
+from rsnotify.sync.follower import Follower
+from rsnotify_subscriber.sync.push_monitor import QUIET, RETURN, PushMonitor
+from tests.subscriber.push.virtual import run
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Followed:
+    """Notes what a follower is told about push."""
+
+    def __init__(self) -> None:
+        self.since: Instant | None = START
+        self.told: list[str] = []
+
+    def push_up(self, now: float) -> tuple[()]:
+        self.told.append("up")
+        return ()
+
+    def push_down(self, now: float) -> tuple[()]:
+        self.told.append("down")
+        return ()
+
+    def fragment(self, document: Document, now: float, today: datetime) -> tuple[()]:
+        self.since = document.until
+        return ()
+
+
+def lived(life: Callable[[PushMonitor, list[str]], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        follower = Followed()
+        monitor = PushMonitor(cast(Follower, follower), lambda _: None, lambda _: None)
+        monitor.up()
+        await life(monitor, follower.told)
+
+    run(whole())
+
+
+def beat(monitor: PushMonitor, seconds: float) -> None:
+    since = monitor.follower.since
+    document = Document(
+        Capability.CHANGE_NOTIFICATION, from_=since, until=START + timedelta(seconds=seconds)
+    )
+    monitor.fragment(write_document(document))
+
+
+def test_a_connection_that_is_replaced_within_a_second_is_no_loss() -> None:
+    async def life(monitor: PushMonitor, told: list[str]) -> None:
+        beat(monitor, 1)
+        for _ in range(3):
+            monitor.down()
+            await asyncio.sleep(RETURN / 2)
+            monitor.up()
+        await asyncio.sleep(2 * RETURN)
+        assert told == ["up"]
+
+    lived(life)
+
+
+def test_one_that_is_not_replaced_within_a_second_is_lost_until_something_new_comes() -> None:
+    async def life(monitor: PushMonitor, told: list[str]) -> None:
+        beat(monitor, 1)
+        monitor.down()
+        await asyncio.sleep(1.5 * RETURN)
+        assert told == ["up", "down"]
+        monitor.up()
+        assert told == ["up", "down"]
+        beat(monitor, 2)
+        assert told == ["up", "down", "up"]
+
+    lived(life)
+
+
+def test_without_heartbeats_any_loss_counts_at_once() -> None:
+    async def life(monitor: PushMonitor, told: list[str]) -> None:
+        monitor.down()
+        assert told == ["up", "down"]
+
+    lived(life)
+
+
+def test_one_that_is_replaced_by_a_hub_without_heartbeats_is_lost_when_they_are_missed() -> None:
+    async def life(monitor: PushMonitor, told: list[str]) -> None:
+        beat(monitor, 1)
+        monitor.down()
+        monitor.up()
+        await asyncio.sleep(1.5 * QUIET)
+        assert told == ["up", "down"]
+
+    lived(life)
+
+
+def test_nothing_happens_after_the_end() -> None:
+    async def life(monitor: PushMonitor, told: list[str]) -> None:
+        beat(monitor, 1)
+        monitor.down()
+        monitor.ended()
+        await asyncio.sleep(2 * QUIET)
+        assert told == ["up"]
+
+    lived(life)
