@@ -52,6 +52,13 @@ def run_hub(
         str | None,
         typer.Option(metavar="DIR", help="The folder for all data.", show_default="rsnotify-hub"),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Share nats://host:port with other nodes of this hub, instead of --data.",
+        ),
+    ] = None,
     config: Annotated[
         str | None,
         typer.Option(
@@ -80,6 +87,7 @@ def run_hub(
     Examples:
         rsnotify hub --data hub-data
         rsnotify hub --config hub.toml --public-url https://hub.example/
+        rsnotify hub --store nats://127.0.0.1:4222 --port 8081
     """
     if context.invoked_subcommand is not None:
         return
@@ -92,6 +100,7 @@ def run_hub(
         "host": host,
         "port": port,
         "data": data,
+        "store": store,
         "public_url": public_url,
     }
     # The configuration reads the environment itself, and names the variable if one is wrong.

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, timedelta
 from importlib.metadata import version
-from pathlib import Path
 
 import aiohttp
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -36,8 +35,8 @@ from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import HubReadings, Metrics
 from rsnotify_hub.mqtt.bridge import MqttBridge
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import LogRetention, Store
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.interface import LogRetention
+from rsnotify_hub.stores import OpenStore, open_store
 from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.selections import SelectionGroups
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
@@ -64,7 +63,7 @@ class HubService:
     def __init__(
         self,
         configuration: HubConfiguration,
-        store: Store,
+        opened: OpenStore,
         client: aiohttp.ClientSession,
         requests: CallbackRequests,
         authorizer: Authorizer,
@@ -74,7 +73,9 @@ class HubService:
         clock: Clock,
     ) -> None:
         websub, websocket, mqtt = configuration.websub, configuration.websocket, configuration.mqtt
+        store = opened.store
         self.store = store
+        self._leave = opened.leave
         self.authorizer = authorizer
         self.statistics = Statistics()
         self._clock = clock
@@ -113,7 +114,7 @@ class HubService:
             channels.append(self._bridge)
         self._channels = channels
         self._verification = IntentVerification(
-            self._callbacks, self._topics, self._intent_requests, websub, clock
+            self._callbacks, self._topics, self._intent_requests, websub, clock, opened.nodes
         )
         self._pings = PingHandler(
             self._topics,
@@ -144,6 +145,7 @@ class HubService:
             rates,
             version=_VERSION,
             clock=clock,
+            nodes=opened.nodes,
         )
         service = AdminService(self._topics, self._callbacks, reports)
         self.metrics = Metrics(self._readings)
@@ -159,6 +161,7 @@ class HubService:
 
     async def close(self) -> None:
         """Wait until everything published is durable, and stop delivering."""
+        await self._leave()
         await self.readiness.close()
         await self._verification.close()
         await self._intent_requests.close()
@@ -205,7 +208,7 @@ async def open_hub(
     publish without a token.
 
     Raises:
-        ConfigurationError: The data folder cannot be used.
+        ConfigurationError: The data folder, or NATS, cannot be used.
         StorageError: Its content cannot be read.
     """
     websub = configuration.websub
@@ -213,8 +216,9 @@ async def open_hub(
         size=configuration.log.log_bytes, age=timedelta(seconds=configuration.log.log_seconds)
     )
     async with AsyncExitStack() as stack:
-        store = SqliteStore(Path(configuration.log.data), retention, clock)
-        stack.push_async_callback(store.close)
+        opened = await stack.enter_async_context(
+            open_store(configuration, retention, clock, public_url)
+        )
         client = await stack.enter_async_context(
             open_client(
                 allow_private_addresses=websub.allow_private_addresses,
@@ -241,7 +245,7 @@ async def open_hub(
         authorizer = Authorizer(grants_of(configuration, anonymous=anonymous), limits.tokens)
         hub = HubService(
             configuration,
-            store,
+            opened,
             client,
             requests,
             authorizer,
@@ -251,6 +255,7 @@ async def open_hub(
         )
         stack.push_async_callback(hub.close)
         await hub.start()
+        await opened.warn()
         scheduler = AsyncIOScheduler(timezone=UTC)
         scheduler.add_job(hub.clean_up, "interval", seconds=_CLEAN_UP_SECONDS)
         scheduler.start()

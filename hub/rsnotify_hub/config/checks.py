@@ -16,7 +16,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import SettingPath
 from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.topics import parse_broker
-from rsnotify_hub.config.configuration import MqttConfig
+from rsnotify_hub.config.configuration import MqttConfig, StoreConfig
 from rsnotify_hub.config.tokens import digest
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url, has_dot_segments
@@ -116,6 +116,18 @@ def _is_key(text: str, algorithm: str) -> bool:
     except (jwt.PyJWTError, ValueError, TypeError, UnsupportedAlgorithm):
         return False
     return True
+
+
+def check_store(store: StoreConfig) -> None:
+    if store.url is None:
+        for name in ("password_file", "credentials", "nkey", "ca", "certificate", "key"):
+            if getattr(store, name):
+                raise WrongSetting((f"store_{name}",), "this needs store, which names the servers")
+        return
+    try:
+        store.nats()
+    except ConfigurationError as error:
+        raise WrongSetting(("store",), str(error)) from None
 
 
 def check_mqtt(mqtt: MqttConfig) -> None:

@@ -9,12 +9,14 @@ name only in `MqttConfig` and `StoreConfig`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from msgspec import Meta, Struct, defstruct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from rsnotify.runtime.mqtt.login import BrokerLogin, login_of
+from rsnotify_hub.store.jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 
 # A larger number is a typing error, and more than SQLite can count.
 _Positive = Annotated[int, Meta(ge=1, le=10**15)]
@@ -158,12 +160,21 @@ class StoreConfig(
     """
 
     url: str | None = None
+    password: str | None = None
     password_file: str | None = None
     credentials: str | None = None
     nkey: str | None = None
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
+
+    def nats(self) -> NatsSettings:
+        """Return where NATS is, and how to log in; raise ConfigurationError if that is wrong."""
+        assert self.url is not None
+        named = (self.credentials, self.nkey, self.ca, self.certificate, self.key)
+        files = NatsFiles(*(Path(each) if each else None for each in named))
+        settings = parse_nats_url(self.url, files)
+        return replace(settings, password=self.password or settings.password)
 
     def __repr__(self) -> str:
         return "StoreConfig()"

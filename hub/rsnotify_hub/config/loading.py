@@ -22,6 +22,7 @@ from rsnotify_hub.config.checks import (
     check_origins,
     check_prefixes,
     check_public_url,
+    check_store,
 )
 from rsnotify_hub.config.configuration import (
     SETTINGS,
@@ -136,6 +137,7 @@ def _place(layers: Sequence[SettingsLayer], path: SettingPath) -> str:
 def _checked(configuration: HubConfiguration) -> HubConfiguration:
     """Check the settings, and add the content of the files that they name."""
     access, websub, mqtt = configuration.access, configuration.websub, configuration.mqtt
+    store = configuration.store
     _check_grants(access)
     check_origins("websocket_origins", configuration.websocket.websocket_origins)
     check_public_url(configuration.server.public_url)
@@ -148,7 +150,10 @@ def _checked(configuration: HubConfiguration) -> HubConfiguration:
         mqtt = replace(mqtt, password=read_text(mqtt.password_file).removesuffix("\n"))
     check_jwt(access.jwt_algorithms, access.jwt_key, access.jwt_audience)
     check_mqtt(mqtt)
-    return replace(configuration, access=access, mqtt=mqtt)
+    if store.password_file is not None:
+        store = replace(store, password=read_text(store.password_file).removesuffix("\n"))
+    check_store(store)
+    return replace(configuration, access=access, mqtt=mqtt, store=store)
 
 
 def _with_files(access: AccessConfig) -> AccessConfig:

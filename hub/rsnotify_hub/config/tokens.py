@@ -17,9 +17,7 @@ _NO_TOKEN = (
     "(`rsnotify hub token` makes both)"
 )
 _NO_SECRET = "a secret must not be here; put it into a file of its own, named by jwt_key_file"
-_NO_PASSWORD = (
-    "a password must not be here; put it into a file of its own, named by mqtt_password_file"
-)
+_NO_PASSWORD = "a password must not be here; put it into a file of its own, named by {}"
 
 
 def digest(token: str) -> str:
@@ -35,8 +33,12 @@ def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[SettingPath, str]]:
     key = settings.get("jwt_key")
     if isinstance(key, str) and "PUBLIC KEY-----" not in key:
         yield ("jwt_key",), _NO_SECRET
-    if "mqtt_password" in settings:
-        yield ("mqtt_password",), _NO_PASSWORD
+    for name in ("mqtt_password", "store_password"):
+        if name in settings:
+            yield (name,), _NO_PASSWORD.format(f"{name}_file")
+    store = settings.get("store")
+    if isinstance(store, str) and ":" in store.partition("://")[2].rpartition("@")[0]:
+        yield ("store",), _NO_PASSWORD.format("store_password_file")
 
 
 def with_digests(value: Any, place: str) -> Any:

@@ -1,0 +1,96 @@
+"""Opens the store that the settings name: a folder, or NATS for many nodes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from socket import gethostname
+
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import Instant
+from rsnotify_hub.cluster.calls import HubNodes, SingleNode
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.store.interface import LogRetention, Store
+from rsnotify_hub.store.sqlite.store import SqliteStore
+
+log = logging.getLogger("rsnotify.hub.store")
+
+
+class OpenStore(Struct):
+    """A store, and the nodes that share it.
+
+    Args:
+        store: The store.
+        nodes: All nodes of this hub.
+        leave: Gives what this node owns to the others, while it can still deliver.
+        warn: Logs what is wrong with the servers, once the store was started.
+    """
+
+    store: Store
+    nodes: HubNodes
+    leave: Callable[[], Awaitable[None]]
+    warn: Callable[[], Awaitable[None]]
+
+
+async def _nothing() -> None: ...
+
+
+@asynccontextmanager
+async def open_store(
+    configuration: HubConfiguration,
+    retention: LogRetention,
+    clock: Callable[[], Instant],
+    public_url: str,
+) -> AsyncIterator[OpenStore]:
+    """Return a context with the store, which is closed at its end.
+
+    Raises:
+        ConfigurationError: The folder, or NATS, cannot be used.
+        StorageError: Its content cannot be read.
+    """
+    if configuration.store.url is not None:
+        async with _open_nats(configuration, retention, clock, public_url) as opened:
+            yield opened
+        return
+    store = SqliteStore(Path(configuration.log.data), retention, clock)
+    try:
+        yield OpenStore(store, SingleNode(), _nothing, _nothing)
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _open_nats(
+    configuration: HubConfiguration,
+    retention: LogRetention,
+    clock: Callable[[], Instant],
+    public_url: str,
+) -> AsyncIterator[OpenStore]:
+    try:
+        import nats  # noqa: F401
+    except ImportError:
+        raise ConfigurationError(
+            "a store in NATS needs another package: pip install 'rsnotify[nats]'"
+        ) from None
+    from rsnotify_hub.cluster.records import NodeRecord
+    from rsnotify_hub.store.jetstream.server_check import read_facts, warnings_of
+    from rsnotify_hub.store.jetstream.store import open_jetstream
+
+    settings = configuration.store.nats()
+    node = NodeRecord(name=gethostname(), url=public_url, hub=version("rsnotify"))
+    store = await open_jetstream(settings, retention, clock, node)
+
+    async def warn() -> None:
+        facts = await read_facts(store.connection, store, clock)
+        for text in warnings_of(facts, largest_fragment=configuration.intake.max_fragment_bytes):
+            log.warning("%s", text)
+
+    try:
+        yield OpenStore(store, store.nodes, store.leave, warn)
+    finally:
+        await store.close()
