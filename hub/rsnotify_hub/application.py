@@ -86,7 +86,7 @@ def create_application(
     app.on_shutdown.append(_close_websockets)
     websub = _handler(lambda hub: hub.websub.handle)
     app.router.add_post("/websub", websub, expect_handler=defer_continue)
-    app.router.add_get("/ws", _handler(lambda hub: hub.websockets.handle))
+    app.router.add_get("/ws", _handler(lambda hub: hub.accept_websocket))
     app.router.add_get("/topics", _handler(lambda hub: hub.change_memory.handle))
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rsnotify.errors import StorageError
+from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import Store
 
 #: The timeout of the check, in seconds.
@@ -16,9 +17,15 @@ class Readiness:
         self._store = store
         self._seconds = seconds
         self._checking: asyncio.Task[None] | None = None
+        self.is_draining = False
+
+    def check_open(self) -> None:
+        if self.is_draining:
+            raise Refusal(Code.UNAVAILABLE, "this node is drained: use another one")
 
     async def check(self) -> None:
         """Check, or share a check that is under way, so frequent requests cost no more writes."""
+        self.check_open()
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._store.check())
             # Retrieve any error, even if all callers have gone.

@@ -10,6 +10,7 @@ from datetime import UTC, timedelta
 from importlib.metadata import version
 
 import aiohttp
+from aiohttp import web
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.errors import StorageError
@@ -75,6 +76,7 @@ class HubService:
         websub, websocket, mqtt = configuration.websub, configuration.websocket, configuration.mqtt
         store = opened.store
         self.store = store
+        self.describe = opened.describe
         self._leave = opened.leave
         self.authorizer = authorizer
         self.statistics = Statistics()
@@ -147,7 +149,7 @@ class HubService:
             clock=clock,
             nodes=opened.nodes,
         )
-        service = AdminService(self._topics, self._callbacks, reports)
+        service = AdminService(self._topics, self._callbacks, reports, self)
         self.metrics = Metrics(self._readings)
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store)
@@ -158,6 +160,16 @@ class HubService:
         await self.store.assign(self._callbacks)
         if self._bridge is not None:
             await self.store.assign_bridge(self._bridge)
+
+    async def accept_websocket(self, request: web.Request) -> web.StreamResponse:
+        self.readiness.check_open()
+        return await self.websockets.handle(request)
+
+    async def drain(self) -> None:
+        """Give the work of this node to the others, and close its WebSockets."""
+        self.readiness.is_draining = True
+        await self._leave()
+        await self.websockets.close()
 
     async def close(self) -> None:
         """Wait until everything published is durable, and stop delivering."""

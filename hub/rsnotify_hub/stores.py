@@ -5,18 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from socket import gethostname
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.admin.schemas import NodeInfo
 from rsnotify_hub.cluster.calls import HubNodes, SingleNode
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.store.interface import LogRetention, Store
 from rsnotify_hub.store.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from rsnotify_hub.cluster.node import ClusterNode
 
 log = logging.getLogger("rsnotify.hub.store")
 
@@ -28,12 +34,14 @@ class OpenStore(Struct):
         store: The store.
         nodes: All nodes of this hub.
         leave: Gives what this node owns to the others, while it can still deliver.
+        describe: Describes the nodes that are alive.
         warn: Logs what is wrong with the servers, once the store was started.
     """
 
     store: Store
     nodes: HubNodes
     leave: Callable[[], Awaitable[None]]
+    describe: Callable[[], list[NodeInfo]]
     warn: Callable[[], Awaitable[None]]
 
 
@@ -57,9 +65,18 @@ async def open_store(
         async with _open_nats(configuration, retention, clock, public_url) as opened:
             yield opened
         return
+    this = NodeInfo(
+        name=gethostname(),
+        url=public_url,
+        version=version("rsnotify"),
+        started=clock(),
+        draining=False,
+        shards=0,
+        this=True,
+    )
     store = SqliteStore(Path(configuration.log.data), retention, clock)
     try:
-        yield OpenStore(store, SingleNode(), _nothing, _nothing)
+        yield OpenStore(store, SingleNode(), _nothing, lambda: [this], _nothing)
     finally:
         await store.close()
 
@@ -90,7 +107,23 @@ async def _open_nats(
         for text in warnings_of(facts, largest_fragment=configuration.intake.max_fragment_bytes):
             log.warning("%s", text)
 
+    def describe() -> list[NodeInfo]:
+        return [_node_info(id, store.node) for id in sorted(store.node.living())]
+
     try:
-        yield OpenStore(store, store.nodes, store.leave, warn)
+        yield OpenStore(store, store.nodes, store.leave, describe, warn)
     finally:
         await store.close()
+
+
+def _node_info(id: str, node: ClusterNode) -> NodeInfo:
+    record = node.nodes[id]
+    return NodeInfo(
+        name=record.name,
+        url=record.url,
+        version=record.hub,
+        started=datetime.fromtimestamp(record.started, UTC),
+        draining=record.draining,
+        shards=record.shards,
+        this=id == node.id,
+    )

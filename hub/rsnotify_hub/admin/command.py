@@ -78,6 +78,31 @@ def status(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) 
     _show(_client(url, token).call("status"), tables.status, json)
 
 
+@_command("nodes")
+def nodes(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
+    """List the nodes of a hub.
+
+    Examples:
+        rsnotify hub nodes
+    """
+    _show(_client(url, token).call("nodes"), tables.nodes, json)
+
+
+@_command("drain")
+def drain(url: _Url = _DEFAULT_URL, token: _Token = None) -> None:
+    """Give the work of a node to the others, before it is stopped.
+
+    Its WebSockets are closed, and connect to another node.
+
+    Examples:
+        rsnotify hub drain --url http://hub1.example:8080/
+    """
+    import asyncio
+
+    asyncio.run(_client(url, token).call("drain"))
+    typer.echo("drained; stop it now")
+
+
 @_command("topics")
 def topics(
     url: _Url = _DEFAULT_URL,

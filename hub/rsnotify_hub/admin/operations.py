@@ -55,6 +55,21 @@ OPERATIONS = (
         answer=schemas.StatusInfo,
     ),
     Operation(
+        name="nodes",
+        method="GET",
+        path="/nodes",
+        summary="The nodes of the hub",
+        run=lambda service, request: service.nodes(),
+        answer=schemas.NodeList,
+    ),
+    Operation(
+        name="drain",
+        method="POST",
+        path="/drain",
+        summary="Give the work of this node to the others, and close its WebSockets",
+        run=lambda service, request: service.drain(),
+    ),
+    Operation(
         name="topics",
         method="GET",
         path="/topics",

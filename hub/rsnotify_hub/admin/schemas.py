@@ -36,6 +36,34 @@ class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
+class NodeInfo(Struct, frozen=True, kw_only=True):
+    """A node of the hub.
+
+    Args:
+        name: The name of its machine.
+        url: Its URL.
+        version: The version of its software.
+        started: When it started.
+        draining: Whether it gives up its work.
+        shards: How many shards of the subscriptions it delivers to.
+        this: Whether it has answered this request.
+    """
+
+    name: str
+    url: str
+    version: str
+    started: _When
+    draining: bool
+    shards: int
+    this: bool
+
+
+class NodeList(Struct, frozen=True):
+    """The nodes of the hub that are alive."""
+
+    rows: tuple[NodeInfo, ...]
+
+
 class TopicOrder(StrEnum):
     """The order of topics: by URI, or the last changed first."""
 

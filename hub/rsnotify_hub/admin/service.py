@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin.reports import Reports
-from rsnotify_hub.admin.schemas import Redelivery, SubscriptionInfo
+from rsnotify_hub.admin.schemas import NodeInfo, NodeList, Redelivery, SubscriptionInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.cluster.calls import NodeCall
 from rsnotify_hub.log.topic_logs import TopicLogs
@@ -50,6 +52,16 @@ COMMAND: NodeCall[SubscriptionCommand, CommandOutcome | None] = NodeCall(
 DROP_ALL: NodeCall[str, None] = NodeCall("admin.drop-all", str, None)
 
 
+class NodeControl(Protocol):
+    """The nodes of a hub, of which this is one."""
+
+    def describe(self) -> list[NodeInfo]:
+        """Return the nodes that are alive."""
+
+    async def drain(self) -> None:
+        """Give the work of this node to the others, and close its WebSockets."""
+
+
 class AdminService:
     """Changes topics and subscriptions.
 
@@ -62,13 +74,24 @@ class AdminService:
         topics: TopicLogs,
         callbacks: WebSubChannel,
         reports: Reports,
+        control: NodeControl,
     ) -> None:
         self.reports = reports
         self._topics = topics
         self._callbacks = callbacks
+        self._control = control
         self._nodes = reports.nodes
         self._nodes.serve(COMMAND, self._run_here)
         self._nodes.serve(DROP_ALL, self._drop_all_here)
+
+    async def nodes(self) -> NodeList:
+        return NodeList(tuple(self._control.describe()))
+
+    async def drain(self) -> None:
+        """Give the work of this node to the others."""
+        if len(self._control.describe()) < 2:
+            raise Refusal(Code.BAD_REQUEST, "no other node could do its work: just stop it")
+        await self._control.drain()
 
     async def redeliver(self, id: str, request: Redelivery) -> SubscriptionInfo:
         since = parse_since(request.since)

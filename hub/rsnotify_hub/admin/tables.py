@@ -33,6 +33,21 @@ def status(value: schemas.StatusInfo) -> Iterator[str]:
     yield from aligned(facts)
 
 
+def nodes(found: schemas.NodeList) -> Iterator[str]:
+    rows = [
+        (
+            f"{row.name} (this)" if row.this else row.name,
+            row.url,
+            row.version,
+            _instant(row.started),
+            f"{row.shards:,}",
+            "draining" if row.draining else "running",
+        )
+        for row in found.rows
+    ]
+    yield from _table(("node", "url", "version", "started", "shards", "state"), rows, len(rows))
+
+
 def topics(page: schemas.TopicList) -> Iterator[str]:
     rows = [
         (
