@@ -27,12 +27,18 @@ class Stage:
         ways: What there is to hear by: "hub", which speaks WebSocket and WebSub; a hub each for
             "websocket" and "websub" alone; "mqtt", a broker, behind the hub if there is "hub".
         follow: Returns how to run the Destination, told the URL of the Source and the folder.
+        nats: The URL of NATS, if all hubs are nodes that share it.
     """
 
     def __init__(
-        self, root: Path, ways: Sequence[str], follow: Callable[[str, Path], list[str]]
+        self,
+        root: Path,
+        ways: Sequence[str],
+        follow: Callable[[str, Path], list[str]],
+        nats: str | None = None,
     ) -> None:
         self.root = root
+        self._nats = nats
         self.source_folder = root / "source"
         self.destination = root / "destination"
         self.source_folder.mkdir()
@@ -58,6 +64,8 @@ class Stage:
 
     def _pushed(self) -> list[str]:
         """Return where the Source pushes to, and what it says about it."""
+        if self._nats is not None:
+            return ["--hub", ",".join(f"http://{at}/" for at in self._hubs.values())]
         places = {"hub": "http://{}/", "websocket": "ws://{}/ws", "websub": "http://{}/websub"}
         hubs = [places[way].format(at) for way, at in self._hubs.items()]
         options = [word for hub in hubs for word in ("--hub", hub)]
@@ -94,7 +102,8 @@ class Stage:
         settings = self.root / f"{name}.toml"
         settings.write_text(f'mqtt_url = "{self.broker.url}"\n' if bridges else "")
         port = self._hubs[name].rpartition(":")[2]
-        where = ("--data", str(self.root / name), "--config", str(settings))
+        store = ("--store", self._nats) if self._nats else ("--data", str(self.root / name))
+        where = (*store, "--config", str(settings))
         hub = ("hub", "--port", port, *where, "--allow-private-addresses")
         await (await self._start(*hub, name=name)).url()
 

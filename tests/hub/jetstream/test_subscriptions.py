@@ -240,7 +240,7 @@ async def test_a_call_that_fails_or_that_a_node_does_not_know_fails_for_whoever_
 
     fails: NodeCall[str, None] = NodeCall("fails", str, type(None))
     two.store.nodes.serve(fails, fail)
-    one.store.nodes.serve(fails, partial(answer, ""))  # type: ignore[arg-type]
+    one.store.nodes.serve(fails, succeed)
     for kind, error, reason in (
         ("refusal", Refusal, "too many"),
         ("store", StorageError, "the disk is full"),
@@ -252,6 +252,9 @@ async def test_a_call_that_fails_or_that_a_node_does_not_know_fails_for_whoever_
     one.store.nodes.serve(unknown, partial(answer, "one"))
     with pytest.raises(StorageError, match="upgrade its hub"):
         await one.store.nodes.ask_all(unknown, 1)
+
+
+async def succeed(_: str) -> None: ...
 
 
 async def answer(name: str, number: int) -> str:

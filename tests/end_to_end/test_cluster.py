@@ -1,0 +1,27 @@
+"""Nodes of one hub, killed while a history is replayed: the Destination ends equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end import history
+from tests.end_to_end.counting import counting
+from tests.end_to_end.replay import replay
+from tests.end_to_end.scenes import Plan
+from tests.end_to_end.stage import Stage
+from tests.nats_servers import running_nats
+
+NODES = ("node1", "node2", "node3")
+#: One node or two at a time, so that each of them has to take over.
+PLAN: Plan = ((), ("node1",), ("node1", "node2"), ("node3",), ("node2", "follow"), ())
+
+
+@pytest.mark.parametrize("via", ["websocket", "websub"])
+async def test_a_destination_ends_equal_though_the_nodes_of_the_hub_are_killed_in_turn(
+    tmp_path: Path, via: str
+) -> None:
+    with running_nats(tmp_path / "nats") as nats:
+        stage = Stage(tmp_path, NODES, counting("--via", via), nats.url)
+        assert await replay(stage, list(history.make_up(300, seed=11)), PLAN, rate=50)
