@@ -58,7 +58,7 @@ def _log_change(operation: Operation, request: web.Request) -> None:
     """Log what an admin did; an id reveals nothing of a callback."""
     facts = {
         "operation": operation.name,
-        "id": request.match_info.get("id", ""),
+        "id": request.match_info.get("id", "this node"),
         "client": request.remote or "",
     }
     # Rare and as important as a failure, so it is logged at the default level.

@@ -114,18 +114,18 @@ def _on_durability(facts: ServerFacts) -> Iterator[str]:
             "NATS keeps one copy of the log: with its server, or its disk, the log is lost. Run "
             "three servers, and add ?replicas=3 to the URL"
         )
-    copies = "the server" if replicas == 1 else f"all {replicas} servers"
+    loss = "the server loses" if replicas == 1 else f"all {replicas} servers lose"
     if _version(facts.version) < _CONFIGURED:
         yield (
             f"NATS {facts.version} acknowledges what it has not flushed to the disk, and flushes "
-            f"every two minutes: if {copies} lose power at once, the last two minutes may be "
+            f"every two minutes: if {loss} power at once, the last two minutes may be "
             "lost. Upgrade to NATS 2.10 or later, and set sync_interval: always in its jetstream "
             "block"
         )
     else:
         yield (
             "the hub cannot see whether NATS flushes to the disk before it acknowledges; by "
-            f"default it flushes every two minutes: if {copies} lose power at once, the last two "
+            f"default it flushes every two minutes: if {loss} power at once, the last two "
             "minutes may be lost. Set sync_interval: always in the jetstream block of each server"
         )
 

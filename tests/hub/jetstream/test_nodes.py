@@ -1,0 +1,55 @@
+"""Nodes of a hub as processes, which an administrator lists and drains."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from rsnotify.errors import FetchError
+from rsnotify.runtime.processes import Process
+from rsnotify_hub.admin.client import AdminClient
+from rsnotify_hub.admin.schemas import NodeList
+from tests.hub.helpers import PATIENCE
+from tests.nats_servers import running_nats
+
+#: The shards of subscriptions, and the one of the MQTT bridge.
+SHARDS = 65
+
+
+async def test_a_node_that_is_drained_gives_its_work_to_the_others(tmp_path: Path):
+    with running_nats(tmp_path / "nats") as nats:
+        processes = [
+            await Process.start(
+                *("hub", "--port", "0", "--store", nats.url), log=tmp_path / f"{number}.log"
+            )
+            for number in range(2)
+        ]
+        try:
+            one, two = [await process.url() for process in processes]
+            await shared(AdminClient(one, None), nodes=2)
+            await AdminClient(one, None).call("drain")
+            await shared(AdminClient(two, None), nodes=1)
+            async with aiohttp.ClientSession() as session:
+                assert (await session.get(one + "readyz")).status == 503
+                assert (await session.get(two + "readyz")).status == 200
+                with pytest.raises(aiohttp.WSServerHandshakeError):
+                    await session.ws_connect(one + "ws")
+            with pytest.raises(FetchError, match="no other node could do its work"):
+                await AdminClient(two, None).call("drain")
+        finally:
+            for process in processes:
+                await process.stop()
+
+
+async def shared(admin: AdminClient, *, nodes: int) -> None:
+    """Wait until all shards are owned, by so many nodes."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found: NodeList = await admin.call("nodes")
+            counts = [row.shards for row in found.rows if row.shards]
+            if len(counts) == nodes and sum(counts) == SHARDS:
+                return
+            await asyncio.sleep(0.1)
