@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import pytest
 from rsnotify_hub.fragments.content import whole_content
 from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.store.interface import Backlog, LogMoved, LogRetention
+from rsnotify_hub.store.sqlite.store import SqliteStore
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.jetstream.nodes import Node, prefixed, running_node
+from tests.hub.jetstream.nodes import Node, Notified, prefixed, running_node
 from tests.hub.storing import FOREVER, made, stored_logs
 from tests.nats_servers import NatsCluster, running_nats
 
@@ -29,14 +30,25 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
         yield server
 
 
-@pytest.fixture(params=["jetstream"])
+@pytest.fixture(params=["sqlite", "jetstream"])
 def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> OpenStore:
-    assert request.param == "jetstream"
+    if request.param == "sqlite":
+        return lambda retention=FOREVER: _on_sqlite(tmp_path, clock, retention)
     settings = prefixed(
         request.getfixturevalue("nats").url,
         "".join(char if char.isalnum() else "-" for char in tmp_path.name)[-60:],
     )
     return lambda retention=FOREVER: running_node(settings, clock, retention)
+
+
+@asynccontextmanager
+async def _on_sqlite(folder: Path, clock: Clock, retention: LogRetention) -> AsyncIterator[Node]:
+    store = SqliteStore(folder, retention, clock)
+    try:
+        listener = Notified()
+        yield Node(store, await store.start(listener), listener)
+    finally:
+        await store.close()
 
 
 async def entries(node: Node, topic: str = TOPIC, after: int = 0) -> list[tuple[int, Fragment]]:
