@@ -248,7 +248,10 @@ def _import_all() -> None:
 def _serve(channel: socket.socket) -> tuple[_Request, list[int]]:
     """Fork until the test process ends; return in each child."""
     while True:
-        message, files, _, _ = socket.recv_fds(channel, _MESSAGE, 4)
+        try:
+            message, files, _, _ = socket.recv_fds(channel, _MESSAGE, 4)
+        except ConnectionError:  # the test process has ended without reading everything
+            sys.exit()
         if not message:
             sys.exit()
         between = os.fork()
@@ -313,7 +316,8 @@ def _main() -> NoReturn:
     gc.collect()
     gc.freeze()
     channel = socket.socket(fileno=int(sys.argv[1]))
-    channel.send(_READY)
+    with suppress(ConnectionError):
+        channel.send(_READY)
     request, files = _serve(channel)
     channel.detach()
     _become(request, files)
