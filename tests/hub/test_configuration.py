@@ -292,7 +292,7 @@ def test_every_setting_is_in_the_readme():
 
 def test_the_example_has_every_setting_with_its_default():
     settings = example()
-    assert set(settings) == set(FIELDS) - {"jwt_key", "mqtt_password"}
+    assert set(settings) == set(FIELDS) - {"jwt_key", "mqtt_password", "store_password"}
     for name, value in settings.items():
         if FIELDS[name].default not in (None, ()):
             assert value == FIELDS[name].default, name

@@ -84,6 +84,7 @@ def nodes(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -
 
     Examples:
         rsnotify hub nodes
+        rsnotify hub nodes --url http://hub1.example:8080/ --json
     """
     _show(_client(url, token).call("nodes"), tables.nodes, json)
 
@@ -95,6 +96,7 @@ def drain(url: _Url = _DEFAULT_URL, token: _Token = None) -> None:
     Its WebSockets are closed, and connect to another node.
 
     Examples:
+        rsnotify hub drain
         rsnotify hub drain --url http://hub1.example:8080/
     """
     import asyncio

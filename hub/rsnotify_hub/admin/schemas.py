@@ -59,7 +59,11 @@ class NodeInfo(Struct, frozen=True, kw_only=True):
 
 
 class NodeList(Struct, frozen=True):
-    """The nodes of the hub that are alive."""
+    """The nodes of the hub.
+
+    Args:
+        rows: Those that are alive.
+    """
 
     rows: tuple[NodeInfo, ...]
 

@@ -109,7 +109,8 @@ async def test_every_operation_answers_as_described(
         known = topic["id"] if "/topics/" in path else id
         real = path.removeprefix("/admin/").replace("{id}", known)
         status, value = await admin.request(method, real)
-        assert status in (200, 204), (path, value)
+        # There is no other node that could do its work.
+        assert status in ((400,) if path.endswith("/drain") else (200, 204)), (path, value)
         check(value, described, status)
         status, value = await admin.request(method, real, params={"frobnicate": "1"})
         assert status == 400
