@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+#: How long a cancelled task may take before it is cancelled again, in seconds.
+_CANCEL_AGAIN = 1.0
+
 
 async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
     """Wait for an event, at most for some seconds; return whether it is set."""
@@ -17,10 +20,17 @@ async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they have ended."""
-    ending = list(tasks)
-    for task in ending:
-        task.cancel()
+    """Cancel tasks, and wait until they have ended.
+
+    `asyncio.wait_for` of Python 3.11 loses a cancellation that comes together with the result. A
+    task that continues is therefore cancelled again.
+    """
+    ending = set(tasks)
+    running = {task for task in ending if not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN)
     await asyncio.gather(*ending, return_exceptions=True)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
+from rsnotify.runtime import tasks
 from rsnotify.runtime.tasks import cancel, first_completed, running, wait_for_event
 
 
@@ -54,3 +56,19 @@ async def test_an_event_is_awaited_for_a_while_only() -> None:
     assert not await wait_for_event(event, 0)
     event.set()
     assert await wait_for_event(event, None)
+
+
+async def test_a_task_that_lost_a_cancellation_is_cancelled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks, "_CANCEL_AGAIN", 0.01)
+
+    async def work() -> None:
+        with suppress(asyncio.CancelledError):  # as `asyncio.wait_for` may do
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    await cancel([task])
+    assert task.cancelled()

@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster.calls import A, Handler, NodeCall, R
 from rsnotify_hub.cluster.node import ClusterNode
 from rsnotify_hub.cluster.sharding import BRIDGE
@@ -213,9 +214,7 @@ class NodeMessages:
         if self._subscription is not None:
             with suppress(Exception):  # the connection may be closed
                 await self._subscription.unsubscribe()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self._tasks)
 
 
 def _encoded(value: object) -> bytes:

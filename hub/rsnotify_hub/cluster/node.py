@@ -19,6 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster import records as formats
 from rsnotify_hub.cluster.clock import lease_clock
 from rsnotify_hub.cluster.interface import ClusterRecords, ShardWork
@@ -316,9 +317,7 @@ class ClusterNode:
         """Stop without a word to the others, as in a crash."""
         tasks = [*self._loops, *self._moves.values()]
         self._loops = []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
         if self._work is not None:
             for shard in self.sharding.names():
                 self._work.abandon(shard)

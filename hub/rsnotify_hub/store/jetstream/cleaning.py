@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.jetstream.stream import LogStream
 
 log = logging.getLogger("rsnotify.hub.store")
@@ -66,6 +66,4 @@ class Cleaner:
                 log.info("old records of the log stay in NATS for now: %s", error)
 
     async def close(self) -> None:
-        self._cleaning.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._cleaning
+        await cancel([self._cleaning])

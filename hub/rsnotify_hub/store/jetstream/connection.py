@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.jetstream.settings import NatsSettings
 
 log = logging.getLogger("rsnotify.hub.store")
@@ -106,9 +107,7 @@ class NatsConnection:
             self._connected.set()
             return
         error = (connecting.done() and connecting.exception()) or self._last_error
-        connecting.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await connecting
+        await cancel([connecting])
         await self.close()
         raise ConfigurationError(self._reason(error))
 

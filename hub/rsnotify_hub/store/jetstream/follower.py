@@ -17,6 +17,7 @@ from contextlib import aclosing, suppress
 from nats.aio.msg import Msg
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.jetstream.connection import PATIENCE, NatsConnection
 from rsnotify_hub.store.jetstream.stream import JetStreamStream, StoredMessage
 
@@ -229,8 +230,6 @@ class StreamFollower:
 
     async def close(self) -> None:
         if self._comparing is not None:
-            self._comparing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._comparing
+            await cancel([self._comparing])
         self.failure = self.failure or StorageError("the store is closed")
         self._wake(None)

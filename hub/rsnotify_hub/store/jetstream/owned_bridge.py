@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.interface import BridgeOwner, NotOwner
 from rsnotify_hub.store.jetstream.bucket import Bucket
 from rsnotify_hub.store.jetstream.fenced_record import RETRY_DELAY, FencedRecord
@@ -162,5 +163,4 @@ class BridgeSwitch:
         with suppress(TimeoutError):
             async with asyncio.timeout(RETRY_DELAY):
                 await self.stop()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel([self._task])
