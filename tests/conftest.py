@@ -64,7 +64,7 @@ _LONG = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage in what is loaded, which all stays: neither now nor in any test."""
+    """Collect no garbage while tests are collected; what is loaded stays until the end."""
     gc.disable()
     try:
         return (yield)

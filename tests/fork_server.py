@@ -3,12 +3,12 @@
 A test run starts hundreds of such processes, and each would spend half a second of CPU on the same
 imports. So a server for each test process forks them; it has no thread and no event loop. What it
 forks becomes a child of the test process, and has the arguments, variables, folder, files, limits
-and session that `subprocess` or asyncio was asked for. What is left of the server in it are the
+and session that were passed to `subprocess` or asyncio. What is left of the server in it are the
 imports and the hash seed.
 
 A process of its own is started all the same where that might make a difference: if another variable
-than ours differs, which a module may read while it is imported; if `subprocess` is asked for
-anything else; within `own_interpreter()`; and on other systems than Linux.
+than ours differs, which a module may read while it is imported; if `subprocess` gets any other
+option; within `own_interpreter()`; and on other systems than Linux.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def start() -> None:
 
 @contextmanager
 def own_interpreter() -> Iterator[None]:
-    """Let what this thread starts be a process of its own, as for what its memory is."""
+    """Start real interpreters in this thread, for example to measure their memory."""
     _own.wanted = True
     try:
         yield
@@ -100,7 +100,7 @@ def own_interpreter() -> Iterator[None]:
 
 
 def prepare() -> None:
-    """Let the server begin to import, so that nobody waits for it later."""
+    """Start the server, so that its imports are done when it is needed."""
     for server in _servers:
         server.prepare()
 

@@ -45,7 +45,7 @@ ENDLESS = {
         f'<url><loc>a:%d</loc><rs:ln rel="a" href="data:,{"b" * 999_000}"/></url>',
     ),
 }
-#: Reads each that it is told of up to a gigabyte, in a process of its own; prints the bytes read,
+#: Reads up to a gigabyte of each named document, in a process of its own; prints the bytes read,
 #: the peak of memory in KiB beyond what the imports take, and what came of it.
 PROGRAM = """
 import json, os, sys

@@ -91,7 +91,7 @@ class Leader:
                 tasks.create_task(self._run_by_schedule(name, schedule, job))
 
     async def _release_when_published(self, permit: AsyncExitStack) -> None:
-        """Let the next set start once all documents are written, or take too long."""
+        """Release the permit once all documents are written, or take too long."""
         await wait_for_event(self._published, _PATIENCE)
         await permit.aclose()
 

@@ -24,7 +24,7 @@ TOKEN = "a token of this test"
 
 @pytest.fixture
 def own_memory() -> Iterator[None]:
-    """Let no hub share the memory of another process, of which its peak would be a part."""
+    """Start each hub as a real interpreter: a fork would count the memory of its server."""
     with own_interpreter():
         yield
 
