@@ -17,12 +17,12 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.runtime.mqtt.topics import is_broker_url
+from rsnotify.runtime.tasks import first_cause
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.fragments import OutgoingFragment
 from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, feed_by_post, remedy
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.mqtt import feed_by_mqtt
-from rsnotify_publisher.tasks import first_cause
 
 _IN_FLIGHT = 256
 _NETWORK = (OSError, aiohttp.ClientError, WebSocketException)
