@@ -1,4 +1,4 @@
-"""Waiting for events, and for coroutines that run at the same time."""
+"""Waiting for events and tasks, and the cause of what fails in them."""
 
 from __future__ import annotations
 
@@ -52,3 +52,10 @@ async def first_completed(
     async with running(*works) as tasks:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         yield tasks
+
+
+def first_cause(error: Exception) -> Exception:
+    """Return the first error of a group at any depth, or the error itself if it is none."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

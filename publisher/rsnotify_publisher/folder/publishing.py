@@ -9,13 +9,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from rsnotify.errors import RsnotifyError
 from rsnotify.plural import counted
 from rsnotify.runtime.lanes import Lane
-from rsnotify.runtime.tasks import running
+from rsnotify.runtime.tasks import first_cause, running
 from rsnotify_publisher.folder.server import PublishedFolder
 from rsnotify_publisher.folder.sets import load
 from rsnotify_publisher.folder.system_watch import SystemWatch
 from rsnotify_publisher.folder.watcher import FolderWatcher
 from rsnotify_publisher.startable import close_all
-from rsnotify_publisher.tasks import first_cause
 
 # Threads that scan folders before the start, and threads that read changed files.
 _OPENERS = 4

@@ -12,9 +12,9 @@ from random import Random
 
 from watchfiles import Change, awatch
 
+from rsnotify.runtime.tasks import first_cause
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.folder.watcher import FolderWatcher
-from rsnotify_publisher.tasks import first_cause
 
 _log = logging.getLogger("rsnotify.source")
 

@@ -21,6 +21,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.mqtt.topics import is_broker_url
+from rsnotify.runtime.tasks import first_cause
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.fragments import OutgoingFragment
 from rsnotify_publisher.push.http_post import (
@@ -32,7 +33,6 @@ from rsnotify_publisher.push.http_post import (
 )
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.mqtt import feed_by_mqtt
-from rsnotify_publisher.tasks import first_cause
 
 _IN_FLIGHT = 256
 #: The seconds between pings, and until a hub that does not answer one counts as dead.
