@@ -182,8 +182,10 @@ async def pinging(
         opened(folder, clock) as store,
         open_client(allow_private_addresses=True, seconds=PATIENCE) as client,
     ):
+        topics = TopicLogs(store)
+        await topics.start(())
         pings = PingHandler(
-            TopicLogs(store),
+            topics,
             client,
             configuration.websub,
             configuration.intake,
