@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from typing import TypeVar
 
-from rsnotify.format.datetimes import format_datetime
+from msgspec.structs import astuple
+
+from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Attributes, Document, Link, Resource
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, ChangeType
 
 
 class Profile(StrEnum):
@@ -42,11 +45,19 @@ _ESCAPES = {
 }
 #: ASCII characters that may need an escape.
 _SUSPECT = bytes(range(32)) + b'&<>"'
+#: Entries that are encoded at once.
+_AT_ONCE = 256
+
+T = TypeVar("T", str, None)
 
 
-def _escape(text: str) -> str:
-    # Nearly every text is plain, and this is the quickest test for it.
-    if text.isascii() and len(text.encode().translate(None, _SUSPECT)) == len(text):
+def _is_plain(text: str) -> bool:
+    """Return whether a text is ASCII without escapes, as nearly every one is."""
+    return text.isascii() and len(text.encode().translate(None, _SUSPECT)) == len(text)
+
+
+def _escape(text: T) -> T:
+    if text is None or _is_plain(text):
         return text
     if _ILLEGAL.search(text):
         raise ValueError(f"{text!r} has a character that XML cannot carry; percent-encode it")
@@ -71,36 +82,43 @@ def _foreign(attributes: Attributes) -> str:
 
 
 def _link(link: Link) -> str:
-    parts = [f'<rs:ln rel="{_escape(link.rel)}" href="{_escape(link.href)}"']
-    if link.encoding is not None:
-        parts.append(f' encoding="{_escape(link.encoding)}"')
-    if link.hash is not None:
-        parts.append(f' hash="{_escape(link.hash)}"')
-    if link.length is not None:
-        parts.append(f' length="{link.length}"')
-    if link.modified is not None:
-        parts.append(f' modified="{format_datetime(link.modified)}"')
-    if link.path is not None:
-        parts.append(f' path="{_escape(link.path)}"')
-    if link.pri is not None:
-        parts.append(f' pri="{link.pri}"')
-    if link.type is not None:
-        parts.append(f' type="{_escape(link.type)}"')
-    parts.append(_foreign(link.attributes))
-    parts.append("/>")
-    return "".join(parts)
+    # As in `_entry`, one call returns all fields, and one test is for all texts.
+    rel, href, encoding, hashes, length, modified, path, pri, type_, attributes = astuple(link)
+    if not _is_plain(rel + href + (hashes or "") + (type_ or "") + (encoding or "") + (path or "")):
+        rel, href, encoding = _escape(rel), _escape(href), _escape(encoding)
+        hashes, path, type_ = _escape(hashes), _escape(path), _escape(type_)
+    written = f'<rs:ln rel="{rel}" href="{href}"'
+    if encoding is not None:
+        written += f' encoding="{encoding}"'
+    if hashes is not None:
+        written += f' hash="{hashes}"'
+    if length is not None:
+        written += f' length="{length}"'
+    if modified is not None:
+        written += f' modified="{format_datetime(modified)}"'
+    if path is not None:
+        written += f' path="{path}"'
+    if pri is not None:
+        written += f' pri="{pri}"'
+    if type_ is not None:
+        written += f' type="{type_}"'
+    if attributes:
+        written += _foreign(attributes)
+    return written + "/>"
 
 
-def _interval(item: Document | Resource) -> str:
+def _interval(
+    at: Instant | None, completed: Instant | None, from_: Instant | None, until: Instant | None
+) -> str:
     written = ""
-    if item.at is not None:
-        written += f' at="{format_datetime(item.at)}"'
-    if item.completed is not None:
-        written += f' completed="{format_datetime(item.completed)}"'
-    if item.from_ is not None:
-        written += f' from="{format_datetime(item.from_)}"'
-    if item.until is not None:
-        written += f' until="{format_datetime(item.until)}"'
+    if at is not None:
+        written += f' at="{format_datetime(at)}"'
+    if completed is not None:
+        written += f' completed="{format_datetime(completed)}"'
+    if from_ is not None:
+        written += f' from="{format_datetime(from_)}"'
+    if until is not None:
+        written += f' until="{format_datetime(until)}"'
     return written
 
 
@@ -112,7 +130,9 @@ def opening(head: Document) -> bytes:
         f'<{root} xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">\n'
     ]
     parts += [_link(link) + "\n" for link in head.links]
-    attributes = _interval(head) + _foreign(head.attributes)
+    attributes = _interval(head.at, head.completed, head.from_, head.until) + _foreign(
+        head.attributes
+    )
     if head.capability is not None:
         parts.append(f'<rs:md capability="{_escape(head.capability)}"{attributes}/>\n')
     elif attributes:
@@ -122,47 +142,78 @@ def opening(head: Document) -> bytes:
 
 def entry(resource: Resource, *, index: bool = False, profile: Profile | None = None) -> bytes:
     """Return one `<url>`, or `<sitemap>` when `index` is true."""
-    tag = "sitemap" if index else "url"
-    written = f"<{tag}><loc>{_escape(resource.uri)}</loc>"
-    changed = None if resource.datetime is None else format_datetime(resource.datetime)
-    lastmod = None if resource.lastmod is None else format_datetime(resource.lastmod)
-    if profile is not None and changed is not None:
-        lastmod = changed if profile is Profile.V1_0 else lastmod or changed
-        changed = None if profile is Profile.V1_0 else changed
-    if lastmod is not None:
-        written += f"<lastmod>{lastmod}</lastmod>"
-    if resource.changefreq is not None:
-        written += f"<changefreq>{_escape(resource.changefreq)}</changefreq>"
-    attributes = _resource_md(resource, changed)
-    if attributes:
-        written += f"<rs:md{attributes}/>"
-    for link in resource.links:
+    return _entry(resource, "sitemap" if index else "url", profile).encode()
+
+
+def _entry(resource: Resource, tag: str, profile: Profile | None) -> str:
+    # One call that returns all fields, and one test for all texts, save a third of the time.
+    # fmt: off
+    (uri, lastmod, changefreq, change, changed, at, completed, from_, until, capability,
+     encoding, hashes, length, path, type_, links, attributes) = astuple(resource)
+    # fmt: on
+    texts = uri + (hashes or "") + (type_ or "") + (path or "") + (encoding or "")
+    if not _is_plain(texts):
+        uri, hashes, type_ = _escape(uri), _escape(hashes), _escape(type_)
+        path, encoding = _escape(path), _escape(encoding)
+    changed_at = None if changed is None else format_datetime(changed)
+    if lastmod is None:
+        modified = None
+    else:
+        modified = changed_at if lastmod is changed else format_datetime(lastmod)
+    if profile is not None and changed_at is not None:
+        modified = changed_at if profile is Profile.V1_0 else modified or changed_at
+        changed_at = None if profile is Profile.V1_0 else changed_at
+    # fmt: off
+    md = _resource_md(capability, change, changed_at, at, completed, from_, until,
+                      encoding, hashes, length, path, type_, attributes)
+    # fmt: on
+    written = f"<{tag}><loc>{uri}</loc>"
+    if modified is not None:
+        written += f"<lastmod>{modified}</lastmod>"
+    if changefreq is not None:
+        written += f"<changefreq>{_escape(changefreq)}</changefreq>"
+    if md:
+        written += f"<rs:md{md}/>"
+    for link in links:
         written += _link(link)
-    return f"{written}</{tag}>\n".encode()
+    return f"{written}</{tag}>\n"
 
 
-def _resource_md(resource: Resource, changed: str | None) -> str:
-    written = ""
-    if resource.capability is not None:
-        written += f' capability="{_escape(resource.capability)}"'
-    if resource.change is not None:
-        written += f' change="{resource.change.value}"'
-    if changed is not None:
-        written += f' datetime="{changed}"'
-    written += _interval(resource)
-    if resource.encoding is not None:
-        written += f' encoding="{_escape(resource.encoding)}"'
-    if resource.hash is not None:
-        written += f' hash="{_escape(resource.hash)}"'
-    if resource.length is not None:
-        written += f' length="{resource.length}"'
-    if resource.path is not None:
-        written += f' path="{_escape(resource.path)}"'
-    if resource.type is not None:
-        written += f' type="{_escape(resource.type)}"'
-    if resource.attributes:
-        written += _foreign(resource.attributes)
-    return written
+def _resource_md(
+    capability: str | None,
+    change: ChangeType | None,
+    changed_at: str | None,
+    at: Instant | None,
+    completed: Instant | None,
+    from_: Instant | None,
+    until: Instant | None,
+    encoding: str | None,
+    hashes: str | None,
+    length: int | None,
+    path: str | None,
+    type_: str | None,
+    attributes: Attributes,
+) -> str:
+    md = "" if capability is None else f' capability="{_escape(capability)}"'
+    if change is not None:
+        md += f' change="{change.value}"'
+    if changed_at is not None:
+        md += f' datetime="{changed_at}"'
+    if at or completed or from_ or until:
+        md += _interval(at, completed, from_, until)
+    if encoding is not None:
+        md += f' encoding="{encoding}"'
+    if hashes is not None:
+        md += f' hash="{hashes}"'
+    if length is not None:
+        md += f' length="{length}"'
+    if path is not None:
+        md += f' path="{path}"'
+    if type_ is not None:
+        md += f' type="{type_}"'
+    if attributes:
+        md += _foreign(attributes)
+    return md
 
 
 def closing(head: Document) -> bytes:
@@ -171,8 +222,11 @@ def closing(head: Document) -> bytes:
 
 
 def write_document(document: Document, *, profile: Profile | None = None) -> bytes:
+    tag = "sitemap" if document.index else "url"
     written = bytearray(opening(document))
-    for resource in document.resources:
-        written += entry(resource, index=document.index, profile=profile)
+    resources = document.resources
+    for start in range(0, len(resources), _AT_ONCE):
+        entries = [_entry(one, tag, profile) for one in resources[start : start + _AT_ONCE]]
+        written += "".join(entries).encode()
     written += closing(document)
     return bytes(written)
