@@ -9,10 +9,11 @@ require one. Every text is escaped; one with a character that XML cannot represe
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeVar
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Attributes, Document, Link, Resource
@@ -45,15 +46,18 @@ _ESCAPES = {
 }
 #: ASCII characters that may need an escape.
 _SUSPECT = bytes(range(32)) + b'&<>"'
-#: Entries that are encoded at once.
+_SUSPECTS = re.compile('[\x00-\x1f&<>"\ud800-\udfff\ufffe\uffff]')
+#: Entries that are tested and encoded at once.
 _AT_ONCE = 256
 
 T = TypeVar("T", str, None)
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether a text is ASCII without escapes, as nearly every one is."""
-    return text.isascii() and len(text.encode().translate(None, _SUSPECT)) == len(text)
+    """Return whether a text needs no escape, as nearly every one does not."""
+    if text.isascii():  # takes a fifth of the time of the expression
+        return len(text.encode().translate(None, _SUSPECT)) == len(text)
+    return _SUSPECTS.search(text) is None
 
 
 def _escape(text: T) -> T:
@@ -64,6 +68,20 @@ def _escape(text: T) -> T:
     for character, escaped in _ESCAPES.items():
         text = text.replace(character, escaped)
     return text
+
+
+def _escaped(resource: Resource) -> Resource:
+    """Return a resource with all texts escaped."""
+    fields = {
+        name: _escape(getattr(resource, name))
+        for name in ("uri", "changefreq", "capability", "encoding", "hash", "path", "type")
+    }
+    return replace(resource, **fields, links=_escaped_links(resource.links))
+
+
+def _escaped_links(links: tuple[Link, ...]) -> tuple[Link, ...]:
+    names = ("rel", "href", "encoding", "hash", "path", "type")
+    return tuple(replace(one, **{n: _escape(getattr(one, n)) for n in names}) for one in links)
 
 
 def _foreign(attributes: Attributes) -> str:
@@ -81,12 +99,10 @@ def _foreign(attributes: Attributes) -> str:
     return "".join(parts)
 
 
-def _link(link: Link) -> str:
-    # As in `_entry`, one call returns all fields, and one test is for all texts.
+def _link(link: Link, texts: list[str]) -> str:
+    """Return an `rs:ln` with unescaped texts, which are appended to `texts`."""
     rel, href, encoding, hashes, length, modified, path, pri, type_, attributes = astuple(link)
-    if not _is_plain(rel + href + (hashes or "") + (type_ or "") + (encoding or "") + (path or "")):
-        rel, href, encoding = _escape(rel), _escape(href), _escape(encoding)
-        hashes, path, type_ = _escape(hashes), _escape(path), _escape(type_)
+    texts.append(rel + href + (type_ or "") + (hashes or "") + (path or "") + (encoding or ""))
     written = f'<rs:ln rel="{rel}" href="{href}"'
     if encoding is not None:
         written += f' encoding="{encoding}"'
@@ -129,7 +145,7 @@ def opening(head: Document) -> bytes:
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<{root} xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">\n'
     ]
-    parts += [_link(link) + "\n" for link in head.links]
+    parts += [_link(link, []) + "\n" for link in _escaped_links(head.links)]
     attributes = _interval(head.at, head.completed, head.from_, head.until) + _foreign(
         head.attributes
     )
@@ -142,19 +158,27 @@ def opening(head: Document) -> bytes:
 
 def entry(resource: Resource, *, index: bool = False, profile: Profile | None = None) -> bytes:
     """Return one `<url>`, or `<sitemap>` when `index` is true."""
-    return _entry(resource, "sitemap" if index else "url", profile).encode()
+    return _entries((resource,), "sitemap" if index else "url", profile)
 
 
-def _entry(resource: Resource, tag: str, profile: Profile | None) -> str:
-    # One call that returns all fields, and one test for all texts, save a third of the time.
+def _entries(resources: Sequence[Resource], tag: str, profile: Profile | None) -> bytes:
+    # One test for all texts takes a fifth off the time of an entry.
+    texts: list[str] = []
+    entries = [_entry(one, tag, profile, texts) for one in resources]
+    if not _is_plain("".join(texts)):
+        entries = [_entry(_escaped(one), tag, profile, texts) for one in resources]
+    return "".join(entries).encode()
+
+
+def _entry(resource: Resource, tag: str, profile: Profile | None, texts: list[str]) -> str:
+    """Return an entry with unescaped texts, which are appended to `texts`."""
     # fmt: off
     (uri, lastmod, changefreq, change, changed, at, completed, from_, until, capability,
      encoding, hashes, length, path, type_, links, attributes) = astuple(resource)
     # fmt: on
-    texts = uri + (hashes or "") + (type_ or "") + (path or "") + (encoding or "")
-    if not _is_plain(texts):
-        uri, hashes, type_ = _escape(uri), _escape(hashes), _escape(type_)
-        path, encoding = _escape(path), _escape(encoding)
+    texts.append(uri + (hashes or "") + (type_ or "") + (path or "") + (encoding or ""))
+    if capability is not None:
+        texts.append(capability)
     changed_at = None if changed is None else format_datetime(changed)
     if lastmod is None:
         modified = None
@@ -171,11 +195,12 @@ def _entry(resource: Resource, tag: str, profile: Profile | None) -> str:
     if modified is not None:
         written += f"<lastmod>{modified}</lastmod>"
     if changefreq is not None:
-        written += f"<changefreq>{_escape(changefreq)}</changefreq>"
+        texts.append(changefreq)
+        written += f"<changefreq>{changefreq}</changefreq>"
     if md:
         written += f"<rs:md{md}/>"
     for link in links:
-        written += _link(link)
+        written += _link(link, texts)
     return f"{written}</{tag}>\n"
 
 
@@ -194,7 +219,7 @@ def _resource_md(
     type_: str | None,
     attributes: Attributes,
 ) -> str:
-    md = "" if capability is None else f' capability="{_escape(capability)}"'
+    md = "" if capability is None else f' capability="{capability}"'
     if change is not None:
         md += f' change="{change.value}"'
     if changed_at is not None:
@@ -226,7 +251,6 @@ def write_document(document: Document, *, profile: Profile | None = None) -> byt
     written = bytearray(opening(document))
     resources = document.resources
     for start in range(0, len(resources), _AT_ONCE):
-        entries = [_entry(one, tag, profile) for one in resources[start : start + _AT_ONCE]]
-        written += "".join(entries).encode()
+        written += _entries(resources[start : start + _AT_ONCE], tag, profile)
     written += closing(document)
     return bytes(written)
