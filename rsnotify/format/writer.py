@@ -153,9 +153,8 @@ def opening(head: Document) -> bytes:
         f'<{root} xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">\n'
     ]
     parts += [_link(_escaped_link(link), []) + "\n" for link in head.links]
-    attributes = _interval(head.at, head.completed, head.from_, head.until) + _foreign(
-        head.attributes
-    )
+    attributes = _interval(head.at, head.completed, head.from_, head.until)
+    attributes += _foreign(_escaped_attributes(head.attributes), [])
     if head.capability is not None:
         parts.append(f'<rs:md capability="{_escape(head.capability)}"{attributes}/>\n')
     elif attributes:
