@@ -73,7 +73,7 @@ class FastReader:
 
     def feed(self, chunk: bytes) -> None:
         if self._ended:
-            self._on_xml(chunk)
+            self._pass_on(chunk)
             return
         self._pending.append(chunk)
         self._size += len(chunk)
@@ -89,13 +89,11 @@ class FastReader:
 
     def close(self) -> Document | None:
         """Return the document without its entries; None if the parser reads that."""
-        rest = b"".join(self._pending)
-        if self._form is not None and not self._is_parsed:
-            if self._head is None:
-                self._read(max(0, rest.rfind(_CLOSING)))
-                rest = b"".join(self._pending)
-            if rest.strip(b" \t\r\n") == _CLOSING:
-                return self._head
+        if self._form is not None and self._head is None and not self._is_parsed:
+            self._read(max(0, b"".join(self._pending).rfind(_CLOSING)))
+        rest = b"".join(self._pending).strip(b" \t\r\n")
+        if self._head is not None and not self._is_parsed and rest == _CLOSING:
+            return self._head
         self._end()
         return None
 

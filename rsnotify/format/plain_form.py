@@ -130,6 +130,8 @@ class PlainForm:
         self.opening = opening
         self._prefixes = prefixes
         self._limits = limits
+        # Beside those of our namespaces.
+        self._most_elements = limits.entry_elements - _LEAST.entry_elements
 
     @classmethod
     def begin(cls, text: str, limits: DocumentLimits) -> PlainForm | None:
@@ -156,7 +158,7 @@ class PlainForm:
                 completed=_instant(completed) if completed else None,
                 from_=_instant(from_) if from_ else None,
                 until=_instant(until) if until else None,
-                links=self._links(more, unchecked) if more else (),
+                links=self._links(unchecked, more) if more else (),
                 attributes=self._foreign(foreign, unchecked) if foreign else (),
             )
         except ValueError:
@@ -200,7 +202,7 @@ class PlainForm:
                     int(length) if length else None,
                     path,
                     type_,
-                    self._links(before + after, unchecked) if before or after else (),
+                    self._links(unchecked, before, after) if before or after else (),
                     self._foreign(foreign, unchecked) if foreign else (),
                 )
             except ValueError:
@@ -213,20 +215,24 @@ class PlainForm:
             return None
         return resources, at
 
-    def _links(self, more: str, unchecked: list[str]) -> tuple[Link, ...]:
+    def _links(self, unchecked: list[str], *parts: str) -> tuple[Link, ...]:
+        """Return the links in parts, between which something else stands."""
         links = []
-        at = 0
-        while at < len(more):
-            if found := _LINK.match(more, at):
-                links.append(self._link(found, unchecked))
-            elif found := _FOREIGN.match(more, at):
-                unchecked.append(f"<g>{self._harmless(found[0])}</g>")
-            elif found := _OTHER_LINK.match(more, at):
-                links.append(self._link(_in_order(found[1]), unchecked))
-            else:
-                raise ValueError("it has an element that is not plain")
-            at = found.end()
-        if len(links) > self._limits.links or more.count("<") > self._limits.entry_elements - 8:
+        elements = 0
+        for part in parts:
+            at = 0
+            while at < len(part):
+                if found := _LINK.match(part, at):
+                    links.append(self._link(found, unchecked))
+                elif found := _FOREIGN.match(part, at):
+                    unchecked.append(f"<g>{self._harmless(found[0])}</g>")
+                    elements += found[0].count("<")
+                elif found := _OTHER_LINK.match(part, at):
+                    links.append(self._link(_in_order(found[1]), unchecked))
+                else:
+                    raise ValueError("it has an element that is not plain")
+                at = found.end()
+        if len(links) > self._limits.links or elements + len(links) > self._most_elements:
             raise ValueError("it may have too many elements")
         return tuple(links)
 
