@@ -257,9 +257,9 @@ def closing(head: Document) -> bytes:
 
 def write_document(document: Document, *, profile: Profile | None = None) -> bytes:
     tag = "sitemap" if document.index else "url"
-    written = bytearray(opening(document))
     resources = document.resources
+    parts = [opening(document)]
     for start in range(0, len(resources), _AT_ONCE):
-        written += _entries(resources[start : start + _AT_ONCE], tag, profile)
-    written += closing(document)
-    return bytes(written)
+        parts.append(_entries(resources[start : start + _AT_ONCE], tag, profile))
+    parts.append(closing(document))
+    return b"".join(parts)
