@@ -58,7 +58,10 @@ def _entry(value: str, uri: str) -> re.Pattern[str]:
         rf"<url>{_SPACE}<loc>({uri})</loc>{_SPACE}(?:<lastmod>({_DATETIME})</lastmod>{_SPACE})?+"
         rf"(?:<changefreq>([a-z]++)</changefreq>{_SPACE})?+"
         rf"(?:<priority>[0-9.]++</priority>{_SPACE})?+{_MORE}"
-        rf"(?:<rs:md{md}{_FOREIGN_ATTRIBUTES} ?+/>{_SPACE})?+{_MORE}</url>{_SPACE}",
+        rf"(?:<rs:md{md}{_FOREIGN_ATTRIBUTES} ?+/>{_SPACE})?+"
+        # A usual link; with its own match it takes 1 µs more.
+        rf'(?:<rs:ln rel="({value})" href="({value})"(?: type="({value})")?+ ?+/>{_SPACE})?+'
+        rf"{_MORE}</url>{_SPACE}",
         re.ASCII,
     )
 
@@ -116,7 +119,7 @@ _instant = datetime.fromisoformat
 _NO_PREFIXES: Mapping[str, str] = {}
 #: Limits below which nothing is plain, so that most need no check: a datetime is shorter, and so
 #: are two buffers of `FastReader`.
-_LEAST = DocumentLimits(uri_length=32, entry_length=262_144, entry_elements=16)
+_LEAST = DocumentLimits(uri_length=32, entry_length=262_144, entry_elements=16, links=1)
 
 
 class PlainForm:
@@ -130,8 +133,9 @@ class PlainForm:
         self.opening = opening
         self._prefixes = prefixes
         self._limits = limits
-        # Beside those of our namespaces.
-        self._most_elements = limits.entry_elements - _LEAST.entry_elements
+        # Before and after `rs:md`, each beside a usual link and the elements of our namespaces.
+        self._most_links = (limits.links - 1) // 2
+        self._most_elements = (limits.entry_elements - _LEAST.entry_elements) // 2
 
     @classmethod
     def begin(cls, text: str, limits: DocumentLimits) -> PlainForm | None:
@@ -180,30 +184,33 @@ class PlainForm:
         while found := match(text, at):
             # fmt: off
             (uri, lastmod, changefreq, before, change, changed, encoding, hashes, length,
-             path, type_, foreign, after) = found.groups()
+             path, type_, foreign, rel, href, link_type, after) = found.groups()
             # fmt: on
             try:
                 if not is_simple:
                     uri = _stripped(_resolve(uri), longest)
                     encoding, hashes, path, type_ = map(_resolve, (encoding, hashes, path, type_))
+                    rel, href, link_type = _resolve(rel), _resolve(href), _resolve(link_type)
+                links: tuple[Link, ...] = ()
+                if rel is not None:
+                    if len(href) > longest:
+                        self._check_length(href)
+                    links = (Link(rel, href, type=link_type),)
+                if before or after:
+                    links = self._links(unchecked, before) + links + self._links(unchecked, after)
                 resource = Resource(
                     uri,
                     _instant(lastmod) if lastmod else None,
                     changefreq,
                     _CHANGES[change],
                     _instant(changed) if changed else None,
-                    None,
-                    None,
-                    None,
-                    None,
-                    None,
-                    encoding,
-                    hashes,
-                    int(length) if length else None,
-                    path,
-                    type_,
-                    self._links(unchecked, before, after) if before or after else (),
-                    self._foreign(foreign, unchecked) if foreign else (),
+                    encoding=encoding,
+                    hash=hashes,
+                    length=int(length) if length else None,
+                    path=path,
+                    type=type_,
+                    links=links,
+                    attributes=self._foreign(foreign, unchecked) if foreign else (),
                 )
             except ValueError:
                 break  # the parser says what is wrong with this entry
@@ -215,24 +222,20 @@ class PlainForm:
             return None
         return resources, at
 
-    def _links(self, unchecked: list[str], *parts: str) -> tuple[Link, ...]:
-        """Return the links in parts, between which something else stands."""
+    def _links(self, unchecked: list[str], more: str) -> tuple[Link, ...]:
         links = []
-        elements = 0
-        for part in parts:
-            at = 0
-            while at < len(part):
-                if found := _LINK.match(part, at):
-                    links.append(self._link(found, unchecked))
-                elif found := _FOREIGN.match(part, at):
-                    unchecked.append(f"<g>{self._harmless(found[0])}</g>")
-                    elements += found[0].count("<")
-                elif found := _OTHER_LINK.match(part, at):
-                    links.append(self._link(_in_order(found[1]), unchecked))
-                else:
-                    raise ValueError("it has an element that is not plain")
-                at = found.end()
-        if len(links) > self._limits.links or elements + len(links) > self._most_elements:
+        at = 0
+        while at < len(more):
+            if found := _LINK.match(more, at):
+                links.append(self._link(found, unchecked))
+            elif found := _FOREIGN.match(more, at):
+                unchecked.append(f"<g>{self._harmless(found[0])}</g>")
+            elif found := _OTHER_LINK.match(more, at):
+                links.append(self._link(_in_order(found[1]), unchecked))
+            else:
+                raise ValueError("it has an element that is not plain")
+            at = found.end()
+        if len(links) > self._most_links or more.count("<") > self._most_elements:
             raise ValueError("it may have too many elements")
         return tuple(links)
 
@@ -241,11 +244,8 @@ class PlainForm:
         if "&" in found[0]:
             rel, href, encoding = _resolve(rel), _resolve(href), _resolve(encoding)
             hashes, path, type_ = _resolve(hashes), _resolve(path), _resolve(type_)
-        limits = self._limits
-        if len(href) > limits.uri_length and not (
-            len(href) <= limits.inline_length and href.startswith("data:")
-        ):
-            raise ValueError("it has a long link")
+        if len(href) > self._limits.uri_length:
+            self._check_length(href)
         return Link(
             rel,
             href,
@@ -258,6 +258,10 @@ class PlainForm:
             type_,
             self._foreign(foreign, unchecked) if foreign else (),
         )
+
+    def _check_length(self, href: str) -> None:
+        if not (href.startswith("data:") and len(href) <= self._limits.inline_length):
+            raise ValueError("it has a long link")
 
     def _foreign(self, written: str, unchecked: list[str]) -> Attributes:
         """Return the attributes of other namespaces, with prefixes of the root or their own."""
@@ -296,6 +300,7 @@ def _are_usual(limits: DocumentLimits) -> bool:
         limits.uri_length >= _LEAST.uri_length
         and limits.entry_length >= _LEAST.entry_length
         and limits.entry_elements >= _LEAST.entry_elements
+        and limits.links >= _LEAST.links
     )
 
 

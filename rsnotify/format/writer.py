@@ -230,7 +230,7 @@ def _resource_md(
 ) -> str:
     md = "" if capability is None else f' capability="{capability}"'
     if change is not None:
-        md += f' change="{change.value}"'
+        md += ' change="' + change + '"'  # formatting an enumeration takes longer
     if changed_at is not None:
         md += f' datetime="{changed_at}"'
     if at or completed or from_ or until:
@@ -258,8 +258,6 @@ def closing(head: Document) -> bytes:
 def write_document(document: Document, *, profile: Profile | None = None) -> bytes:
     tag = "sitemap" if document.index else "url"
     resources = document.resources
-    parts = [opening(document)]
-    for start in range(0, len(resources), _AT_ONCE):
-        parts.append(_entries(resources[start : start + _AT_ONCE], tag, profile))
-    parts.append(closing(document))
-    return b"".join(parts)
+    starts = range(0, len(resources), _AT_ONCE)
+    parts = [_entries(resources[start : start + _AT_ONCE], tag, profile) for start in starts]
+    return b"".join([opening(document), *parts, closing(document)])
