@@ -36,18 +36,23 @@ class SubscriptionRecord(Struct, frozen=True, kw_only=True):
 
 
 class CursorsRecord(Struct, frozen=True, kw_only=True):
-    """The cursors of the subscriptions of a shard, by the bytes of their ids."""
+    """Cursors of the subscriptions of a shard, by the bytes of their ids.
+
+    `parts` is the number of the records that have them together (`FencedMap`).
+    """
 
     version: int = VERSION
     epoch: int
+    parts: int = 1
     cursors: dict[bytes, StoredCursor] = {}
 
 
 class BridgeRecord(Struct, frozen=True, kw_only=True):
-    """The cursors of a broker, by the keys of selections."""
+    """Cursors of a broker, by the keys of selections; `parts` as of `CursorsRecord`."""
 
     version: int = VERSION
     epoch: int
+    parts: int = 1
     broker: str
     cursors: dict[str, int] = {}
 
