@@ -18,8 +18,9 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
+from rsnotify_hub.store.jetstream.copies import StoredMessage
 from rsnotify_hub.store.jetstream.follower import StreamFollower
-from rsnotify_hub.store.jetstream.stream import JetStreamStream, StoredMessage
+from rsnotify_hub.store.jetstream.stream import JetStreamStream
 
 _KEY = "Rs-Key"
 _ID = "Nats-Msg-Id"

@@ -30,6 +30,7 @@ from rsnotify_hub.store.jetstream.appending import Appender
 from rsnotify_hub.store.jetstream.bodies import EntryReader
 from rsnotify_hub.store.jetstream.cleaning import Cleaner
 from rsnotify_hub.store.jetstream.connection import NatsConnection
+from rsnotify_hub.store.jetstream.copies import StoredMessage
 from rsnotify_hub.store.jetstream.follower import StreamFollower
 from rsnotify_hub.store.jetstream.index import Applied, LogIndex
 from rsnotify_hub.store.jetstream.records import (
@@ -40,7 +41,7 @@ from rsnotify_hub.store.jetstream.records import (
     read_stored_fragment,
     record_of,
 )
-from rsnotify_hub.store.jetstream.stream import LogStream, StoredMessage
+from rsnotify_hub.store.jetstream.stream import LogStream
 
 log = logging.getLogger("rsnotify.hub.store")
 
