@@ -92,7 +92,7 @@ async def test_a_node_does_not_start_where_no_majority_of_the_copies_agrees(
     wrong, stopped = (name for name in cluster.servers if name != leading)
     await spoil(cluster, tmp_path, [wrong], clock)
     cluster.servers[stopped].stop()
-    with pytest.raises(StorageError, match="differ from record 1 on.*no majority agrees"):
+    with pytest.raises(StorageError, match=r"differ from record 1 on.*no majority agrees"):
         async with running_node(prefixed(cluster.url), clock):
             pass
 

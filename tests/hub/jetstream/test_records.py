@@ -90,7 +90,7 @@ def some_headers() -> dict[str, str]:
 
 
 def test_a_record_of_a_newer_version_is_refused_with_what_to_do():
-    with pytest.raises(StorageError, match=r"records of version 2.*version 1.*upgrade this hub"):
+    with pytest.raises(StorageError, match=r"has version 2.*version 1.*upgrade this hub"):
         read_record(7, some_headers() | {"Rs-Version": "2"}, 5)
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify_hub.cluster.versions import newer
 from rsnotify_hub.fragments.fragment import Fragment, heartbeat_interval
 
 #: The version of the format of records. A hub reads records of this version and older ones.
@@ -173,10 +174,7 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> LogReco
         return None
     try:
         if int(version) > VERSION:
-            raise StorageError(
-                f"the log in NATS has records of version {version}, and this hub reads version "
-                f"{VERSION}: they were written by a newer hub; upgrade this hub, too"
-            )
+            raise StorageError(newer("a record of the log in NATS", int(version), VERSION))
         kind = RecordKind[headers["Rs-RecordKind"].upper()]
         if kind is RecordKind.CHECK:
             return LogRecord(position, kind)
