@@ -78,7 +78,7 @@ def test_a_record_is_read_as_it_was_written(
 
 @given(texts, positions)
 def test_a_reset_is_read_as_it_was_written(topic: str, position: int):
-    record = LogRecord(position, RecordKind.RESET, topic, received=5)
+    record = LogRecord(position, RecordKind.RESET, topic, received=5, after=position - 1)
     assert read_record(position, sent(headers_of(record)), 0) == record
     check = LogRecord(position, RecordKind.CHECK)
     assert read_record(position, headers_of(check), 0) == check

@@ -163,6 +163,7 @@ WITHOUT_FRAGMENT = {
     "Rs-RecordKind": "reset",
     "Rs-Topic": "http://a/%C3%A9",
     "Rs-Received": "7000000",
+    "Rs-After": "11",
 }
 
 
@@ -201,7 +202,7 @@ def test_a_record_of_the_log_of_version_1_is_read_and_written():
         assert found is not None
         assert found.kind is kind
         assert headers_of(found, "application/xml") == HEADERS | {"Rs-RecordKind": name}
-    reset = LogRecord(12, RecordKind.RESET, "http://a/é", received=7_000_000)
+    reset = LogRecord(12, RecordKind.RESET, "http://a/é", received=7_000_000, after=11)
     assert read_record(12, WITHOUT_FRAGMENT, 0) == reset
     assert headers_of(reset) == WITHOUT_FRAGMENT
     check = {"Rs-Version": "1", "Rs-RecordKind": "check"}

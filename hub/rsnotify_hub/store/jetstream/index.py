@@ -134,11 +134,11 @@ class LogIndex:
             return Applied()
         log = self._logs.get(record.topic)
         existed = log is not None and log.position > 0
+        if record.after < self.last(record.topic):
+            return Applied(accepted=False)
         if record.kind is RecordKind.RESET:
             self._logs[record.topic] = _TopicIndex(record.position)
             return Applied(forgotten=existed)
-        if record.after < self.last(record.topic):
-            return Applied(accepted=False)
         # The reset itself is no longer in the stream if the log was trimmed since.
         is_reset = log is not None and record.reset > log.reset
         if log is None or is_reset:
