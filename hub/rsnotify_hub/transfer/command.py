@@ -108,7 +108,7 @@ def _report(report: ImportReport) -> None:
     for number, thing, reason in (
         (report.newer, "subscription", "the hub has the same or a newer lease"),
         (report.expired, "subscription", "the lease has ended"),
-        (report.other_logs, "log", "the hub has a log of the topic"),
+        (report.other_logs, "log", "the hub has another log of the topic"),
     ):
         if number:
             typer.echo(f"left out {counted(number, thing)}: {reason}")
