@@ -1,10 +1,10 @@
 """Imports an export into a store, which may have other positions, or logs of its own.
 
 Theory of operation. The log of a topic is imported if the store has none, or one with the same
-beginning, as after an interrupted import. There each cursor moves to the same fragment. In any
-other log it moves to the beginning, so that the subscriber receives everything that this log keeps:
-some of it twice, but nothing is left out. Logs come first, since nodes that run deliver to a
-subscription as soon as it is stored.
+beginning, as after an interrupted import, or an older whole content. There each cursor moves to the
+same fragment. In any other log it moves to the beginning, so that the subscriber receives all that
+this log keeps: some of it twice, but nothing is left out. Logs come first, since nodes that run
+deliver to a subscription as soon as it is stored.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.filtering.topic_selection import selection_of_key
+from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.store.interface import LogMoved, Store, SubscriptionRecords
 from rsnotify_hub.subscriptions import is_expired
 from rsnotify_hub.transfer.exporting import IgnoredNews, read_log
@@ -140,16 +141,30 @@ async def _import_log(
         same = next(fragments, None)
         if same is None:
             return
-        if same.body != entry.fragment.body:
+        if same.body == entry.fragment.body:
+            log.add(same.position, entry.position)
+        elif _is_newer_content(same, entry.fragment):
+            await _append(store, topic, [same], log, after=entry.position)
+        else:
             raise LogMoved("the log has other fragments")
-        log.add(same.position, entry.position)
     for page in _pages(fragments):
-        new = [fragment_of(each) for each in page]
-        appended = await store.append(topic, new, after=log.end, replacing=None)
-        positions = {entry.fragment.body: entry.position for entry in appended.entries}
-        for each in page:
-            log.add(each.position, positions.get(each.body))
-        log.appended += len(appended.entries)
+        await _append(store, topic, page, log, after=log.end)
+
+
+def _is_newer_content(record: ExportedFragment, stored: Fragment) -> bool:
+    """Return whether a whole content is newer; subscribers must not receive the older one again."""
+    return record.whole and stored.whole and record.until > stored.until
+
+
+async def _append(
+    store: Store, topic: str, page: list[ExportedFragment], log: _ImportedLog, *, after: int
+) -> None:
+    new = [fragment_of(each) for each in page]
+    appended = await store.append(topic, new, after=after, replacing=None)
+    positions = {entry.fragment.body: entry.position for entry in appended.entries}
+    for each in page:
+        log.add(each.position, positions.get(each.body))
+    log.appended += len(appended.entries)
 
 
 def _pages(fragments: Iterable[ExportedFragment]) -> Iterator[list[ExportedFragment]]:

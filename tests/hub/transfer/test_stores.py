@@ -97,13 +97,13 @@ async def imported(store: Store, records: Sequence[Exported]) -> ImportReport:
 
 async def pending(store: Store, subscription: Subscription) -> list[Fragment]:
     """Return what a subscription has still to receive, from its cursor in the store."""
-    (cursor,) = [
-        each.position
+    (found,) = [
+        each
         for each in (await store.records()).subscriptions
         if each.callback == subscription.callback
     ]
-    log = [entry async for entry in read_log(store, subscription.topic)]
-    return [entry.fragment for entry in log if entry.position > cursor]
+    log = [entry async for entry in read_log(store, found.topic)]
+    return [entry.fragment for entry in log if entry.position > found.position]
 
 
 async def kept(store: Store, topic: str) -> list[Fragment]:
@@ -185,6 +185,27 @@ async def test_a_log_with_other_fragments_is_kept_and_delivered_from_its_beginni
         assert await imported(store, records) == ImportReport(subscriptions=1, other_logs=1)
         assert await kept(store, TOPIC) == newer
         assert await pending(store, ONE) == newer
+
+
+@pytest.mark.parametrize(("received", "kept_body"), [(3, b"imported"), (9, b"stored")])
+async def test_of_two_whole_contents_the_newer_is_kept_and_delivered(
+    open_store: OpenStore, received: float, kept_body: bytes
+):
+    subscription = replace(ONE, topic=PAGE)
+    async with open_store("one") as store:
+        (position,) = await append(store, PAGE, [whole_content(b"imported", "text/plain", at(7))])
+        subscriptions = [replace(subscription, position=position), replace(TWO, topic=PAGE)]
+        await store.restore(SubscriptionRecords(subscriptions, {}))
+    async with open_store("one") as store:
+        records = await exported(store)
+    async with open_store("two") as store:
+        await append(store, PAGE, [whole_content(b"stored", "text/plain", at(received))])
+    async with open_store("two") as store:
+        await imported(store, records)
+        (content,) = await kept(store, PAGE)
+        assert content.body == kept_body
+        assert await pending(store, TWO) == [content]
+        assert await pending(store, ONE) == ([] if kept_body == b"imported" else [content])
 
 
 async def test_the_later_lease_of_a_subscription_is_kept(open_store: OpenStore):
