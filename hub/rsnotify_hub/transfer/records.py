@@ -132,7 +132,7 @@ class _Known:
 
     def __init__(self) -> None:
         self._names = set[tuple[str, ...]]()
-        self._topic = ""
+        self._topic: str | None = None
         self._position = 0
 
     def check(self, record: Exported) -> None:

@@ -273,7 +273,7 @@ def log_of(seconds: list[int]) -> list[Fragment]:
     return [made(second - 1, second) for second in seconds]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(source=logs, target=logs, delivered=st.integers(0, 9))
 async def test_no_fragment_is_left_out_whatever_the_logs_are(
     source: list[int], target: list[int], delivered: int
