@@ -88,6 +88,12 @@ class LogMoved(StorageError):
 class LogListener(Protocol):
     """Receives what happens to the logs, whoever caused it. Its methods must not block."""
 
+    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        """Receive fragments whose write begins; they become entries unless the write fails.
+
+        A store that orders the writes of several hubs does not call this.
+        """
+
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
     ) -> None:

@@ -119,6 +119,7 @@ class SqliteStore:
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
     ) -> Appended:
+        self._listener.writing(topic, fragments)
         appended = await self._writer.submit(
             partial(
                 sqlite_writing.append,
