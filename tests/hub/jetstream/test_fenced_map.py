@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import StorageError
+from rsnotify_hub.cluster.sharding import Sharding
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.jetstream import fenced_map
 from rsnotify_hub.store.jetstream.bucket import Bucket
 from rsnotify_hub.store.jetstream.connection import NatsConnection
-from rsnotify_hub.store.jetstream.owned_bridge import OwnedBridge
+from rsnotify_hub.store.jetstream.fenced_parts import read_fenced, store_fenced
+from rsnotify_hub.store.jetstream.owned_bridge import OwnedBridge, bridge_format, bridge_key
 from rsnotify_hub.store.jetstream.owned_shard import OwnedShard, ShardBuckets, ShardEvents
+from rsnotify_hub.store.jetstream.restoring import read_records
 from rsnotify_hub.store.jetstream.settings import NatsSettings
 from rsnotify_hub.store.jetstream.subscription_records import CursorsRecord, decode
 from rsnotify_hub.subscriptions import Subscription, subscription_id
@@ -232,3 +235,36 @@ async def test_the_bridge_has_a_cursor_in_each_of_20_000_logs(
     assert await two.read("mqtt://broker") == cursors | {"another": 7}
     one.close()
     two.close()
+
+
+@pytest.mark.parametrize("count", [0, 3, 20_000])
+async def test_cursors_are_read_and_stored_without_owning_them(
+    settings: NatsSettings, shards: Shards, count: int
+):
+    broker = "mqtt://broker"
+    key, format = bridge_key(broker), bridge_format(broker)
+    cursors = {f"https://source.example/channels/{number:060}": number for number in range(count)}
+    await store_fenced(shards.cursors, key, format, cursors)
+    await store_fenced(shards.cursors, key, format, {"other": 1})
+    assert await read_fenced(shards.cursors, key, format) == cursors
+    bridge = OwnedBridge(shards.cursors, 1, lambda: True, lambda: None)
+    assert await bridge.read(broker) == cursors
+    bridge.move(broker, "another", 7)
+    await bridge.flush()
+    bridge.close()
+    assert await read_fenced(shards.cursors, key, format) == cursors | {"another": 7}
+
+
+async def test_all_subscriptions_of_a_large_shard_are_exported_with_their_cursors(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+    one = await shards.take()
+    await subscribe(one, 300)
+    for number in range(300):
+        one.move(id_of(number), number + 1)
+    await grown(one)
+    await one.flush()
+    buckets = ShardBuckets(shards.subscriptions, shards.cursors, "reader")
+    found = await read_records(buckets, Sharding(8))
+    assert {each.callback: each.position for each in found.subscriptions} == positions(one)

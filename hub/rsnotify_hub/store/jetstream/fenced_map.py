@@ -16,48 +16,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Generic, TypeVar
-from zlib import crc32
+from typing import Generic
 
-import msgspec
 from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel, first_cause
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.jetstream.bucket import Bucket
+from rsnotify_hub.store.jetstream.fenced_parts import (
+    FILLED,
+    PART_BYTES,
+    FencedContent,
+    FencedFormat,
+    K,
+    V,
+    assigned,
+    number_of,
+    part_key,
+    size_of,
+)
 from rsnotify_hub.store.jetstream.fenced_record import RETRY_DELAY, FencedRecord
 
 log = logging.getLogger("rsnotify.hub.store")
-
-#: The bytes of a record beyond which the number of records increases. NATS accepts 1 MB.
-PART_BYTES = 131_072
-#: The part of these that records have at most when their number has increased.
-_FILLED = 0.75
-
-K = TypeVar("K", bound=bytes | str)
-V = TypeVar("V")
-
-
-class FencedContent(Struct, Generic[K, V], frozen=True):
-    """What one record has.
-
-    Args:
-        epoch: The epoch of the owner that has written it.
-        parts: The number of records; it counts in the head.
-        cursors: The cursors.
-    """
-
-    epoch: int
-    parts: int
-    cursors: dict[K, V]
-
-
-class FencedFormat(Struct, Generic[K, V], frozen=True):
-    """How a record is written and read; reading raises `StorageError`."""
-
-    encode: Callable[[FencedContent[K, V]], bytes]
-    decode: Callable[[bytes], FencedContent[K, V]]
 
 
 class OwnerRights(Struct, frozen=True):
@@ -84,10 +65,10 @@ class _Part(Generic[K, V]):
 
     def fill(self, cursors: dict[K, V]) -> None:
         self.cursors = cursors
-        self.size = sum(map(_size, cursors, cursors.values()))
+        self.size = sum(map(size_of, cursors, cursors.values()))
 
     def set(self, key: K, value: V) -> None:
-        self.size += _size(key, value) - self._size_of(key)
+        self.size += size_of(key, value) - self._size_of(key)
         self.cursors[key] = value
         self.stored.changed()
 
@@ -98,7 +79,7 @@ class _Part(Generic[K, V]):
 
     def _size_of(self, key: K) -> int:
         value = self.cursors.get(key)
-        return 0 if value is None else _size(key, value)
+        return 0 if value is None else size_of(key, value)
 
 
 class FencedMap(Generic[K, V]):
@@ -122,7 +103,7 @@ class FencedMap(Generic[K, V]):
         self._growing: asyncio.Task[None] | None = None
 
     def _part(self, number: int) -> _Part[K, V]:
-        key = f"{self._key}.{number}" if number else self._key
+        key = part_key(self._key, number)
         part: _Part[K, V]
 
         def encode() -> bytes:
@@ -163,7 +144,7 @@ class FencedMap(Generic[K, V]):
     def _fill(self, number: int, found: FencedContent[K, V] | None) -> None:
         if found is not None:
             count = len(self._parts)
-            self._parts[number].fill(_assigned(found.cursors, number, count))
+            self._parts[number].fill(assigned(found.cursors, number, count))
 
     def get(self, key: K) -> V | None:
         return self._of(key).cursors.get(key)
@@ -188,7 +169,7 @@ class FencedMap(Generic[K, V]):
         return {key: value for part in self._parts for key, value in part.cursors.items()}
 
     def _of(self, key: K) -> _Part[K, V]:
-        return self._parts[_number(key, len(self._parts))]
+        return self._parts[number_of(key, len(self._parts))]
 
     async def _grow(self) -> None:
         """Increase the number of records until none is too large."""
@@ -202,7 +183,7 @@ class FencedMap(Generic[K, V]):
 
     async def _divide(self) -> None:
         count, total = len(self._parts), 2 * len(self._parts)
-        while sum(part.size for part in self._parts) > total * PART_BYTES * _FILLED:
+        while sum(part.size for part in self._parts) > total * PART_BYTES * FILLED:
             total *= 2
         added = [self._part(number) for number in range(count, total)]
         self._copy_to(added)
@@ -231,13 +212,13 @@ class FencedMap(Generic[K, V]):
         parts: list[dict[K, V]] = [{} for _ in range(total)]
         for part in self._parts:
             for key, value in part.cursors.items():
-                parts[_number(key, total)][key] = value
+                parts[number_of(key, total)][key] = value
         for new, cursors in zip(added, parts[count:], strict=True):
             new.fill(cursors)
 
     def _drop_copied(self, number: int) -> None:
         part = self._parts[number]
-        part.fill(_assigned(part.cursors, number, len(self._parts)))
+        part.fill(assigned(part.cursors, number, len(self._parts)))
 
     async def write(self) -> None:
         """Write what has changed.
@@ -266,22 +247,6 @@ class FencedMap(Generic[K, V]):
             growing.cancel()
         for part in self._parts:
             part.stored.close()
-
-
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def _size(key: bytes | str, value: object) -> int:
-    return len(_encode(key)) + len(_encode(value))
-
-
-def _number(key: bytes | str, count: int) -> int:
-    return crc32(key.encode() if isinstance(key, str) else key) % count
-
-
-def _assigned(cursors: dict[K, V], number: int, count: int) -> dict[K, V]:
-    """Return the cursors that are assigned to one of `count` records."""
-    return {key: value for key, value in cursors.items() if _number(key, count) == number}
 
 
 async def _all(works: Iterable[Awaitable[None]]) -> None:

@@ -12,19 +12,20 @@ from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.interface import BridgeOwner, NotOwner
 from rsnotify_hub.store.jetstream.bucket import Bucket
-from rsnotify_hub.store.jetstream.fenced_map import (
-    FencedContent,
-    FencedFormat,
-    FencedMap,
-    OwnerRights,
-)
+from rsnotify_hub.store.jetstream.fenced_map import FencedMap, OwnerRights
+from rsnotify_hub.store.jetstream.fenced_parts import FencedContent, FencedFormat
 from rsnotify_hub.store.jetstream.fenced_record import RETRY_DELAY
 from rsnotify_hub.store.jetstream.subscription_records import BridgeRecord, decode, encode
 
 log = logging.getLogger("rsnotify.hub.store")
 
 
-def _format(broker: str) -> FencedFormat[str, int]:
+def bridge_key(broker: str) -> str:
+    """Return the key of the cursors of a broker."""
+    return f"bridge.{hashlib.sha256(broker.encode()).hexdigest()}"
+
+
+def bridge_format(broker: str) -> FencedFormat[str, int]:
     def encode_cursors(content: FencedContent[str, int]) -> bytes:
         return encode(
             BridgeRecord(
@@ -67,8 +68,8 @@ class OwnedBridge:
         async with self._loading:
             found = self._brokers.get(broker)
             if found is None:
-                key = f"bridge.{hashlib.sha256(broker.encode()).hexdigest()}"
-                found = FencedMap(self._bucket, key, _format(broker), self._rights)
+                format = bridge_format(broker)
+                found = FencedMap(self._bucket, bridge_key(broker), format, self._rights)
                 self._check()
                 await found.load()
                 self._brokers[broker] = found

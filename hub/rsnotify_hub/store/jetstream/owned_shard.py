@@ -18,16 +18,13 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from rsnotify.errors import StorageError
 from rsnotify_hub.store.interface import NotOwner, StoredSubscription
 from rsnotify_hub.store.jetstream.bucket import Bucket, BucketRecord
-from rsnotify_hub.store.jetstream.fenced_map import (
-    FencedContent,
-    FencedFormat,
-    FencedMap,
-    OwnerRights,
-)
+from rsnotify_hub.store.jetstream.fenced_map import FencedMap, OwnerRights
+from rsnotify_hub.store.jetstream.fenced_parts import FencedContent, FencedFormat
 from rsnotify_hub.store.jetstream.subscription_records import (
     CursorsRecord,
     StoredCursor,
     SubscriptionRecord,
+    cursor_of,
     decode,
     encode,
     record_of,
@@ -35,7 +32,8 @@ from rsnotify_hub.store.jetstream.subscription_records import (
 )
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 
-_CLAIM = "claim"
+#: The last part of the key that a new owner writes.
+CLAIM = "claim"
 #: How often a server is asked again that does not have the claim yet.
 _READS, _READ_SECONDS = 40, 0.1
 
@@ -88,7 +86,7 @@ class OwnedShard:
         self._cursors = FencedMap(
             buckets.cursors,
             shard,
-            FencedFormat(_encode_cursors, _decode_cursors),
+            CURSORS_FORMAT,
             OwnerRights(epoch, events.may_write, events.lost),
         )
         self._watch: NatsSubscription | None = None
@@ -104,7 +102,7 @@ class OwnedShard:
 
     async def _read_all(self) -> None:
         """Read all subscriptions, at least as far as they are stored by now."""
-        key = f"{self._shard}.{_CLAIM}"
+        key = f"{self._shard}.{CLAIM}"
         claim = await self._bucket.put(key, self._stamp["epoch"].encode())
         for _ in range(_READS):
             latest = 0
@@ -140,7 +138,7 @@ class OwnedShard:
         """Apply what is stored, unless it is known; report it if the work has begun."""
         id = record.key.rpartition(".")[2]
         known = self._known.get(id)
-        if id == _CLAIM or (known is not None and known.revision >= record.revision):
+        if id == CLAIM or (known is not None and known.revision >= record.revision):
             return
         if self.is_working and record.headers.get("Rs-Node") == self._stamp["node"]:
             return  # it is being written
@@ -154,9 +152,7 @@ class OwnedShard:
             self._events.changed(id, None if record is None else self._stored(id, record))
 
     def _stored(self, id: str, record: SubscriptionRecord) -> StoredSubscription:
-        begins, position, trouble = self._cursors.get(bytes.fromhex(id)) or (-1, 0, None)
-        if begins != record.begins:  # it is new, or of an earlier subscription
-            position, trouble = record.begins, None
+        _, position, trouble = cursor_of(record, self._cursors.get(bytes.fromhex(id)))
         return StoredSubscription(subscription_of(record, position), trouble)
 
     def stored(self) -> list[StoredSubscription]:
@@ -268,3 +264,7 @@ def _encode_cursors(content: FencedContent[bytes, StoredCursor]) -> bytes:
 def _decode_cursors(value: bytes) -> FencedContent[bytes, StoredCursor]:
     found = decode(value, CursorsRecord)
     return FencedContent(found.epoch, found.parts, found.cursors)
+
+
+#: How the cursors of a shard are stored.
+CURSORS_FORMAT = FencedFormat(_encode_cursors, _decode_cursors)
