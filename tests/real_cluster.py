@@ -46,22 +46,22 @@ class Cluster:
 
     Args:
         folder: A folder for the resources of the Source, and for settings.
-        image: The image of rsnotify.
+        hub_image: The image of rsnotify.
     """
 
-    def __init__(self, folder: Path, image: str) -> None:
+    def __init__(self, folder: Path, hub_image: str) -> None:
         self._folder = folder
         (folder / "resources").mkdir()
         settings = SETTINGS | {"CLUSTER_PUBLIC_URL": PUBLIC}
         (folder / "settings").write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
-        (folder / "override.yml").write_text(self._override(image))
+        (folder / "override.yml").write_text(self._override(hub_image))
 
-    def _override(self, image: str) -> str:
+    def _override(self, hub_image: str) -> str:
         """Return images, commands and folders of this test, in place of those of compose."""
         resources = f"{self._folder / 'resources'}:/srv/docs:ro"
         lines = ["services:"]
         for name in NODES:
-            lines += [f"  {name}:", f"    image: {image}"]
+            lines += [f"  {name}:", f"    image: {hub_image}"]
         for name in SERVERS:
             lines += [f"  {name}:", f"    image: {NATS_IMAGE}"]
         lines += ["  mosquitto:", "    ports: !override []"]
@@ -75,7 +75,7 @@ class Cluster:
         for name, command in (("source", SOURCE), ("destination", FOLLOW)):
             lines += [
                 f"  {name}:",
-                f"    image: {image}",
+                f"    image: {hub_image}",
                 f"    command: !override {json.dumps([*command, '--allow-private-addresses'])}",
                 "    depends_on: !override [balancer]",
             ]
