@@ -62,7 +62,7 @@ class Costs(Struct, frozen=True):
         websocket: A delivery to a WebSocket.
         bridge: A fragment, for the node that passes it on to the broker.
         broker: A delivery, for the broker.
-        appends: The fragments that the stream stores in a second, in bursts.
+        appends: The fragments of one topic that are stored in a second, at most.
         node: The memory of a node.
         server: The memory of a NATS server.
         entry: The memory of an entry of a log, in each node.
@@ -173,7 +173,7 @@ def plan(costs: Costs, transport: str, subscribers: int, rate: float) -> Plan:
     }[transport]
     limits = {
         "one node receives all of a Source": (rate * costs.receive + costs.idle) / BUSY,
-        "writes of the one stream": rate / costs.appends,
+        "appends to one topic, one after the other": rate / costs.appends,
         "CPU of NATS, which sends everything to every node": nats / (3 * NATS_CORES * BUSY),
         "network of NATS": (rate * nodes * 1_000 + _cursors(transport, subscribers))
         * 8
