@@ -1,8 +1,9 @@
-"""The readiness check of `GET /readyz`: whether the store can be written."""
+"""The readiness check of `GET /readyz`: whether the store can be written, and followed."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.refusals import Code, Refusal
@@ -13,8 +14,15 @@ SECONDS = 5.0
 
 
 class Readiness:
-    def __init__(self, store: Store, *, seconds: float = SECONDS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        trouble: Callable[[], str | None] = lambda: None,
+        *,
+        seconds: float = SECONDS,
+    ) -> None:
         self._store = store
+        self._trouble = trouble
         self._seconds = seconds
         self._checking: asyncio.Task[None] | None = None
         self.is_draining = False
@@ -32,6 +40,8 @@ class Readiness:
             self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         checking = self._checking
         await asyncio.wait([checking], timeout=self._seconds)
+        if (trouble := self._trouble()) is not None:
+            raise Refusal(Code.UNAVAILABLE, trouble)
         if not checking.done():
             raise StorageError("the store does not answer in time")
         checking.result()

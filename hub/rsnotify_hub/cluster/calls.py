@@ -65,6 +65,13 @@ class HubNodes(Protocol):
             StorageError: Some node does not answer, or subscriptions have no owner at the moment.
         """
 
+    async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
+        """Ask every other node once.
+
+        Returns:
+            The answers of those that answer soon; it never waits for long.
+        """
+
 
 class SingleNode:
     """The `HubNodes` of a hub on one machine."""
@@ -84,3 +91,6 @@ class SingleNode:
 
     async def ask_all(self, call: NodeCall[A, R], argument: A) -> list[R]:
         return [await self._handlers[call.name](argument)]
+
+    async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
+        return []

@@ -11,7 +11,6 @@ from rsnotify_hub.cluster.assignment import node_of
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.cluster.sharding import BRIDGE
-from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.jetstream.settings import NatsSettings
 from rsnotify_hub.store.jetstream.store import JetStreamStore, open_jetstream
 from rsnotify_hub.subscriptions import Subscription
@@ -42,9 +41,7 @@ class ClusterHub:
     async def _accept(self, forwarded: ForwardedRequest) -> None:
         """Accept a subscription request, as `WebSubHandler` does."""
         verification = self.deliveries.verification
-        refusal = verification.quota.refusal(forwarded.request, forwarded.client)
-        if refusal is not None:
-            raise Refusal(Code.TOO_MANY, refusal)
+        await verification.check_quota(forwarded.request, forwarded.client)
         verification.verify(forwarded.request, forwarded.client)
 
     async def request(self, url: str, mode: str = "subscribe") -> None:
