@@ -87,20 +87,26 @@ class ClusterReport:
     def _stream(self) -> StreamInfo:
         info = self._store.info
         state = info.get("state", {})
+        server = self._store.connection.server
         return StreamInfo(
             name=self._store.stream.name,
-            connected=self._store.connection.server is not None,
+            connected=server is not None,
             trouble=self._store.trouble(),
             records=state.get("messages", 0),
             bytes=state.get("bytes", 0),
-            copies=tuple(sorted(copies_of(info), key=lambda copy: copy.name)),
+            copies=tuple(sorted(copies_of(info, server), key=lambda copy: copy.name)),
             warnings=tuple(self._warnings),
         )
 
 
-def copies_of(info: dict[str, Any]) -> Iterator[CopyInfo]:
-    """Yield the servers that have a copy of a stream, from what JetStream says of it."""
-    cluster = info.get("cluster") or {}
+def copies_of(info: dict[str, Any], server: str | None) -> Iterator[CopyInfo]:
+    """Yield the servers that have a copy of a stream.
+
+    Args:
+        info: What JetStream says of the stream.
+        server: The server that this node is connected to; a server alone does not name itself.
+    """
+    cluster = info.get("cluster") or {"leader": server}
     if leader := cluster.get("leader"):
         yield CopyInfo(name=leader, leader=True, online=True, current=True, behind=0)
     for copy in cluster.get("replicas") or ():

@@ -44,10 +44,10 @@ class ClusterHub:
         await verification.check_quota(forwarded.request, forwarded.client)
         verification.verify(forwarded.request, forwarded.client)
 
-    async def request(self, url: str, mode: str = "subscribe") -> None:
+    async def request(self, url: str, mode: str = "subscribe", client: str = "") -> None:
         """Receive a subscription request, whoever owns the subscription."""
         request = SubscriptionRequest(mode, TOPIC, url)
-        await self.deliveries.verification.forward(request, "")
+        await self.deliveries.verification.forward(request, client)
 
     @property
     def shards(self) -> set[str]:
@@ -86,7 +86,9 @@ class Hubs:
         self._stack = stack
         self._hubs: dict[str, AsyncExitStack] = {}
 
-    async def start(self, name: str, settings: NatsSettings | None = None) -> ClusterHub:
+    async def start(
+        self, name: str, settings: NatsSettings | None = None, **limits: int
+    ) -> ClusterHub:
         stack = self._hubs[name] = AsyncExitStack()
         self._stack.push_async_callback(stack.aclose)
         store = await open_jetstream(
@@ -99,7 +101,13 @@ class Hubs:
         )
         stack.push_async_callback(store.close)
         deliveries = await stack.enter_async_context(
-            channel_over(store, self._clock, hub=f"http://{name}.example/websub", nodes=store.nodes)
+            channel_over(
+                store,
+                self._clock,
+                hub=f"http://{name}.example/websub",
+                nodes=store.nodes,
+                **limits,
+            )
         )
         return ClusterHub(name, store, deliveries)
 
