@@ -81,7 +81,7 @@ class HubService:
         self.authorizer = authorizer
         self.statistics = Statistics()
         self._clock = clock
-        self._topics = TopicLogs(store, self.statistics)
+        self._topics = TopicLogs(store, self.statistics, opened.nodes.count)
         self._intent_requests = IntentRequests(
             requests, Retry(websub.retry_seconds), websub.callback_seconds
         )

@@ -35,6 +35,9 @@ class HubNodes(Protocol):
     any other error becomes a `StorageError`.
     """
 
+    def count(self) -> int:
+        """Return the number of nodes that are alive, at least 1."""
+
     def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
         """Answer a call with a handler from now on."""
 
@@ -78,6 +81,9 @@ class SingleNode:
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+
+    def count(self) -> int:
+        return 1
 
     def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
         self._handlers[call.name] = handler

@@ -93,6 +93,9 @@ class NodeMessages:
     def _subject(self, node: str) -> str:
         return f"{self._prefix}.node.{node}"
 
+    def count(self) -> int:
+        return len({self._node.id, *self._node.living()})
+
     def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
         self._calls[call.name] = call, handler
 

@@ -102,6 +102,11 @@ async def test_each_node_describes_the_whole_cluster(
             assert measured["shards_free"] == measured["stream_behind"] == 0
             assert measured["nats_connected"] == 1
             assert measured['shards_moved_total{how="taken"}'] >= own["shards"]
+        socket = await one.websocket()
+        await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": None})
+        audience = (await socket.receive_json(timeout=PATIENCE))["audience"]
+        here = (await metrics(one))['subscriptions{state="active"}'] + 3
+        assert audience == 2 * here, "the other node has about as many"
 
     async with browser.open(one.url) as page:
         await page.until(f"{LIVE} && {STATES}.join() === 'running,running'")
