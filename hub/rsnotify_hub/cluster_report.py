@@ -70,7 +70,8 @@ class ClusterReport:
         is_this = id == node.id
         server, behind = (record.server, record.behind) if is_alive else ("", None)
         if is_this:
-            server, behind = self._store.connection.server or "", self._store.behind
+            server = self._store.connection.server or ""
+            behind = None if self._store.trouble() else self._store.behind
         return NodeInfo(
             name=record.name,
             url=record.url,

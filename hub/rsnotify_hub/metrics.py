@@ -118,8 +118,12 @@ def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> I
         moves.add_metric([how], count)
     yield moves
     yield _gauge("nats_connected", "Whether this node is connected to NATS", stream.connected)
-    behind = sum(row.behind or 0 for row in nodes.rows if row.this)
-    yield _gauge("stream_behind", "Records of the stream that this node does not have", behind)
+    behind = [row.behind for row in nodes.rows if row.this and row.behind is not None]
+    yield _gauge(
+        "stream_behind",
+        "Records of the stream that this node does not have",
+        sum(behind) if behind else _UNKNOWN,
+    )
     lagging = sum(not copy.current for copy in stream.copies)
     yield _gauge("stream_copies_behind", "Copies of the stream that are not in step", lagging)
 

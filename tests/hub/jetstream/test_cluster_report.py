@@ -57,7 +57,7 @@ NODES = NodeList(
 )
 #: What a node says that is fenced.
 FENCED = NodeList(
-    rows=(replace(NODE, alive=False), replace(NODE, name="two", this=False, alive=None)),
+    rows=(replace(NODE, alive=False, behind=None), replace(NODE, name="two", this=False, alive=None)),
     shards=65,
     free=None,
     stream=replace(STREAM, connected=False, trouble="NATS is away"),
@@ -212,7 +212,15 @@ def test_nodes_are_printed_with_the_servers_and_what_is_wrong():
                 "stream_copies_behind": "2.0",
             },
         ),
-        (FENCED, {"nodes_alive": "NaN", "shards_free": "NaN", "nats_connected": "0.0"}),
+        (
+            FENCED,
+            {
+                "nodes_alive": "NaN",
+                "shards_free": "NaN",
+                "nats_connected": "0.0",
+                "stream_behind": "NaN",
+            },
+        ),
     ],
 )
 def test_the_metrics_of_a_cluster(nodes: NodeList, expected: dict[str, str]):

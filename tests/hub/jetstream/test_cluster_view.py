@@ -125,6 +125,7 @@ async def test_a_node_that_has_lost_nats_says_so_and_what_it_does_not_know(
     two: tuple[Client, Client], servers: NatsCluster, browser: Browser
 ):
     one, _ = two
+    await one.accepted(fragment(0, 1))
     async with browser.open(one.url) as page:
         await page.until(f"{LIVE} && {STATES}.join() === 'running,running'")
         servers.stop()
@@ -133,6 +134,7 @@ async def test_a_node_that_has_lost_nats_says_so_and_what_it_does_not_know(
         await page.until(f"{STATES}.toSorted().join() === 'fenced,unknown'")
         assert "lost its connection to NATS" in await page.text("#nodes .problem")
         await page.until("document.querySelector('#subscriptions .problem').textContent")
+        await page.until("document.querySelector('#topics .amount').innerText.includes('1 of 2')")
         assert await page.evaluate(LIVE)
         found = await nodes(one, lambda found: found["free"] is None)
         assert (found["stream"]["connected"], found["shards"]) == (False, SHARDS)

@@ -5,7 +5,7 @@ import { find, setAttribute, setText } from "./dom.js";
 import { showFailures } from "./failures.js";
 import { setClock } from "./figures.js";
 import { Refused } from "./hub.js";
-import { showNodes } from "./nodes.js";
+import { missing, showNodes } from "./nodes.js";
 import { offerSigning, showSigning } from "./signing.js";
 import { SubscriptionTable } from "./subscriptions.js";
 import { Tail } from "./tail.js";
@@ -30,7 +30,7 @@ const subscriptions = new SubscriptionTable(find("#subscriptions"), open);
 const details = new Details(find("#details"), done);
 
 function show(now) {
-  seen = now;
+  seen = now = { ...now, missing: missing(now) };
   if (now.status) setClock(now.status.now);
   tiles.show(now);
   topics.show(now, wanted.topic);

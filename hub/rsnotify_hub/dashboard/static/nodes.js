@@ -23,6 +23,13 @@ export function showNodes(panel, nodes) {
   showEach(find(".warnings", panel), stream.warnings, each => each, each => element("li", {}, printable(each)), () => {});
 }
 
+/** Return which nodes have not said how many subscribers they have, if any; empty for none. */
+export function missing({ status, nodes }) {
+  if (!nodes?.stream) return "";
+  const all = nodes.rows.filter(each => each.this || each.alive !== false).length;
+  return status.nodes < all ? `of ${status.nodes} of ${many(all, "node")}` : "";
+}
+
 function problemOf({ connected, trouble }, free) {
   const problem = trouble ? `In trouble: ${printable(trouble)}. ` : "";
   if (!connected) return problem + "What is shown of NATS is out of date.";
