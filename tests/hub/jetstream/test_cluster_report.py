@@ -57,7 +57,10 @@ NODES = NodeList(
 )
 #: What a node says that is fenced.
 FENCED = NodeList(
-    rows=(replace(NODE, alive=False, behind=None), replace(NODE, name="two", this=False, alive=None)),
+    rows=(
+        replace(NODE, alive=False, behind=None),
+        replace(NODE, name="two", this=False, alive=None),
+    ),
     shards=65,
     free=None,
     stream=replace(STREAM, connected=False, trouble="NATS is away"),
