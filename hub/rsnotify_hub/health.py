@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
-from rsnotify.errors import StorageError
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import Store
+
+log = logging.getLogger("rsnotify.hub")
 
 #: The timeout of the check, in seconds.
 SECONDS = 5.0
@@ -40,10 +42,12 @@ class Readiness:
             self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         checking = self._checking
         await asyncio.wait([checking], timeout=self._seconds)
-        if (trouble := self._trouble()) is not None:
+        trouble = self._trouble()
+        if trouble is None and not checking.done():
+            trouble = f"the store does not answer within {self._seconds:.0f} seconds"
+        if trouble is not None:
+            log.error("this hub is not ready: %s", trouble)
             raise Refusal(Code.UNAVAILABLE, trouble)
-        if not checking.done():
-            raise StorageError("the store does not answer in time")
         checking.result()
 
     async def close(self) -> None:

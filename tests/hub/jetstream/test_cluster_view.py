@@ -148,6 +148,27 @@ async def test_a_node_that_has_lost_nats_says_so_and_what_it_does_not_know(
         assert page.problems_but("network") == []
 
 
+@pytest.mark.slow
+async def test_a_node_that_reaches_no_majority_of_the_servers_says_so(
+    tmp_path: Path, run_hub: RunHub
+):
+    with running_nats(tmp_path / "nats", servers=3) as cluster:
+        async with run_hub(store=cluster.url) as hub:
+            await nodes(hub, lambda found: found["free"] == 0)
+            server = (await nodes(hub, bool))["rows"][0]["server"]
+            for name in cluster.servers.keys() - {server}:
+                cluster.servers[name].stop()
+            async with asyncio.timeout(PATIENCE):
+                while "do most of its servers run?" not in await ready(hub, 503):
+                    pass
+            found = await nodes(hub, lambda found: found["free"] is None)
+            assert found["stream"]["connected"]
+            assert found["rows"][0]["behind"] is None
+            for name in cluster.servers.keys() - {server}:
+                cluster.servers[name].start()
+            assert await ready(hub, 200) == "ready\n"
+
+
 async def test_a_hub_on_one_machine_shows_no_cluster(hub: Client, browser: Browser):
     found = await hub.admin("GET", "nodes")
     assert [(row["this"], row["alive"], row["behind"]) for row in found["rows"]] == [

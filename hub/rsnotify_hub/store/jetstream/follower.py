@@ -223,6 +223,14 @@ class StreamFollower:
         last = int(self.info["state"]["last_seq"]) if self.info else 0
         return max(0, last - self.position)
 
+    def _is_led(self) -> bool:
+        """Return whether the last information on the stream is that of its leader.
+
+        Without a majority, a server answers with what it has itself. A server alone has no leader.
+        """
+        cluster = self.info.get("cluster")
+        return cluster is None or bool(cluster.get("leader"))
+
     def trouble(self) -> str | None:
         """Return why this node does not follow the log at the moment; None if it does."""
         if self.failure is not None:
@@ -248,7 +256,8 @@ class StreamFollower:
                     await asyncio.sleep(_RETRY_SECONDS)  # it may just be announced
                 async with self._lock:
                     await self._read_until(last, bodies=True)
-                self._compared = asyncio.get_running_loop().time()
+                if self._is_led():
+                    self._compared = asyncio.get_running_loop().time()
                 self._is_behind = False
             except StorageError as error:
                 if not self._is_behind and not self.failure:
