@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from socket import gethostname
@@ -46,10 +47,7 @@ class OpenStore(Struct):
 
 @asynccontextmanager
 async def open_store(
-    configuration: HubConfiguration,
-    retention: LogRetention,
-    clock: Callable[[], Instant],
-    public_url: str,
+    configuration: HubConfiguration, clock: Callable[[], Instant], public_url: str
 ) -> AsyncIterator[OpenStore]:
     """Return a context with the store, which is closed at its end.
 
@@ -57,6 +55,9 @@ async def open_store(
         ConfigurationError: The folder, or NATS, cannot be used.
         StorageError: Its content cannot be read.
     """
+    retention = LogRetention(
+        size=configuration.log.log_bytes, age=timedelta(seconds=configuration.log.log_seconds)
+    )
     if configuration.store.url is not None:
         async with _open_nats(configuration, retention, clock, public_url) as opened:
             yield opened
