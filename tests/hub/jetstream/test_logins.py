@@ -105,7 +105,7 @@ async def test_a_file_that_has_no_credentials_is_named(
     assert SECRET not in reason
 
 
-@pytest.mark.parametrize("text", ["", SECRET, public(new_pair())])
+@pytest.mark.parametrize("text", ["", SECRET, public(new_pair())], ids=["empty", "text", "public"])
 async def test_a_file_that_has_no_nkey_is_named(
     nats_server: NatsCluster, tmp_path: Path, text: str
 ):
