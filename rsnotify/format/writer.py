@@ -147,19 +147,34 @@ def _interval(
 
 def opening(head: Document) -> bytes:
     """Return everything in a document before its entries (core §7)."""
+    texts: list[str] = []
+    written = _opening(head, texts)
+    if not _is_plain("".join(texts)):
+        escaped = replace(
+            head,
+            capability=None if head.capability is None else _escape(head.capability),
+            links=tuple(map(_escaped_link, head.links)),
+            attributes=_escaped_attributes(head.attributes),
+        )
+        written = _opening(escaped, texts)
+    return written.encode()
+
+
+def _opening(head: Document, texts: list[str]) -> str:
     root = "sitemapindex" if head.index else "urlset"
     parts = [
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<{root} xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">\n'
     ]
-    parts += [_link(_escaped_link(link), []) + "\n" for link in head.links]
+    parts += [_link(link, texts) + "\n" for link in head.links]
     attributes = _interval(head.at, head.completed, head.from_, head.until)
-    attributes += _foreign(_escaped_attributes(head.attributes), [])
+    attributes += _foreign(head.attributes, texts)
     if head.capability is not None:
-        parts.append(f'<rs:md capability="{_escape(head.capability)}"{attributes}/>\n')
+        texts.append(head.capability)
+        parts.append(f'<rs:md capability="{head.capability}"{attributes}/>\n')
     elif attributes:
         parts.append(f"<rs:md{attributes}/>\n")
-    return "".join(parts).encode()
+    return "".join(parts)
 
 
 def entry(resource: Resource, *, index: bool = False, profile: Profile | None = None) -> bytes:
