@@ -29,10 +29,10 @@ def main() -> None:
     print(f"# restart: {ENTRIES:,} entries of the log, {SUBSCRIPTIONS:,} subscriptions")
     with tempfile.TemporaryDirectory() as name:
         empty, full = Path(name, "empty"), Path(name, "full")
-        asyncio.run(_fill(full))
+        asyncio.run(fill(full, ENTRIES, SUBSCRIPTIONS))
         for what, folder in (("nothing", empty), ("all of it", full)):
             passed, worked = map(
-                min, zip(*(asyncio.run(_start(folder)) for _ in range(TRIES)), strict=True)
+                min, zip(*(asyncio.run(start(folder)) for _ in range(TRIES)), strict=True)
             )
             print(
                 f"serves after {passed:.2f} s, {worked:.2f} s of them a processor's,"
@@ -41,7 +41,7 @@ def main() -> None:
             )
 
 
-async def _start(folder: Path) -> tuple[float, float]:
+async def start(folder: Path) -> tuple[float, float]:
     """Start a hub, and end it once it serves.
 
     Returns:
@@ -66,20 +66,24 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def _fill(folder: Path) -> None:
+async def fill(folder: Path, entries: int, subscriptions: int) -> None:
+    """Store entries of ten topics, and subscriptions to them."""
     now = datetime.now(UTC)
     store = SqliteStore(folder, LogRetention(size=10**9, age=timedelta(days=9)), lambda: now)
     await store.start(IgnoredNews())
     ends = dict[str, int]()
     for number in range(TOPICS):
         topic = _topic(number)
-        for first in range(0, ENTRIES // TOPICS, BATCH):
-            fragments = [_fragment(now, number, first + each) for each in range(BATCH)]
+        for first in range(0, entries // TOPICS, BATCH):
+            fragments = [
+                _fragment(now, number, each)
+                for each in range(first, min(first + BATCH, entries // TOPICS))
+            ]
             after = ends.get(topic, 0)
             appended = await store.append(topic, fragments, after=after, replacing=None)
             ends[topic] = appended.state.position
     await asyncio.gather(
-        *(store.save(_subscription(number, now, ends)) for number in range(SUBSCRIPTIONS))
+        *(store.save(_subscription(number, now, ends)) for number in range(subscriptions))
     )
     await store.close()
 

@@ -11,6 +11,7 @@ import inline
 import latency
 import recording
 import restart
+import scale
 
 BENCHMARKS = {
     "documents": documents.main,
@@ -20,6 +21,7 @@ BENCHMARKS = {
     "fanout": fanout.main,
     "callbacks": callbacks.main,
     "restart": restart.main,
+    "scale": scale.main,
 }
 
 
