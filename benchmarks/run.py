@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import callbacks
+import cluster
 import documents
 import fanout
 import inline
@@ -22,6 +23,7 @@ BENCHMARKS = {
     "callbacks": callbacks.main,
     "restart": restart.main,
     "scale": scale.main,
+    "cluster": cluster.main,
 }
 
 
