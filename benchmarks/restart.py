@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from datetime import UTC, datetime, timedelta
@@ -39,6 +41,20 @@ def main() -> None:
                 f" at best of {TRIES} with {what}",
                 flush=True,
             )
+    targets.compare(f"start of a hub with {ENTRIES:,} log entries", passed, 1, "s")
+    _compare_help()
+
+
+def _compare_help() -> None:
+    """Compare the processor time of the command line alone."""
+    took = []
+    for _ in range(TRIES):
+        before = _processor_seconds()
+        subprocess.run(
+            [sys.executable, "-m", "rsnotify", "--help"], capture_output=True, check=True
+        )
+        took.append(_processor_seconds() - before)
+    targets.compare("rsnotify --help", min(took), 0.3, "s of CPU")
 
 
 async def start(folder: Path) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import latency
 import recording
 import restart
 import scale
+import targets
 
 BENCHMARKS = {
     "documents": documents.main,
@@ -33,6 +34,7 @@ def main(names: list[str]) -> None:
         if name not in BENCHMARKS:
             sys.exit(f"there is no benchmark {name}; there are: {', '.join(BENCHMARKS)}")
         BENCHMARKS[name]()
+    targets.show()
 
 
 if __name__ == "__main__":
