@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+import targets
 from callback_server import COUNT, SOUND, callbacks, secret_of
 from fanout import SIZE, TOPIC, MeasuredHub, fragment, processor_seconds, running
 

@@ -11,6 +11,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import targets
+
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.format.writer import write_document
