@@ -29,7 +29,7 @@ Cost: `decide` looks at each node and at the shards of this node, not at all sha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import Enum, auto
 
 from msgspec import Struct
@@ -37,6 +37,7 @@ from msgspec import Struct
 from rsnotify_hub.cluster.assignment import Assignment
 from rsnotify_hub.cluster.node_views import NodeViews
 from rsnotify_hub.cluster.pace import ClusterPace
+from rsnotify_hub.cluster.sharding import BRIDGE
 
 
 class Take(Struct, frozen=True):
@@ -127,21 +128,23 @@ class Membership:
         self._views = dict.fromkeys(shards, ShardView())
         self._recorded: dict[str, None] = {}  # the shards whose record names this node
         self._holds: dict[str, _Hold] = {}
-        self._assignment = Assignment(node, shards)
+        self._assignment = Assignment(node, [shard for shard in shards if shard != BRIDGE])
+        self._bridge = Assignment(node, [shard for shard in shards if shard == BRIDGE])
         self._renewed = float("-inf")
         self._deposed: list[str] = []
 
     # Events.
 
-    def node_seen(self, node: str, *, is_draining: bool, now: float) -> None:
+    def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
         """Note that the record of a node was written.
 
         Args:
             node: The node.
             is_draining: Whether it is about to stop.
             now: The current instant; for this node's own record, when it sent that.
+            bridges: Whether it can run the bridge to the MQTT broker.
         """
-        self._nodes.seen(node, is_draining=is_draining, now=now)
+        self._nodes.seen(node, is_draining=is_draining, bridges=bridges, now=now)
 
     def node_gone(self, node: str) -> None:
         """Note that the record of a node was deleted."""
@@ -224,15 +227,17 @@ class Membership:
         actions: list[Action] = [Revoke(tuple(deposed))] if deposed else []
         if self.is_fenced(now) or not self._nodes.is_current(now):
             return actions
-        self._assignment.set_nodes(self._nodes.candidates(now))
-        return [*actions, *self._releases(), *self._takes(now)]
+        candidates = self._nodes.candidates(now)
+        self._assignment.set_nodes(candidates)
+        self._bridge.set_nodes(self._nodes.bridging(candidates))
+        own = dict.fromkeys((*self._assignment.own, *self._bridge.own))
+        return [*actions, *self._releases(own), *self._takes(own, now)]
 
     def _give_up_all(self) -> None:
         self._deposed += self._holds
         self._holds = {}
 
-    def _releases(self) -> Iterator[Release]:
-        own = self._assignment.own
+    def _releases(self, own: Collection[str]) -> Iterator[Release]:
         leaving = [
             # The answer to a take or a release was lost, so nobody works on these.
             *(shard for shard in self._recorded if shard not in self._holds and shard not in own),
@@ -248,8 +253,7 @@ class Membership:
             self._holds[shard] = _Hold(_Holding.RELEASING, view.epoch)
             yield Release(shard, view.epoch + 1, view.revision)
 
-    def _takes(self, now: float) -> Iterator[Take]:
-        own = self._assignment.own
+    def _takes(self, own: Collection[str], now: float) -> Iterator[Take]:
         free = [
             shard
             for shard in own

@@ -176,7 +176,9 @@ class ClusterNode:
         now = self._clock()
         if node == self.id:
             now = self._sent.get(record.renewals, float("-inf"))
-        self.membership.node_seen(node, is_draining=record.draining, now=now)
+        self.membership.node_seen(
+            node, is_draining=record.draining, now=now, bridges=record.bridges
+        )
 
     # Renewals.
 

@@ -42,6 +42,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
         renewals: How often it has renewed this record.
         draining: Whether it is about to stop.
         shards: The number of shards that it works on.
+        bridges: Whether it has the settings for the bridge to the MQTT broker.
     """
 
     version: int = VERSION
@@ -52,6 +53,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     renewals: int = 0
     draining: bool = False
     shards: int = 0
+    bridges: bool = True
 
 
 class ShardRecord(Struct, frozen=True, kw_only=True):
