@@ -17,6 +17,7 @@ from rsnotify.runtime.processes import Process
 from rsnotify_hub.store.jetstream import store
 from tests.hub.helpers import PATIENCE, Client
 from tests.hub.jetstream.hubs import PACE, SHARDS
+from tests.namespaces import Namespace
 
 
 class FastNode:
@@ -52,21 +53,24 @@ class FastNode:
         await self._process.kill()
 
 
+async def start_fast(*arguments: str, log: Path, machine: Namespace | None = None) -> Process:
+    """Start `rsnotify ARGUMENTS` as `Process.start` does, with short leases."""
+    with log.open("ab") as messages:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.hub.jetstream.fast_node", *arguments),
+            cwd=Path(__file__).parents[3],
+            stdout=asyncio.subprocess.PIPE,
+            stderr=messages,
+            preexec_fn=machine.enter if machine is not None else None,
+        )
+    return Process(arguments[0], process, log)
+
+
 @asynccontextmanager
 async def fast_node(nats: str, folder: Path, name: str, *options: str) -> AsyncIterator[FastNode]:
     """Run a node until the end of the block; its log is in a file of its name."""
-    command = ("-m", "tests.hub.jetstream.fast_node", "--store", nats, *options)
-    with (folder / f"{name}.log").open("ab") as log:
-        process = Process(
-            name,
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, *command, "--port", "0", "--allow-private-addresses"),
-                cwd=Path(__file__).parents[3],
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-            ),
-            folder / f"{name}.log",
-        )
+    where = ("--store", nats, "--port", "0", "--allow-private-addresses")
+    process = await start_fast("hub", *where, *options, log=folder / f"{name}.log")
     try:
         async with aiohttp.ClientSession() as session:
             url = await process.url()
@@ -92,7 +96,6 @@ def main() -> None:
     from rsnotify.runtime.cli.application import main as rsnotify
 
     store.open_jetstream = partial(store.open_jetstream, shards=SHARDS, pace=PACE)
-    sys.argv[1:1] = ["hub"]
     rsnotify()
 
 

@@ -165,14 +165,11 @@ class StreamFollower:
                     self._pass_on(message)
         # The server that was read may be behind; only the leader has everything.
         while self.position < target and not self.failure:
-            known = await self._last()
-            found = await self._stream.next(self.position + 1)
+            found = await self._stream.next(self.position + 1, through=target)
             if found is not None:
                 self._pass_on(found)
-            elif known >= target:
-                self._advance(known)  # they were deleted
             else:
-                await asyncio.sleep(_RETRY_SECONDS)  # a leader of the past has answered
+                self._advance(target)  # they were deleted
 
     def _pass_on(self, message: StoredMessage) -> None:
         if message.position <= self.position or self.failure:
