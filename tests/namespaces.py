@@ -1,4 +1,4 @@
-"""Machines of their own for processes, as network namespaces on one switch, which can be cut off."""
+"""Machines of their own for processes: network namespaces on one switch, which can be cut off."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ from tests.end_to_end.counting import counting, doubles
 from tests.end_to_end.stage import PATIENCE, Stage
 from tests.hub.helpers import Client
 from tests.hub.jetstream.fast_node import start_fast
+from tests.hub.jetstream.hubs import SHARDS
 from tests.nats_servers import NatsCluster, running_nats
 
 NODES = ("node1", "node2", "node3")
@@ -70,6 +71,22 @@ class ClusterStage(Stage):
         log = self.root / f"{name}.log"
         self._processes[name] = process = await start_fast(*arguments, log=log)
         return process
+
+    async def restart(self, name: str) -> None:
+        """Restart a node in order, and wait until all nodes have shards."""
+        await self._processes[name].stop()
+        await self.revive(name)
+        await self.shared()
+
+    async def shared(self) -> None:
+        """Wait until all shards have owners, and each node has some."""
+        async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+            while True:
+                rows = (await Client(self.nodes[0], session).admin("GET", "nodes"))["rows"]
+                counts = [row["shards"] for row in rows if row["shards"]]
+                if len(counts) == len(NODES) and sum(counts) == (SHARDS if self._fast else 64) + 1:
+                    return
+                await asyncio.sleep(0.1)
 
 
 class Killer:
