@@ -97,6 +97,10 @@ class NatsServer:
             self._process.send_signal(signal.SIGCONT)
             self._process.wait(PATIENCE)
 
+    def wipe(self) -> None:
+        """Delete all that it stores, while it is down."""
+        shutil.rmtree(self._folder / "jetstream")
+
     def answers(self) -> bool:
         """Return whether JetStream answers; or the server at all, if it requires a login."""
         try:
