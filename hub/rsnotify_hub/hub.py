@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, timedelta
+from datetime import UTC
 from importlib.metadata import version
 
 import aiohttp
@@ -36,7 +36,6 @@ from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import HubReadings, Metrics
 from rsnotify_hub.mqtt.bridge import MqttBridge
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.stores import OpenStore, open_store
 from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.selections import SelectionGroups
@@ -224,13 +223,8 @@ async def open_hub(
         StorageError: Its content cannot be read.
     """
     websub = configuration.websub
-    retention = LogRetention(
-        size=configuration.log.log_bytes, age=timedelta(seconds=configuration.log.log_seconds)
-    )
     async with AsyncExitStack() as stack:
-        opened = await stack.enter_async_context(
-            open_store(configuration, retention, clock, public_url)
-        )
+        opened = await stack.enter_async_context(open_store(configuration, clock, public_url))
         client = await stack.enter_async_context(
             open_client(
                 allow_private_addresses=websub.allow_private_addresses,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from socket import gethostname
@@ -50,10 +50,7 @@ async def _nothing() -> None: ...
 
 @asynccontextmanager
 async def open_store(
-    configuration: HubConfiguration,
-    retention: LogRetention,
-    clock: Callable[[], Instant],
-    public_url: str,
+    configuration: HubConfiguration, clock: Callable[[], Instant], public_url: str
 ) -> AsyncIterator[OpenStore]:
     """Return a context with the store, which is closed at its end.
 
@@ -61,6 +58,9 @@ async def open_store(
         ConfigurationError: The folder, or NATS, cannot be used.
         StorageError: Its content cannot be read.
     """
+    retention = LogRetention(
+        size=configuration.log.log_bytes, age=timedelta(seconds=configuration.log.log_seconds)
+    )
     if configuration.store.url is not None:
         async with _open_nats(configuration, retention, clock, public_url) as opened:
             yield opened

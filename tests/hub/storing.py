@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rsnotify_hub.fragments.fragment import Fragment, read_fragment
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.store.interface import (
     LogEntry,
@@ -27,7 +28,7 @@ def made(from_: float, *seconds: float, until: float | None = None, padding: int
     return read_fragment(fragment(from_, *seconds, until=until, padding=padding))
 
 
-class Listener:
+class Listener(DeliveryChannel):
     """A channel that remembers."""
 
     def __init__(self) -> None:
@@ -46,6 +47,8 @@ class Listener:
 
 class Ignoring:
     """Ignores what happens to the logs."""
+
+    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None: ...
 
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None

@@ -57,6 +57,9 @@ class TopicLogs:
         for state in await self._store.start(self):
             self._open(state.topic, state)
 
+    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        self._found(topic).deliver_early(fragments)
+
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
     ) -> None:

@@ -11,7 +11,12 @@ from rsnotify_hub.cluster.node import ClusterNode
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS
-from rsnotify_hub.store.interface import BridgeOwner, LogRetention, SubscriptionOwner
+from rsnotify_hub.store.interface import (
+    BridgeOwner,
+    LogRetention,
+    SubscriptionOwner,
+    SubscriptionRecords,
+)
 from rsnotify_hub.store.jetstream.bucket import Bucket
 from rsnotify_hub.store.jetstream.connection import NatsConnection
 from rsnotify_hub.store.jetstream.log import JetStreamLog
@@ -90,6 +95,12 @@ class JetStreamStore(JetStreamLog):
 
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
         self._subscriptions.move_bridged(broker, topic, position)
+
+    async def records(self) -> SubscriptionRecords:
+        return await self._subscriptions.records()
+
+    async def restore(self, records: SubscriptionRecords) -> int:
+        return await self._subscriptions.restore(records)
 
     async def leave(self) -> None:
         """Release all shards, and leave the cluster, while their owner can still deliver."""
