@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.store.interface import LogEntry, LogState, Store
 from rsnotify_hub.transfer.records import (
     Exported,
@@ -15,6 +16,8 @@ from rsnotify_hub.transfer.records import (
 
 class IgnoredNews:
     """A `LogListener` for a process that reads logs, and need not follow them."""
+
+    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None: ...
 
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
