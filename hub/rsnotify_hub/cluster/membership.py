@@ -160,11 +160,7 @@ class Membership:
         """Note the record of a shard, unless a later one is known."""
         if shard not in self._views or view.revision <= self._views[shard].revision:
             return
-        self._views[shard] = view
-        if view.owner == self.node:
-            self._recorded[shard] = None
-        else:
-            self._recorded.pop(shard, None)
+        self.shard_read(shard, view)
         hold = self._holds.get(shard)
         if hold is None:
             return
@@ -172,6 +168,14 @@ class Membership:
         if hold.state.is_working and view.epoch > hold.epoch and not is_own_release:
             del self._holds[shard]
             self._deposed.append(shard)
+
+    def shard_read(self, shard: str, view: ShardView) -> None:
+        """Note the record of a shard as it is stored, whatever was seen of it before."""
+        self._views[shard] = view
+        if view.owner == self.node:
+            self._recorded[shard] = None
+        else:
+            self._recorded.pop(shard, None)
 
     def taken(self, take: Take, revision: int) -> bool:
         """Note that a shard was taken and loaded.

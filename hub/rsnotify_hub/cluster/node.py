@@ -256,6 +256,7 @@ class ClusterNode:
             key = formats.shard_key(take.shard)
             revision = await self._records.replace(key, record, take.revision)
             if revision is None:
+                await self._read(take.shard)
                 self.membership.take_failed(take)
                 return
             await self._work.load(take.shard, take.epoch)
@@ -280,12 +281,23 @@ class ClusterNode:
             record = formats.encode(ShardRecord(epoch=release.epoch, owner=None))
             key = formats.shard_key(release.shard)
             revision = await self._records.replace(key, record, release.revision)
+            if revision is None:
+                await self._read(release.shard)
         except StorageError as error:
             log.warning("the shard %s cannot be released yet: %s", release.shard, error)
         finally:
             self.membership.released(release, revision)
         if self._record.draining and revision is not None:
             self._wanted.set()
+
+    async def _read(self, shard: str) -> None:
+        """Read a record that is not as it was seen: a server's copy of it may have been wrong."""
+        value, revision = await self._records.latest(formats.shard_key(shard))
+        view = ShardView()
+        if value is not None:
+            record = formats.read_shard(value)
+            view = ShardView(record.owner, record.epoch, revision)
+        self.membership.shard_read(shard, view)
 
     # The end.
 
