@@ -7,7 +7,7 @@ Three nodes share three NATS servers. Callbacks, WebSockets and MQTT clients fol
 the fragments alone, so that whatever was acknowledged to the Source and not delivered would be a
 gap. A Destination follows, too.
 
-Exit code 0 means: no subscriber saw a gap, or two deliveries at the same time; all have what the
+Exit code 0 means: no subscriber saw a gap, or deliveries of two nodes at once; all have what the
 Source has; the Destination is in step, and no change had its effect twice; and no subscription was
 lost.
 """

@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.links import parse_links
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
@@ -37,7 +38,7 @@ class Copy:
     Attributes:
         through: The end of the last fragment.
         hashes: The hash of each resource that exists.
-        faults: What must not happen: gaps, and deliveries at the same time.
+        faults: What must not happen: gaps, and deliveries of two nodes at the same time.
         fragments: How many fragments it received.
         repeats: How many of them brought nothing new.
     """
@@ -79,19 +80,22 @@ class CallbackCopy(Copy):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.url = ""
-        self._is_receiving = False
+        self._running: set[str] = set()
 
     async def get(self, request: web.Request) -> web.Response:
         return web.Response(text=request.query.get("hub.challenge", ""))
 
     async def post(self, request: web.Request) -> web.Response:
-        if self._is_receiving:
-            self.faults.append("two deliveries at the same time")
-        self._is_receiving = True
+        links = parse_links(request.headers.getall("Link"))
+        (hub,) = [to for rel, to in links if rel == "hub"]
+        # One node may repeat a delivery that took too long, while the first one is still read here.
+        if self._running - {hub}:
+            self.faults.append(f"deliveries of {self._running} and {hub} at the same time")
+        self._running.add(hub)
         try:
             self.receive(await request.read())
         finally:
-            self._is_receiving = False
+            self._running.discard(hub)
         return web.Response(status=204)
 
 
