@@ -83,8 +83,8 @@ class MeasuredHub:
     path = "/ws"
     first = json.dumps({"type": "subscribe", "topic": TOPIC, "since": None})
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        command = ["-m", "rsnotify", "hub", "--port", "0", "--data", str(folder / "hub")]
+    def __init__(self, folder: Path, stack: ExitStack, *options: str) -> None:
+        command = ["-m", "rsnotify", "hub", "--port", "0", "--data", str(folder / "hub"), *options]
         process = stack.enter_context(running([sys.executable, *command], folder))
         assert process.stdout is not None
         self.port = int(process.stdout.readline().rsplit(":", 1)[1].strip("/\n"))

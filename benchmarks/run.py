@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import callbacks
+import cluster
 import documents
 import fanout
 import inline
@@ -20,6 +21,7 @@ BENCHMARKS = {
     "fanout": fanout.main,
     "callbacks": callbacks.main,
     "restart": restart.main,
+    "cluster": cluster.main,
 }
 
 

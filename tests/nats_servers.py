@@ -75,6 +75,12 @@ class NatsServer:
         return f"nats://{self._host}:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """The number of its process, once it has been started."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         path = self._folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""

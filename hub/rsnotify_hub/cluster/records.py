@@ -43,6 +43,8 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
         draining: Whether it is about to stop.
         shards: The number of shards that it works on.
         bridges: Whether it has the settings for the bridge to the MQTT broker.
+        behind: How many records of the stream it did not have yet; None if unknown.
+        server: The server that it is connected to; empty if unknown.
     """
 
     version: int = VERSION
@@ -54,6 +56,8 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     draining: bool = False
     shards: int = 0
     bridges: bool = True
+    behind: int | None = None
+    server: str = ""
 
 
 class ShardRecord(Struct, frozen=True, kw_only=True):

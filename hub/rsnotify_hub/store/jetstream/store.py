@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
+from msgspec.structs import replace
+
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.cluster.messages import NodeMessages
 from rsnotify_hub.cluster.node import ClusterNode
@@ -58,6 +60,10 @@ class JetStreamStore(JetStreamLog):
         self.node = node
         self.nodes = NodeMessages(connection.client, connection.settings.prefix, node)
         self._subscriptions = subscriptions
+        node.report = self._report
+
+    def _report(self, record: NodeRecord) -> NodeRecord:
+        return replace(record, behind=self.behind, server=self.connection.server or "")
 
     async def assign(self, owner: SubscriptionOwner) -> None:
         await self.nodes.start()
