@@ -24,13 +24,7 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster import records as formats
 from rsnotify_hub.cluster.clock import lease_clock
 from rsnotify_hub.cluster.interface import ClusterRecords, ShardWork
-from rsnotify_hub.cluster.membership import (
-    Membership,
-    Release,
-    Revoke,
-    ShardView,
-    Take,
-)
+from rsnotify_hub.cluster.membership import Membership, Release, Revoke, ShardView, Take
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import ClusterMeta, NodeRecord, ShardRecord
 from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS, Sharding
