@@ -12,6 +12,8 @@ import inline
 import latency
 import recording
 import restart
+import scale
+import targets
 
 BENCHMARKS = {
     "documents": documents.main,
@@ -21,6 +23,7 @@ BENCHMARKS = {
     "fanout": fanout.main,
     "callbacks": callbacks.main,
     "restart": restart.main,
+    "scale": scale.main,
     "cluster": cluster.main,
 }
 
@@ -31,6 +34,7 @@ def main(names: list[str]) -> None:
         if name not in BENCHMARKS:
             sys.exit(f"there is no benchmark {name}; there are: {', '.join(BENCHMARKS)}")
         BENCHMARKS[name]()
+    targets.show()
 
 
 if __name__ == "__main__":

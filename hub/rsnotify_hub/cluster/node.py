@@ -24,13 +24,7 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster import records as formats
 from rsnotify_hub.cluster.clock import lease_clock
 from rsnotify_hub.cluster.interface import ClusterRecords, ShardWork
-from rsnotify_hub.cluster.membership import (
-    Membership,
-    Release,
-    Revoke,
-    ShardView,
-    Take,
-)
+from rsnotify_hub.cluster.membership import Membership, Release, Revoke, ShardView, Take
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import ClusterMeta, NodeRecord, ShardRecord
 from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS, Sharding
@@ -187,7 +181,9 @@ class ClusterNode:
         now = self._clock()
         if node == self.id:
             now = self._sent.get(record.renewals, float("-inf"))
-        self.membership.node_seen(node, is_draining=record.draining, now=now)
+        self.membership.node_seen(
+            node, is_draining=record.draining, now=now, bridges=record.bridges
+        )
 
     # Renewals.
 
@@ -267,6 +263,7 @@ class ClusterNode:
             key = formats.shard_key(take.shard)
             revision = await self._records.replace(key, record, take.revision)
             if revision is None:
+                await self._read(take.shard)
                 self.membership.take_failed(take)
                 return
             await self._work.load(take.shard, take.epoch)
@@ -292,6 +289,8 @@ class ClusterNode:
             record = formats.encode(ShardRecord(epoch=release.epoch, owner=None))
             key = formats.shard_key(release.shard)
             revision = await self._records.replace(key, record, release.revision)
+            if revision is None:
+                await self._read(release.shard)
         except StorageError as error:
             log.warning("the shard %s cannot be released yet: %s", release.shard, error)
         finally:
@@ -299,6 +298,15 @@ class ClusterNode:
         self.moved["released"] += revision is not None
         if self._record.draining and revision is not None:
             self._wanted.set()
+
+    async def _read(self, shard: str) -> None:
+        """Read a record that is not as it was seen: a server's copy of it may have been wrong."""
+        value, revision = await self._records.latest(formats.shard_key(shard))
+        view = ShardView()
+        if value is not None:
+            record = formats.read_shard(value)
+            view = ShardView(record.owner, record.epoch, revision)
+        self.membership.shard_read(shard, view)
 
     # The end.
 

@@ -39,6 +39,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
         renewals: How often it has renewed this record.
         draining: Whether it is about to stop.
         shards: The number of shards that it works on.
+        bridges: Whether it has the settings for the bridge to the MQTT broker.
         behind: How many records of the stream it did not have yet; None if unknown.
         server: The server that it is connected to; empty if unknown.
     """
@@ -51,6 +52,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     renewals: int = 0
     draining: bool = False
     shards: int = 0
+    bridges: bool = True
     behind: int | None = None
     server: str = ""
 

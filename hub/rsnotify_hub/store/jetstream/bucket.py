@@ -124,6 +124,11 @@ class Bucket(JetStreamStream):
         """Return a key, as the leader of the bucket knows it; None if it was never stored."""
         return await self._last_record(key)
 
+    async def latest(self, key: str) -> tuple[bytes | None, int]:
+        """Return the value and the revision of a key as `get` does; None and 0 without one."""
+        found = await self._last_record(key)
+        return (None, 0) if found is None else (found.value, found.revision)
+
     async def _last_record(self, key: str) -> BucketRecord | None:
         message = await self._get({"last_by_subj": self._base + key})
         return None if message is None else _record_of(message)

@@ -178,19 +178,16 @@ class StreamFollower:
                 async for message in messages:
                     self._pass_on(message)
             if self.position == before:
-                if await self._stream.next(before + 1) is None:
+                if await self._stream.next(before + 1, through=target) is None:
                     break
                 await asyncio.sleep(_RETRY_SECONDS)  # a copy is behind
         # Copies may be behind; only the leader has everything.
         while self.position < target and not self.failure:
-            known = await self._last()
-            found = await self._stream.next(self.position + 1)
+            found = await self._stream.next(self.position + 1, through=target)
             if found is not None:
                 self._pass_on(found)
-            elif known >= target:
-                self._advance(known)  # they were deleted
             else:
-                await asyncio.sleep(_RETRY_SECONDS)  # a leader of the past has answered
+                self._advance(target)  # they were deleted
 
     def _pass_on(self, message: StoredMessage) -> None:
         if message.position <= self.position or self.failure:

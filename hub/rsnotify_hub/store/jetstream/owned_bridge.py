@@ -111,47 +111,57 @@ class OwnedBridge:
 
 
 class BridgeSwitch:
-    """Starts and stops a bridge, one after the other, as this node becomes its owner and back."""
+    """Starts and stops a bridge, one after the other, as this node becomes its owner and back.
+
+    It is started again each time that this node becomes the owner, since another one may have moved
+    the cursors meanwhile.
+    """
 
     def __init__(self, bridge: BridgeOwner) -> None:
         self._bridge = bridge
-        self._is_wanted = False
+        self._wanted: OwnedBridge | None = None
+        self._running: OwnedBridge | None = None
         self._changed = asyncio.Event()
-        self._is_running = False
         self._stopped = asyncio.Event()
         self._stopped.set()
         self._task = asyncio.create_task(self._run())
 
-    def set(self, wanted: bool) -> None:
-        self._is_wanted = wanted
+    def set(self, wanted: OwnedBridge | None) -> None:
+        """Run the bridge with these cursors; None stops it."""
+        self._wanted = wanted
         self._changed.set()
 
     async def stop(self) -> None:
         """Stop the bridge, and return when it has stopped."""
-        self.set(False)
+        self.set(None)
         await self._stopped.wait()
 
     async def _run(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if self._is_wanted == self._is_running:
-                continue
             try:
-                if self._is_wanted:
-                    self._stopped.clear()
-                    self._is_running = True
-                    await self._bridge.start()
-                else:
-                    await self._bridge.close()
-                    self._is_running = False
-                    self._stopped.set()
+                if self._wanted is not self._running:
+                    await self._change(self._wanted)
             except StorageError as error:
-                log.warning("the bridge to the MQTT broker cannot start yet: %s", error)
-                self._is_running = False
-                self._stopped.set()
-                await asyncio.sleep(RETRY_DELAY)
-                self._changed.set()
+                self._set_stopped()
+                if self._wanted is not None:
+                    log.warning("the bridge to the MQTT broker cannot start yet: %s", error)
+                    await asyncio.sleep(RETRY_DELAY)
+                    self._changed.set()
+
+    async def _change(self, wanted: OwnedBridge | None) -> None:
+        if self._running is not None:
+            await self._bridge.close()
+            self._set_stopped()
+        if wanted is not None:
+            self._running = wanted
+            self._stopped.clear()
+            await self._bridge.start()
+
+    def _set_stopped(self) -> None:
+        self._running = None
+        self._stopped.set()
 
     async def close(self) -> None:
         with suppress(TimeoutError):

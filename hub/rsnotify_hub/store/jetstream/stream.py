@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
+from rsnotify_hub.store.jetstream.connection import PATIENCE, ApiError, NatsConnection
 from rsnotify_hub.store.jetstream.copies import CopyScan, ScanRange, StoredMessage
 from rsnotify_hub.store.jetstream.records import topic_token
 
@@ -20,6 +20,8 @@ from rsnotify_hub.store.jetstream.records import topic_token
 _DUPLICATES_SECONDS = 120
 #: Seconds that a cluster may take until it can place a stream.
 _START_SECONDS = 10.0
+#: Seconds between requests to a leader that lacks what the stream has.
+_RETRY_SECONDS = 0.1
 
 _NO_MESSAGE, _NO_STREAM, _NOT_CLUSTERED, _NO_PEERS = 10037, 10059, 10074, 10005
 _NO_RESOURCES = 10023
@@ -123,9 +125,37 @@ class JetStreamStream:
             f"STREAM.INFO.{self.name}", what=f"information on the stream {self.name}"
         )
 
-    async def next(self, position: int) -> StoredMessage | None:
-        """Return the first message at a position or later; None if there is none."""
-        return await self._get({"seq": position, "next_by_subj": self._subjects})
+    async def next(self, position: int, *, through: int) -> StoredMessage | None:
+        """Return the first message at a position or later.
+
+        Args:
+            position: The position.
+            through: A position that the stream has reached.
+
+        Returns:
+            The message; None if those up to `through` were deleted, and there is none later.
+        """
+        return await self._find({"seq": position, "next_by_subj": self._subjects}, through)
+
+    async def _find(self, which: dict[str, Any], through: int) -> StoredMessage | None:
+        """Return a message as the leader of the stream knows it; None if it was deleted.
+
+        A leader that has just been elected may lack what a majority has stored. So what it does not
+        find was deleted only if it has reached a later position, and has led all the time.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
+        while loop.time() < end:
+            before = await self.info()
+            if (found := await self._get(which)) is not None:
+                return found
+            after = await self.info()
+            if int(before["state"]["last_seq"]) >= through and _leader(before) == _leader(after):
+                return None
+            await asyncio.sleep(_RETRY_SECONDS)
+        raise StorageError(
+            f"the stream {self.name} in NATS lacks what it has stored; see `nats stream info`"
+        )
 
     async def _get(self, which: dict[str, Any]) -> StoredMessage | None:
         """Return a message as the leader of the stream knows it."""
@@ -208,7 +238,7 @@ class LogStream(JetStreamStream):
 
     async def get_from_leader(self, position: int) -> StoredMessage | None:
         """Return the message at a position as the leader has it; None if it was deleted."""
-        return await self._get({"seq": position})
+        return await self._find({"seq": position}, position)
 
     async def delete(self, position: int) -> None:
         """Delete a message."""
@@ -229,6 +259,10 @@ class LogStream(JetStreamStream):
             {"filter": self.subject(topic), "seq": before},
             what="the deletion of old records",
         )
+
+
+def _leader(info: dict[str, Any]) -> str | None:
+    return (info.get("cluster") or {}).get("leader")
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:
