@@ -16,6 +16,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.digest import SetDigest, SetSum
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_publisher.journal import schema
+from rsnotify_publisher.journal.recorded_changes import RecordedChanges
 
 #: MiB of cache for the connection that writes.
 USUAL_MEMORY = 64.0
@@ -49,6 +50,9 @@ class JournalState(Struct, frozen=True):
 class JournalConnection:
     """One connection to the file, for one thread at a time; creates the file if it is missing.
 
+    Attributes:
+        recorded: The changes that the last transaction recorded.
+
     Raises:
         StorageError: The file cannot be used.
         ConfigurationError: It belongs to a Source with another base URL.
@@ -59,6 +63,7 @@ class JournalConnection:
     ) -> None:
         self._path = path
         self._clock = clock
+        self.recorded: list[RecordedChanges] = []
         check_role(path)
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +143,7 @@ class JournalConnection:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit all writes at the end, or none if an exception is raised."""
+        self.recorded = []
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:

@@ -42,7 +42,7 @@ class FragmentWriter(Struct, frozen=True):
         self,
         from_: Instant,
         changes: Sequence[Resource],
-        contents: Mapping[str, bytes],
+        contents: Mapping[str, bytes | None],
         digest: SetDigest | None = None,
     ) -> Iterator[OutgoingFragment]:
         """Write consecutive fragments of changes in order, the first of which comes after `from_`.
