@@ -103,6 +103,10 @@ class FakeHub:
         async with self._news, asyncio.timeout(PATIENCE):
             await self._news.wait_for(happened)
 
+    async def until_disconnected(self) -> None:
+        """Wait until all that was sent has been read."""
+        await self.until(lambda: not self._sockets)
+
     async def has(self, *uris: str) -> None:
         await self.until(lambda: set(uris) <= set(self.uris()))
 
@@ -144,7 +148,9 @@ class FakeHub:
             until = format_datetime(fragment.until)
             if self.answering.is_set():
                 await socket.send_json({"type": "accepted", "topic": topic, "until": until})
-        self._sockets.discard(socket)
+        async with self._news:
+            self._sockets.discard(socket)
+            self._news.notify_all()
         return socket
 
 
