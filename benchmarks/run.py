@@ -11,11 +11,13 @@ import inline
 import latency
 import recording
 import restart
+import source
 
 BENCHMARKS = {
     "documents": documents.main,
     "latency": latency.main,
     "recording": recording.main,
+    "source": source.main,
     "inline": inline.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,

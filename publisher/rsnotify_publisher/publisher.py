@@ -291,8 +291,9 @@ class Publisher(Stoppable):
 
         Args:
             uri: The resource.
-            content: Its new content. Its hash and length become those of the change, and a Change
-                Dump has this very content, even if the resource changes again at once.
+            content: Its new content. Its hash and length become those of the change, small content
+                travels inside the fragment, and a Change Dump has this very content, even if the
+                resource changes again at once.
             metadata: See `Metadata`.
 
         Returns:

@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.journal import Journal, RecordedChanges
+from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges
 from rsnotify_publisher.push import recent_changes
 from rsnotify_publisher.push.change_stream import ChangeStream
-from tests.publisher.helpers import BASE, QUICK, FakeHub, chain_of
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
 HASH = "sha-256:" + "0" * 64
 CONTENT = b"small"
@@ -203,3 +204,34 @@ async def test_a_callback_that_returns_nonsense_costs_only_the_content(
             await hub.has(BASE + name)
     assert "not sent inline" in caplog.text
     assert all(a[1] == b[0] for a, b in pairwise(chain_of(hub.fragments)))
+
+
+async def test_no_heartbeat_passes_a_change_whose_content_is_being_read(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    go = threading.Event()
+    promises = 0
+    promise = Journal.promise
+
+    def content(uri: str) -> bytes:
+        go.wait(PATIENCE)
+        return CONTENT
+
+    def count(self: Journal) -> JournalState:
+        nonlocal promises
+        promises += 1
+        if promises == 3:
+            go.set()
+        return promise(self)
+
+    options = replace(QUICK, heartbeat=0.05, resource_list_every=900)
+    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=options, content=content)
+    with pytest.MonkeyPatch.context() as patch:
+        async with publisher:
+            await publisher.await_published()
+            patch.setattr(Journal, "promise", count)
+            change = await publisher.aupdated(BASE + "a", hash=HASH)
+            await hub.has(BASE + "a")
+    chain_of(hub.fragments)
+    before = hub.fragments[: hub.fragments.index(next(f for f in hub.fragments if f.resources))]
+    assert all(fragment.until < change.datetime for fragment in before)  # type: ignore[operator]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -64,9 +64,8 @@ class Leader:
 
     async def lead(self, stop: asyncio.Event) -> None:
         """Lead until `stop` is set, then end in order."""
-        every = self.source.options.poll
         try:
-            with self.pool.threads.poller.watch(self.journal, every, self.push.changes.check):
+            with self._watching():
                 async with asyncio.TaskGroup() as tasks:
                     working = tasks.create_task(self._work())
                     try:
@@ -81,6 +80,13 @@ class Leader:
             # The next leader must not meet a thread of ours that still writes.
             await self.pool.in_thread(WorkKind.CHANGES, self._store.close)
         await self.push.save_cursors()
+
+    def _watching(self) -> AbstractContextManager[None]:
+        """Notice for the hubs, if there are any, what other processes record."""
+        if not self.source.hubs:
+            return nullcontext()
+        every = self.source.options.poll
+        return self.pool.threads.poller.watch(self.journal, every, self.push.changes.check)
 
     async def _work(self) -> None:
         async with AsyncExitStack() as permit, asyncio.TaskGroup() as tasks:

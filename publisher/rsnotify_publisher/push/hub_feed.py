@@ -101,10 +101,10 @@ class HubFeed:
                 due = clock() + self.heartbeat
             elif not await self.news.notified(due):
                 state = await self.promise()
-                if state.last_change <= self.sent:
+                if state.last_change <= self.sent:  # else a change is on its way to this feed
                     begin, until = map(from_microseconds, (state.last_change, state.reached))
                     yield self._sending(self.writer.heartbeat(begin, until, state.digest))
-                    due = clock() + self.heartbeat
+                due = clock() + self.heartbeat
 
     def _digest_after(self, changes: RecordedChanges) -> SetDigest | None:
         """Return the digest of the set after these changes, at most every `_DIGEST_EVERY`.
