@@ -141,16 +141,18 @@ class FakeHub:
         known = self.through if of_changes else None
         through = format_datetime(known) if known else None
         await socket.send_json({"type": "publishing", "topic": topic, "through": through})
-        async for message in socket:
-            assert message.type is WSMsgType.TEXT
-            fragment = await self.keep(message.data.encode())
-            assert fragment.until is not None
-            until = format_datetime(fragment.until)
-            if self.answering.is_set():
-                await socket.send_json({"type": "accepted", "topic": topic, "until": until})
-        async with self._news:
-            self._sockets.discard(socket)
-            self._news.notify_all()
+        try:
+            async for message in socket:
+                assert message.type is WSMsgType.TEXT
+                fragment = await self.keep(message.data.encode())
+                assert fragment.until is not None
+                until = format_datetime(fragment.until)
+                if self.answering.is_set():
+                    await socket.send_json({"type": "accepted", "topic": topic, "until": until})
+        finally:
+            async with self._news:
+                self._sockets.discard(socket)
+                self._news.notify_all()
         return socket
 
 

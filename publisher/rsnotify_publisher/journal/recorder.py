@@ -152,9 +152,10 @@ class Recorder:
         except BaseException as error:  # any error belongs to a caller; the thread goes on
             self._commit_alone(group, error)
             return
-        self.on_recorded(self._journal.recorded)
+        # In this order, since the thread that feeds the hubs has more to do than the callers.
         for entry, result in zip(group, results, strict=True):
             entry.settle(result)
+        self.on_recorded(self._journal.recorded)
 
     def _commit_alone(self, group: list[_Entry[Any]], error: BaseException) -> None:
         """Commit each entry of a failed group by itself, so that only the cause fails."""
