@@ -10,7 +10,6 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from rsnotify.runtime.event_loops import new_event_loop
 from rsnotify_publisher.background.job_scheduler import JobScheduler
 from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.journal.storage import USUAL_MEMORY
@@ -45,7 +44,7 @@ class PoolThreads:
     """The threads of a pool that is in use."""
 
     def __init__(self) -> None:
-        self.loop = new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self.workers = {
             kind: ThreadPoolExecutor(most, f"rsnotify-{kind}") for kind, most in _WORKERS.items()
         }

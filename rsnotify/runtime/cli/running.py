@@ -29,10 +29,7 @@ def run(
         main: Called with an event that is set at SIGINT or SIGTERM; it then shuts down gracefully.
         forced: Ends the process if the graceful shutdown takes too long.
     """
-    # These take an eighth of the time of `rsnotify --help`, which does not need them.
-    import asyncio
-
-    from rsnotify.runtime.event_loops import new_event_loop
+    import asyncio  # takes an eighth of the time of `rsnotify --help`, which does not need it
 
     async def supervised() -> T:
         stop = asyncio.Event()
@@ -44,7 +41,7 @@ def run(
         return await main(stop)
 
     # Closing the loop waits for threads as well, so it comes before the end of `forced`.
-    with ExitStack() as contexts, asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with ExitStack() as contexts, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(supervised())
 
 
@@ -77,3 +74,11 @@ def complain(what: Exception | str, code: int) -> typer.Exit:
     lines = map(printable, str(what).split("\n"))
     typer.echo("rsnotify: " + "\n".join(lines), err=True)
     return typer.Exit(code)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
