@@ -19,6 +19,7 @@ from random import Random
 from statistics import quantiles
 
 from msgspec.structs import replace
+from targets import compare
 
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
@@ -109,6 +110,8 @@ async def run(folder: Path, seconds: float) -> None:
                 before = time.process_time()
                 took = await measure(work, RATE if count == 1 else BATCHES, seconds)
                 cpu = (time.process_time() - before) * 1000 / (len(took) * count)
+                if target is not None:
+                    compare(f"CPU per change at the Source, {title}", cpu, target, "ms")
                 cuts = quantiles(took, n=100)
                 print(
                     f"{title:24}{'' if target is None else target:>8}{cpu:8.3f}"
