@@ -13,12 +13,14 @@ import latency
 import recording
 import restart
 import scale
+import source
 import targets
 
 BENCHMARKS = {
     "documents": documents.main,
     "latency": latency.main,
     "recording": recording.main,
+    "source": source.main,
     "inline": inline.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,
