@@ -54,7 +54,7 @@ class Mirrored:
         }
 
     def content(self, name: str) -> bytes:
-        return MirrorTree(self.root, BASE).find(BASE + name).read_bytes()
+        return Path(MirrorTree(self.root, BASE).find(BASE + name)).read_bytes()
 
 
 @pytest.fixture
@@ -191,10 +191,10 @@ def test_a_file_system_that_ignores_case_may_be_mounted_at_the_mirror(tmp_path: 
     """As far as can be seen: a name and the same in capitals are one file."""
     root = tmp_path / "mirror"
     root.mkdir()
-    assert MirrorTree(root, BASE).find(BASE + "README") == root / "README"
+    assert MirrorTree(root, BASE).find(BASE + "README") == str(root / "README")
     (root / "abc").touch()
     (root / "ABC").hardlink_to(root / "abc")
     place = MirrorTree(root, BASE).find(BASE + "README")
-    assert place.name == place.name.lower()
+    assert os.path.basename(place) == os.path.basename(place).lower()
     assert place != MirrorTree(root, BASE).find(BASE + "readme")
     assert sorted(path.name for path in root.iterdir()) == ["ABC", "abc"]

@@ -80,7 +80,7 @@ class Following:
             pushed=state.changed_after(progress.confirmed) if progress is not None else (),
             incomparable=incomparable(identity),
         )
-        self._saver = ProgressSaver(state, context.worker, self._follower)
+        self._saver = ProgressSaver(state, context.worker, self._follower, context.handler)
         self._packages = DumpPackages(context.fetcher)
         content = ContentResolver(
             context.fetcher,
