@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from rsnotify.errors import ContentMismatch
@@ -16,9 +18,12 @@ _ALGORITHMS: dict[str, tuple[str, Callable[[], Any], int]] = {
     "sha256": ("sha-256", hashlib.sha256, 64),
     "sha512": ("sha-512", hashlib.sha512, 128),
 }
+#: How many attributes are remembered, as each is read several times for one change.
+_REMEMBERED = 1_000
 
 
-def parse_hashes(text: str | None) -> dict[str, str]:
+@lru_cache(_REMEMBERED)
+def parse_hashes(text: str | None) -> Mapping[str, str]:
     """Read a `hash` attribute: white-space separated `algorithm:digest` pairs.
 
     Returns:
@@ -31,7 +36,7 @@ def parse_hashes(text: str | None) -> dict[str, str]:
         known = _ALGORITHMS.get(algorithm.lower().replace("-", ""))
         if known is not None and len(digest) == known[2]:
             found[known[0]] = digest.lower()
-    return found
+    return MappingProxyType(found)
 
 
 def agree(one: str | None, other: str | None) -> bool | None:
