@@ -82,8 +82,18 @@ class Digester:
             )
 
 
-def verifies(content: bytes, announced: str | None, length: int | None = None) -> bool:
-    """Return whether content has the announced hash and length, as far as that can be checked."""
+def verified_hashes(
+    content: bytes, announced: str | None, length: int | None = None
+) -> str | None:
+    """Return the `hashes` of content; None if it has not the announced hash and length."""
+    if length not in (None, len(content)):
+        return None
     digester = Digester(announced)
     digester.update(content)
-    return length in (None, digester.length) and agree(announced, digester.hashes) is not False
+    hashes = digester.hashes
+    return hashes if agree(announced, hashes) is not False else None
+
+
+def verifies(content: bytes, announced: str | None, length: int | None = None) -> bool:
+    """Return whether content has the announced hash and length, as far as that can be checked."""
+    return verified_hashes(content, announced, length) is not None
