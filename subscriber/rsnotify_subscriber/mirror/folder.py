@@ -166,7 +166,7 @@ class FolderMirror:
         assert self._tree is not None, "prepare is called first"
         if self.place != self._place:
             raise StorageError(f"{self._root} is not there any more, or not the folder it was")
-        touched = _TouchedPaths()
+        touched, freed = _TouchedPaths(), False
         try:
             deleted = [change for change in changes if change.content is None]
             # First, since a file may have become a folder of the same name.
@@ -179,13 +179,16 @@ class FolderMirror:
                     if not flushed:
                         touched.files.add(target)
             for source, target in self._tree.freed_paths() if deleted else ():
-                flush(source)  # a flush that runs meanwhile does not find it any more
+                freed = True
                 self._move(source, target, touched)
+                touched.files.add(target)
                 self._remove_empty(os.path.dirname(source), touched)
         finally:
             with self._lock:
                 self._unflushed.files |= touched.files
                 self._unflushed.folders |= touched.folders
+        if freed:
+            self.flush()  # the state has no content of these
 
     def _move(self, source: str, target: str, touched: _TouchedPaths) -> None:
         folder = os.path.dirname(target)
