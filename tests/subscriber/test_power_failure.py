@@ -86,7 +86,7 @@ class Copy:
         through = batch[-1].change.at
         states = [state for state in map(PreparedChange.new_state, batch) if state is not None]
         if not commit:
-            self._applier._commit = _nothing  # type: ignore[method-assign]
+            self._applier._commit = _nothing  # type: ignore[method-assign,assignment]
         assert self._applier._blocking is not None
         assert self._applier._call_and_commit(
             self._applier._blocking, batch, batch, states, Progress(through, through)
@@ -140,9 +140,11 @@ def check(folder: Path, through: datetime | None, undecided: Sequence[str]) -> N
                 assert held.hash == f"sha-256:{digest}", name
 
 
+small = st.binary(min_size=1, max_size=8)
 contents = st.one_of(
+    small,
+    small,
     st.none(),
-    st.binary(min_size=1, max_size=8),
     st.integers(1, 255).map(lambda byte: bytes([byte]) * LARGE),
 )
 batches = st.dictionaries(st.sampled_from(NAMES), contents, min_size=1, max_size=3)
@@ -158,17 +160,34 @@ def copy() -> Iterator[Copy]:
         yield one
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
-@given(
-    steps=st.lists(st.one_of(batches, st.just("flush"), batches), max_size=8),
+histories = given(
+    steps=st.lists(st.one_of(batches, st.just("flush")), max_size=8),
     last=st.one_of(st.none(), batches),
     seed=st.integers(0, 2**32),
 )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@histories
 def test_what_t_covers_is_in_its_place_after_a_power_failure_at_any_instant(
     steps: list[dict[str, bytes | None] | str], last: dict[str, bytes | None] | None, seed: int
 ) -> None:
+    fail_after(steps, last, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
+@histories
+def test_what_t_covers_is_in_its_place_after_many_power_failures(
+    steps: list[dict[str, bytes | None] | str], last: dict[str, bytes | None] | None, seed: int
+) -> None:
+    fail_after(steps, last, seed)
+
+
+def fail_after(
+    steps: list[dict[str, bytes | None] | str], last: dict[str, bytes | None] | None, seed: int
+) -> None:
+    """Check what is left if the power fails after some steps, and before the last is committed."""
     random = Random(seed)
     with copy() as one:
         for step in steps:
@@ -257,3 +276,16 @@ def test_a_handler_that_defers_nothing_fetches_what_another_had_deferred(tmp_pat
         apply_unfinished(object(), state, left)
         assert state.unknown_uris() == [BASE + "a", BASE + "d"]
         assert state.progress() is None
+
+
+def test_what_was_flushed_need_not_be_kept(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"e/f": b"1"})
+        one.flush()
+        one.apply({"d": b"2"})
+        assert one.state.database.read("SELECT uri FROM {contents}") == [(BASE + "d",)]
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ())

@@ -82,9 +82,7 @@ class Digester:
             )
 
 
-def verified_hashes(
-    content: bytes, announced: str | None, length: int | None = None
-) -> str | None:
+def verified_hashes(content: bytes, announced: str | None, length: int | None = None) -> str | None:
     """Return the `hashes` of content; None if it has not the announced hash and length."""
     if length not in (None, len(content)):
         return None

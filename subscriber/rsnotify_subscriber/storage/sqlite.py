@@ -30,9 +30,7 @@ CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = '
 """
 #: The length of the record at the start of a file; the rest is left over from a longer one.
 _LENGTH = struct.Struct(">Q")
-_TABLES = {
-    "facts": "facts", "resources": "resources", "contents": "contents", "seen": "temp.seen"
-}
+_TABLES = {"facts": "facts", "resources": "resources", "contents": "contents", "seen": "temp.seen"}
 
 
 class SQLiteFolder:

@@ -21,6 +21,7 @@ def apply_unfinished(handler: object, state: DestinationState, folder: Path) -> 
 
     Args:
         handler: The handler, prepared for the set of resources of the state.
+        state: The state, just opened.
         folder: The folder of temporary content.
     """
     unfinished = state.contents.unfinished
