@@ -7,7 +7,8 @@ or redirects. Each fragment is published once all sound callbacks have the one b
 
 The hub makes every fragment durable, stores the cursor of each subscription, merges the fragments
 that a callback lacks, and limits what callbacks may do. For comparison, a bare loop on aiohttp's
-client signs and POSTs the same bodies to callbacks of the same kind, and does nothing else.
+client signs and POSTs the same bodies to callbacks of the same kind, and does nothing else; and a
+bare writer on kept connections does so to the sound ones (`bare_sender.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from fanout import SIZE, TOPIC, MeasuredHub, fragment, processor_seconds, runnin
 
 RUNS = 7
 ROUNDS = 20
+_CLIENT, _BARE = "aiohttp's client", "a bare writer"
 
 
 class CallbackServer:
@@ -61,11 +63,11 @@ class MeasuredSender(Protocol):
         """Send to all callbacks."""
 
 
-class AiohttpSender:
-    """aiohttp's client, in a process of its own (`aiohttp_sender.py`)."""
+class ScriptSender:
+    """Another sender, in a process of its own."""
 
-    def __init__(self, server: CallbackServer, folder: Path, stack: ExitStack) -> None:
-        script = str(Path(__file__).with_name("aiohttp_sender.py"))
+    def __init__(self, name: str, server: CallbackServer, folder: Path, stack: ExitStack) -> None:
+        script = str(Path(__file__).with_name(name))
         arguments = [str(server.port)]
         self._process = stack.enter_context(running([sys.executable, script, *arguments], folder))
         self.pid = self._process.pid
@@ -119,13 +121,14 @@ class Run:
 
 def measure(folder: Path, stack: ExitStack) -> dict[str, float]:
     """Return the microseconds of a delivery, the median of some runs, by sender."""
-    servers = [CallbackServer(folder, stack), CallbackServer(folder, stack)]
+    servers = [CallbackServer(folder, stack) for _ in range(3)]
     os.environ["RSNOTIFY_HUB_ALLOW_PRIVATE_ADDRESSES"] = "1"  # the callbacks are on this machine
     hub = MeasuredHub(folder, stack)
     subscribe(hub, servers[0])
     runs = {
         MeasuredHub.name: Run(hub, servers[0]),
-        "aiohttp's client": Run(AiohttpSender(servers[1], folder, stack), servers[1]),
+        _CLIENT: Run(ScriptSender("aiohttp_sender.py", servers[1], folder, stack), servers[1]),
+        _BARE: Run(ScriptSender("bare_sender.py", servers[2], folder, stack), servers[2]),
     }
     took: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(RUNS + 1):
@@ -140,12 +143,11 @@ def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name, ExitStack() as stack:
         results = measure(Path(name), stack)
-    hub, client = results.values()
     print(f"WebSub, {COUNT} callbacks of which {COUNT - SOUND} are broken, {SIZE} bytes, signed:")
-    print(
-        f"{'the processor time of':36}" + "".join(f"{name:>18}" for name in results) + "     ratio"
-    )
-    print(f"{'a delivery, us':36}{hub:18.1f}{client:18.1f}{hub / client:10.3f}")
+    print(f"{'the processor time of':36}{'us':>10}{'ratio':>10}")
+    hub = results[MeasuredHub.name]
+    for name, took in results.items():
+        print(f"{'a delivery by ' + name:36}{took:10.1f}{hub / took:10.3f}")
 
 
 if __name__ == "__main__":

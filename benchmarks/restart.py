@@ -17,7 +17,7 @@ from rsnotify_hub.fragments.fragment import Fragment, read_fragment
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
-from tests.hub.storing import Ignoring
+from rsnotify_hub.transfer.exporting import IgnoredNews
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10
 BATCH = 1_000
@@ -69,7 +69,7 @@ def _processor_seconds() -> float:
 async def _fill(folder: Path) -> None:
     now = datetime.now(UTC)
     store = SqliteStore(folder, LogRetention(size=10**9, age=timedelta(days=9)), lambda: now)
-    await store.start(Ignoring())
+    await store.start(IgnoredNews())
     ends = dict[str, int]()
     for number in range(TOPICS):
         topic = _topic(number)

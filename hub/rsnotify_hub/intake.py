@@ -29,10 +29,16 @@ class FragmentIntake:
             document_bytes=config.max_fragment_bytes, links=config.max_links
         )
 
-    async def read(self, body: bytes, content_type: str = "application/xml") -> Fragment:
-        return await self._run(
-            partial(read_fragment, body, content_type=content_type, limits=self._limits), body
-        )
+    def is_small(self, body: bytes) -> bool:
+        """Return whether a fragment may be read without a thread (`read_now`)."""
+        return len(body) <= _MAX_INLINE_BYTES
+
+    def read_now(self, body: bytes) -> Fragment:
+        """Read and check a fragment."""
+        return read_fragment(body, limits=self._limits)
+
+    async def read(self, body: bytes) -> Fragment:
+        return await self._run(partial(self.read_now, body), body)
 
     async def read_content(self, body: bytes, content_type: str) -> Fragment:
         """Read and check a fragment, or the whole content of a topic."""
@@ -46,4 +52,4 @@ class FragmentIntake:
         return await self._run(read, body)
 
     async def _run(self, read: Callable[[], Fragment], body: bytes) -> Fragment:
-        return read() if len(body) <= _MAX_INLINE_BYTES else await asyncio.to_thread(read)
+        return read() if self.is_small(body) else await asyncio.to_thread(read)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rsnotify_hub.fragments.fragment import Fragment, read_fragment
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.store.interface import (
     LogEntry,
@@ -18,6 +19,7 @@ from rsnotify_hub.store.interface import (
 )
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.transfer.exporting import IgnoredNews
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
 FOREVER = LogRetention(size=10**9, age=timedelta(days=365))
@@ -27,7 +29,7 @@ def made(from_: float, *seconds: float, until: float | None = None, padding: int
     return read_fragment(fragment(from_, *seconds, until=until, padding=padding))
 
 
-class Listener:
+class Listener(DeliveryChannel):
     """A channel that remembers."""
 
     def __init__(self) -> None:
@@ -42,16 +44,6 @@ class Listener:
     @property
     def fragments(self) -> list[Fragment]:
         return [entry.fragment for batch in self.batches for entry in batch]
-
-
-class Ignoring:
-    """Ignores what happens to the logs."""
-
-    def appended(
-        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
-    ) -> None: ...
-
-    def forgotten(self, topic: str) -> None: ...
 
 
 async def stored_logs(store: Store) -> list[LogState]:
@@ -89,7 +81,7 @@ async def opened(
     folder: Path, clock: Clock, retention: LogRetention = FOREVER
 ) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(folder, retention, clock)
-    await store.start(Ignoring())
+    await store.start(IgnoredNews())
     try:
         yield store
     finally:

@@ -32,8 +32,9 @@ log = logging.getLogger("rsnotify.hub.cluster")
 VERSION = 1
 #: How long an owner, or answers about all subscriptions, are waited for, in seconds.
 OWNER_SECONDS = 6.0
-#: How long a node may take to answer.
+#: How long a node may take to answer, and if the others' answers are enough.
 ANSWER_SECONDS = 5.0
+SOON_SECONDS = 1.0
 _RETRY_SECONDS = 0.1
 
 
@@ -92,6 +93,9 @@ class NodeMessages:
     def _subject(self, node: str) -> str:
         return f"{self._prefix}.node.{node}"
 
+    def count(self) -> int:
+        return len({self._node.id, *self._node.living()})
+
     def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
         self._calls[call.name] = call, handler
 
@@ -144,12 +148,25 @@ class NodeMessages:
                 raise StorageError("some subscriptions have no node at the moment; try again")
             await asyncio.sleep(_RETRY_SECONDS)
 
+    async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
+        request = CallRequest(name=call.name, shard=None, argument=_encoded(argument))
+        others = [node for node in self._node.living() if node != self._node.id]
+        asked = (self._ask(node, request, SOON_SECONDS) for node in others)
+        answers: list[R] = []
+        for reply in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(reply, CallReply):
+                with suppress(msgspec.DecodeError):  # a node of another version
+                    answers.append(msgspec.msgpack.decode(reply.answer or b"", type=call.answer))
+        return answers
+
     def _is_complete(self, replies: Iterable[CallReply]) -> bool:
         """Return whether each shard of subscriptions has exactly one node among the replies."""
         shards = [shard for reply in replies for shard in reply.shards if shard != BRIDGE]
         return len(shards) == len(set(shards)) == self._node.sharding.count
 
-    async def _ask(self, node: str, request: CallRequest) -> CallReply:
+    async def _ask(
+        self, node: str, request: CallRequest, seconds: float = ANSWER_SECONDS
+    ) -> CallReply:
         """Ask a node.
 
         Raises:
@@ -161,7 +178,7 @@ class NodeMessages:
             return _read_reply(await self._answer(request))
         try:
             message = await self._client.request(
-                self._subject(node), msgspec.msgpack.encode(request), ANSWER_SECONDS
+                self._subject(node), msgspec.msgpack.encode(request), seconds
             )
         except errors.NoRespondersError:
             raise NotOwner("this node has gone") from None

@@ -42,6 +42,8 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
         renewals: How often it has renewed this record.
         draining: Whether it is about to stop.
         shards: The number of shards that it works on.
+        behind: How many records of the stream it did not have yet; None if unknown.
+        server: The server that it is connected to; empty if unknown.
     """
 
     version: int = VERSION
@@ -52,6 +54,8 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     renewals: int = 0
     draining: bool = False
     shards: int = 0
+    behind: int | None = None
+    server: str = ""
 
 
 class ShardRecord(Struct, frozen=True, kw_only=True):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
 
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
 from rsnotify_hub.fragments.fragment import Fragment
@@ -20,14 +20,23 @@ from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, LogStore
 log = logging.getLogger("rsnotify.hub.topics")
 
 
-class DeliveryChannel(Protocol):
+class DeliveryChannel(ABC):
     """A transport to Destinations: WebSub callbacks, WebSocket or MQTT.
 
     It never refuses and never blocks: a subscriber that is too slow lags or is disconnected.
     """
 
+    @abstractmethod
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Deliver entries that have just become durable: at least one, in the order of the log."""
+
+    def deliver_early(  # noqa: B027  (most transports only deliver what is durable)
+        self, topic: str, fragments: Sequence[Fragment]
+    ) -> None:
+        """Deliver fragments that are not durable yet, if the transport permits it.
+
+        `deliver` follows for the same fragments, unless the write fails.
+        """
 
     def subscribers(self, topic: str) -> int:
         """Return the number of subscribers of a topic; 0 if the channel does not count them."""
@@ -61,6 +70,15 @@ class TopicLog:
         self.state = state
         self.recent.extend(entries, replacing=replaced, first=state.first)
         self._deliver(entries)
+
+    def deliver_early(self, fragments: Sequence[Fragment]) -> None:
+        """Deliver fragments before they are durable, if none of them can be a repetition."""
+        through = self.state.through if self.state else None
+        for fragment in fragments:
+            if fragment.whole or (through is not None and fragment.until <= through):
+                return
+            through = fragment.until
+        self._call_channels(lambda channel: channel.deliver_early(self.topic, fragments))
 
     def forgotten(self) -> None:
         """Note that the log was deleted."""
@@ -161,9 +179,12 @@ class TopicLog:
             return
         self.statistics.accepted += len(entries)
         self.statistics.accepted_bytes += sum(len(entry.fragment.body) for entry in entries)
+        self._call_channels(lambda channel: channel.deliver(self.topic, entries))
+
+    def _call_channels(self, call: Callable[[DeliveryChannel], None]) -> None:
         for channel in self.channels:
             try:
-                channel.deliver(self.topic, entries)
+                call(channel)
             except Exception:
                 # A bug in one channel must not affect the others, nor publishing.
                 log.exception("a delivery channel failed")

@@ -88,6 +88,12 @@ class LogMoved(StorageError):
 class LogListener(Protocol):
     """Receives what happens to the logs, whoever caused it. Its methods must not block."""
 
+    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        """Receive fragments whose write begins; they become entries unless the write fails.
+
+        A store that orders the writes of several hubs does not call this.
+        """
+
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
     ) -> None:
@@ -171,6 +177,13 @@ class StoredSubscription(Struct, frozen=True):
     trouble: bytes | None
 
 
+class SubscriptionRecords(Struct, frozen=True):
+    """All subscriptions of a hub, and the cursors of each broker."""
+
+    subscriptions: Sequence[Subscription]
+    brokers: Mapping[str, Mapping[str, int]]
+
+
 class NotOwner(StorageError):
     """This node does not own the subscription, or not any more: another node does, or will soon."""
 
@@ -244,6 +257,16 @@ class SubscriptionStore(Protocol):
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
         """Store cursors of a broker."""
+
+    async def records(self) -> SubscriptionRecords:
+        """Return all subscriptions and cursors, whichever node owns them."""
+
+    async def restore(self, records: SubscriptionRecords) -> int:
+        """Store subscriptions and brokers that are missing, and return how many subscriptions.
+
+        A stored subscription is replaced by one whose lease ends later, and a stored broker is not.
+        Nothing may be assigned to this process; nodes that run begin to deliver to what they own.
+        """
 
     async def unbridge(self, broker: str, topic: str) -> None:
         """Delete a cursor of a broker."""

@@ -36,7 +36,7 @@ from rsnotify_hub.websocket.frames import (
 from rsnotify_hub.websocket.handshake import Upgraded, accept_upgrade, hand_over
 from rsnotify_hub.websocket.keep_alive import KeepAlive
 from rsnotify_hub.websocket.origins import Origins
-from rsnotify_hub.websocket.publishing import WebSocketInbox, accept_fragments
+from rsnotify_hub.websocket.publishing import WebSocketPublication
 from rsnotify_hub.websocket.replay import FullReplay, replay, select_of
 from rsnotify_hub.websocket.selections import SelectionGroups
 from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
@@ -82,7 +82,7 @@ class WebSocketHandler:
             configuration.max_websockets, configuration.websockets_per_client, is_loopback
         )
         self._keep_alive = KeepAlive(configuration.websocket_ping_seconds)
-        self._publishing: dict[WebSocketInbox, asyncio.Task[None]] = {}
+        self._publishing: set[WebSocketPublication] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def count(self) -> int:
@@ -155,11 +155,18 @@ class WebSocketHandler:
     ) -> None:
         permission = self._intake.authorizer.check_publisher(request, frame.topic)
         connection.allow_large()
-        connection.handler = inbox = WebSocketInbox(connection)
-        read, check = self._intake.read, permission.check
-        work = partial(accept_fragments, inbox, frame.topic, self._topics, read, check)
-        self._publishing[inbox] = task = self._begin(connection, work)
-        task.add_done_callback(lambda _: self._publishing.pop(inbox))
+        publication = WebSocketPublication(
+            connection,
+            frame.topic,
+            self._topics,
+            self._intake,
+            permission.check,
+            partial(self.refuse, connection),
+        )
+        connection.handler = publication
+        self._publishing.add(publication)
+        publication.ended.add_done_callback(lambda _: self._publishing.discard(publication))
+        publication.start()
 
     def _subscribe(
         self, connection: WebSocketConnection, request: web.Request, frame: SubscribeFrame
@@ -211,10 +218,11 @@ class WebSocketHandler:
 
     async def close(self) -> None:
         """Acknowledge what Sources have sent, then close every connection."""
-        for inbox in self._publishing:
-            inbox.finish()
+        for publication in self._publishing:
+            publication.finish()
         if self._publishing:
-            await asyncio.wait(self._publishing.values(), timeout=CLOSE_SECONDS)
+            ended = [publication.ended for publication in self._publishing]
+            await asyncio.wait(ended, timeout=CLOSE_SECONDS)
         for connection in self._keep_alive.connections():
             connection.close(GOING_AWAY, "the hub stops")
         # Connections that do not answer in time are aborted.

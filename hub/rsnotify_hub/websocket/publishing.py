@@ -3,163 +3,206 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.runtime.tasks import first_completed
 from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import AcceptedFrame, PublishingFrame, encode, instant
 
-#: How many fragments of one connection may wait for the disk before the hub stops reading.
+log = logging.getLogger("rsnotify.hub.websocket")
+
+#: How many fragments of one connection may wait for the disk before the hub reads no more.
 _IN_FLIGHT = 256
 
 #: How much of one connection is read ahead, in bytes.
 _AHEAD_BYTES = 512 * 1024
 
+#: How many fragments of one connection are read before other connections have their turn.
+_TURN = 16
 
-class WebSocketInbox(FrameHandler):
-    """The messages of a Source that are not processed yet; reading pauses while there is much."""
 
-    def __init__(self, connection: WebSocketConnection) -> None:
-        self.connection = connection
+class WebSocketPublication(FrameHandler):
+    """Appends the fragments of a Source to the log of its topic, and acknowledges them.
+
+    `check` raises Refusal if the Source may no longer publish. `refuse` sends a refusal and closes
+    the connection: everything that arrived before was appended and acknowledged then.
+
+    Theory of operation. Fragments are read and published in callbacks, without a task. Those that
+    arrive while another is read in a thread, or while many wait for the disk, are kept in a queue;
+    reading from the connection pauses while there is much in it. An acknowledgement covers all
+    fragments before it, so one is sent for all that became durable together.
+
+    Attributes:
+        ended: Done once everything that arrived is durable or refused, after `finish`.
+    """
+
+    def __init__(
+        self,
+        connection: WebSocketConnection,
+        topic: str,
+        topics: TopicLogs,
+        intake: FragmentIntake,
+        check: Callable[[], None],
+        refuse: Callable[[Refusal], None],
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._topics = topics
+        self._intake = intake
+        self._check = check
+        self._refuse = refuse
+        self._loop = asyncio.get_running_loop()
         self._messages: deque[bytes] = deque()
         self._size = 0
         self._has_finished = False
         self._refusal: Refusal | None = None
-        self._changed = asyncio.Event()
+        self._reading: asyncio.Task[Fragment] | None = None
+        self._in_flight = 0
+        self._has_failed = False
+        self._durable: Instant | None = None
+        self._is_scheduled = False
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    def start(self) -> None:
+        """Report the end of the log to the Source."""
+        state = self._topics.state(self._topic)
+        through = instant(state.through if state else None)
+        self._connection.send_text(encode(PublishingFrame(topic=self._topic, through=through)))
+
+    def finish(self) -> None:
+        """Accept no more messages; those that have arrived are still appended."""
+        self._has_finished = True
+        self._schedule()
+
+    # Calls of the connection.
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         if self._has_finished:
             return
         if not is_text:
-            self._refusal = Refusal(Code.BAD_REQUEST, "frames are text frames")
-            self.finish()
-            return
-        self._messages.append(payload)
+            self._messages.append(b"")  # refused in its turn
+            self._has_finished = True
+        else:
+            self._messages.append(payload)
         self._size += len(payload)
         if self._size > _AHEAD_BYTES:
-            self.connection.pause_reading()
-        self._changed.set()
+            self._connection.pause_reading()
+        if not self._is_scheduled:
+            self._continue()
+
+    def resumed(self) -> None:
+        self._schedule()
 
     def lost(self) -> None:
         self.finish()
 
-    def finish(self) -> None:
-        """Accept no more messages; those that have arrived are still to be processed."""
-        self._has_finished = True
-        self._changed.set()
+    # The way of a fragment.
 
-    async def get(self) -> bytes | None:
-        while not self._messages:
-            if self._has_finished:
-                if self._refusal is not None:
-                    raise self._refusal
-                return None
-            self._changed.clear()
-            await self._changed.wait()
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._is_scheduled = False
+        self._acknowledge()
+        for _ in range(_TURN):
+            if not self._can_read():
+                break
+            self._refusal = self._attempt(self._read_next)
+        else:
+            self._schedule()
+        self._end_if_done()
+
+    def _attempt(self, work: Callable[[], None]) -> Refusal | None:
+        try:
+            work()
+        except Refusal as refusal:
+            return refusal
+        except DocumentError as error:
+            return Refusal(Code.INVALID_FRAGMENT, str(error))
+        except Exception:
+            # A fault of the hub must not affect other connections.
+            log.exception("a publication failed")
+            return Refusal(Code.UNAVAILABLE, "the hub failed")
+        return None
+
+    def _can_read(self) -> bool:
+        return bool(
+            self._messages
+            and self._reading is None
+            and self._refusal is None
+            and self._in_flight < _IN_FLIGHT
+        )
+
+    def _read_next(self) -> None:
         payload = self._messages.popleft()
         before, self._size = self._size, self._size - len(payload)
         if before > _AHEAD_BYTES >= self._size:
-            self.connection.resume_reading()
-        return payload
+            self._connection.resume_reading()
+        if not payload:
+            raise Refusal(Code.BAD_REQUEST, "frames are text frames")
+        self._check()
+        if self._intake.is_small(payload):
+            self._publish(self._intake.read_now(payload))
+        else:
+            self._reading = asyncio.create_task(self._intake.read(payload))
+            self._reading.add_done_callback(self._read_large)
 
+    def _read_large(self, reading: asyncio.Task[Fragment]) -> None:
+        """Publish a fragment that was read in a thread."""
 
-async def accept_fragments(
-    inbox: WebSocketInbox,
-    topic: str,
-    topics: TopicLogs,
-    read: Callable[[bytes], Awaitable[Fragment]],
-    check: Callable[[], None],
-) -> None:
-    """Append fragments to the log until the Source leaves, and acknowledge them.
+        def publish() -> None:
+            fragment = reading.result()
+            self._check()
+            self._publish(fragment)
 
-    `read` raises DocumentError; `check` raises Refusal if the Source may no longer publish.
+        self._reading = None
+        self._refusal = self._attempt(publish)
+        self._continue()
 
-    Raises:
-        Refusal: A fragment cannot be accepted or stored. All before it were.
-    """
-    connection = inbox.connection
-    state = topics.state(topic)
-    through = instant(state.through if state else None)
-    connection.send_text(encode(PublishingFrame(topic=topic, through=through)))
-    acknowledgements = _Acknowledgements(connection, topic)
-    append = _append(inbox, topic, topics, read, check, acknowledgements)
-    async with first_completed(append, acknowledgements.run()) as (appending, acknowledging):
-        if acknowledging.done():
-            acknowledging.result()  # it ends only with an exception
-        await acknowledgements.finish()
-    appending.result()
+    def _publish(self, fragment: Fragment) -> None:
+        self._in_flight += 1
+        written = self._topics.publish(self._topic, fragment)
+        written.add_done_callback(partial(self._written, fragment.until))
 
-
-async def _append(
-    inbox: WebSocketInbox,
-    topic: str,
-    topics: TopicLogs,
-    read: Callable[[bytes], Awaitable[Fragment]],
-    check: Callable[[], None],
-    acknowledgements: _Acknowledgements,
-) -> None:
-    while (payload := await inbox.get()) is not None:
-        check()
-        try:
-            fragment = await read(payload)
-        except DocumentError as error:
-            raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
-        await acknowledgements.wait_for_capacity()
-        check()  # again, without an await before the log
-        acknowledgements.expect(topics.publish(topic, fragment), fragment.until)
-
-
-class _Acknowledgements:
-    """Acknowledges durable fragments: only the latest, which covers those before it."""
-
-    def __init__(self, connection: WebSocketConnection, topic: str) -> None:
-        self._connection = connection
-        self._topic = topic
-        self._capacity = asyncio.Semaphore(_IN_FLIGHT)
-        self._last: asyncio.Future[None] | None = None
-        self._durable: Instant | None = None
-        self._failure: BaseException | None = None
-        self._changed = asyncio.Event()
-
-    async def wait_for_capacity(self) -> None:
-        await self._capacity.acquire()
-
-    def expect(self, future: asyncio.Future[None], until: Instant) -> None:
-        self._last = future
-        future.add_done_callback(lambda done: self._done(done, until))
-
-    def _done(self, future: asyncio.Future[None], until: Instant) -> None:
-        self._capacity.release()
-        error = future.exception()
-        self._failure = self._failure or error
-        if self._failure is None:  # nothing after a lost fragment may be acknowledged
+    def _written(self, until: Instant, written: asyncio.Future[None]) -> None:
+        self._in_flight -= 1
+        # Nothing after a lost fragment may be acknowledged.
+        self._has_failed = self._has_failed or written.exception() is not None
+        if not self._has_failed:
             self._durable = until
-        self._changed.set()
+        self._schedule()
 
-    async def run(self) -> None:
-        while True:
-            await self._changed.wait()
-            await self._send()
+    def _acknowledge(self) -> None:
+        if self._durable is None or self._connection.is_paused:
+            return
+        frame = AcceptedFrame(topic=self._topic, until=format_datetime(self._durable))
+        self._durable = None
+        self._connection.send_text(encode(frame))
 
-    async def _send(self) -> None:
-        self._changed.clear()
-        durable, self._durable = self._durable, None
-        if durable is not None:
-            frame = AcceptedFrame(topic=self._topic, until=format_datetime(durable))
-            self._connection.send_text(encode(frame))
-            await self._connection.drain()
-        if self._failure is not None:
-            raise Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")
+    def _expects_more(self) -> bool:
+        return self._refusal is None and (bool(self._messages) or not self._has_finished)
 
-    async def finish(self) -> None:
-        """Wait for the fragments in flight, and acknowledge them."""
-        if self._last is not None:
-            await asyncio.wait((self._last,))
-            await asyncio.sleep(0)  # its callback runs in the next iteration
-            await self._send()
+    def _end_if_done(self) -> None:
+        """End the publication after a failure, or once everything before its end is durable."""
+        if self.ended.done():
+            return
+        if self._has_failed:
+            self._refusal = Refusal(
+                Code.UNAVAILABLE, "the hub cannot write its log; try again later"
+            )
+        elif self._in_flight or self._reading is not None or self._expects_more():
+            return
+        self._has_finished = True
+        self.ended.set_result(None)
+        if self._refusal is not None:
+            self._refuse(self._refusal)

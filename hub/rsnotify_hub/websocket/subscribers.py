@@ -7,6 +7,11 @@ commit. Most are *quick*: everything sent to them has left their transport, and 
 at once (`Audience.write`). A *slow* subscriber has data waiting in its transport, and until that is
 gone, new data waits in a queue of its own, of shared bytes. A subscriber whose queue grows too long
 is cut off. So a slow subscriber costs the others nothing, and a quick one costs a write.
+
+A fragment is sent to the live subscribers of a topic while the log writes it, because the Source
+has it on its disk, and publishes it again unless it is acknowledged. If the write fails, or the hub
+ends before, they receive it twice, and Destinations ignore the repetition. A subscriber that goes
+live during the write receives the fragment at that moment, since its replay did not have it.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rsnotify_hub.config.configuration import WebSocketConfig
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
@@ -162,7 +169,7 @@ def _descriptor(connection: WebSocketConnection) -> int:
     return -1 if socket is None else socket.fileno()
 
 
-class WebSocketChannel:
+class WebSocketChannel(DeliveryChannel):
     """The live subscribers of every topic (a `DeliveryChannel`)."""
 
     def __init__(self, configuration: WebSocketConfig, statistics: Statistics) -> None:
@@ -170,14 +177,25 @@ class WebSocketChannel:
         self._max_frames = configuration.queue_frames
         self._statistics = statistics
         self._audiences: dict[str, Audience] = {}
+        # The fragments of each topic that were sent early, until they are durable.
+        self._early: dict[str, Sequence[Fragment]] = {}
         self._open: Counter[str] = Counter()
 
+    def deliver_early(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        self._early[topic] = fragments
+        self._send(topic, fragments)
+
     def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
+        early = self._early.pop(key, ())
+        sent = {id(fragment) for fragment in early}
+        self._send(key, [each.fragment for each in entries if id(each.fragment) not in sent])
+
+    def _send(self, key: str, fragments: Sequence[Fragment]) -> None:
         audience = self._audiences.get(key)
-        if audience is None:
+        if audience is None or not fragments:
             return
-        data = document_frames(entry.fragment for entry in entries)
-        count = len(entries)
+        data = document_frames(fragments)
+        count = len(fragments)
         # A subscriber that becomes slow by the write below has got the data already.
         slow = list(audience.slow)
         self.count(data, count, len(audience))
@@ -215,6 +233,11 @@ class WebSocketChannel:
         self._open[subscriber.topic] += 1
 
     def join(self, subscriber: WebSocketSubscriber) -> None:
+        """Make a subscriber live, which has received the log up to its end."""
+        if early := self._early.get(subscriber.key):
+            data = document_frames(early)
+            subscriber.connection.send(data)
+            self.count(data, len(early))
         self._audiences.setdefault(subscriber.key, Audience()).put(subscriber)
 
     def leave(self, subscriber: WebSocketSubscriber) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.config.configuration import WebSubConfig
+from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry, StoredSubscription, SubscriptionStore
@@ -27,7 +28,7 @@ from rsnotify_hub.websub.registry import SubscriptionRegistry, SubscriptionUpdat
 log = logging.getLogger("rsnotify.hub.websub")
 
 
-class WebSubChannel:
+class WebSubChannel(DeliveryChannel):
     """All WebSub subscriptions, and their deliveries.
 
     Methods that change a subscription raise `StorageError` if that cannot be stored; then nothing

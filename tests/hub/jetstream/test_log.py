@@ -258,6 +258,8 @@ async def test_a_stream_that_was_replaced_stops_the_hub(settings: NatsSettings, 
                 await caught_up(node)
             with pytest.raises(StorageError, match="restart the hub"):
                 await node.append(TOPIC, made(1, 2))
+            assert isinstance(node.store, JetStreamLog)
+            assert "cannot follow the log in NATS any more" in (node.store.trouble() or "")
 
 
 async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, clock: Clock):

@@ -144,6 +144,13 @@ class NatsConnection:
         self._connected.set()
         self._notify()
 
+    @property
+    def server(self) -> str | None:
+        """The name of the server that this is connected to; None while it is not connected."""
+        if not self._connected.is_set():
+            return None
+        return str(self.client._server_info.get("server_name", ""))
+
     def _notify(self) -> None:
         for call in self.reconnected:
             call()

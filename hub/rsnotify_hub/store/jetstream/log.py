@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify_hub.fragments.fragment import Fragment
@@ -88,6 +89,22 @@ class JetStreamLog:
     def position(self) -> int:
         """The position up to which this node has followed the stream."""
         return self._follower.position
+
+    @property
+    def behind(self) -> int:
+        """How many records of the stream this node does not have yet, at least."""
+        return self._follower.behind
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the leader of the stream last said of it."""
+        return self._follower.info
+
+    def trouble(self) -> str | None:
+        """Return why this node cannot use the log at the moment; None if it can."""
+        if self.connection.server is None:
+            return "this node has lost its connection to NATS, and connects again"
+        return self._follower.trouble()
 
     async def start(self, listener: LogListener) -> list[LogState]:
         states: list[LogState] = []

@@ -18,6 +18,11 @@ from rsnotify_hub.store.jetstream.subscription_records import BridgeRecord, deco
 log = logging.getLogger("rsnotify.hub.store")
 
 
+def bridge_key(broker: str) -> str:
+    """Return the key of the cursors of a broker."""
+    return f"bridge.{hashlib.sha256(broker.encode()).hexdigest()}"
+
+
 class BrokerRecord:
     """The cursors of one broker."""
 
@@ -32,8 +37,7 @@ class BrokerRecord:
         self.cursors: dict[str, int] = {}
         self._broker = broker
         self._epoch = epoch
-        key = f"bridge.{hashlib.sha256(broker.encode()).hexdigest()}"
-        self.stored = FencedRecord(bucket, key, self._encode, may_write, lost)
+        self.stored = FencedRecord(bucket, bridge_key(broker), self._encode, may_write, lost)
 
     def _encode(self) -> bytes:
         return encode(BridgeRecord(epoch=self._epoch, broker=self._broker, cursors=self.cursors))

@@ -23,6 +23,7 @@ from rsnotify_hub.store.jetstream.subscription_records import (
     CursorsRecord,
     StoredCursor,
     SubscriptionRecord,
+    cursor_of,
     decode,
     encode,
     record_of,
@@ -30,7 +31,8 @@ from rsnotify_hub.store.jetstream.subscription_records import (
 )
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 
-_CLAIM = "claim"
+#: The last part of the key that a new owner writes.
+CLAIM = "claim"
 #: How often a server is asked again that does not have the claim yet.
 _READS, _READ_SECONDS = 40, 0.1
 
@@ -104,7 +106,7 @@ class OwnedShard:
 
     async def _read_all(self) -> None:
         """Read all subscriptions, at least as far as they are stored by now."""
-        key = f"{self._shard}.{_CLAIM}"
+        key = f"{self._shard}.{CLAIM}"
         claim = await self._bucket.put(key, self._stamp["epoch"].encode())
         for _ in range(_READS):
             latest = 0
@@ -140,7 +142,7 @@ class OwnedShard:
         """Apply what is stored, unless it is known; report it if the work has begun."""
         id = record.key.rpartition(".")[2]
         known = self._known.get(id)
-        if id == _CLAIM or (known is not None and known.revision >= record.revision):
+        if id == CLAIM or (known is not None and known.revision >= record.revision):
             return
         if self.is_working and record.headers.get("Rs-Node") == self._stamp["node"]:
             return  # it is being written
@@ -154,9 +156,7 @@ class OwnedShard:
             self._events.changed(id, None if record is None else self._stored(id, record))
 
     def _stored(self, id: str, record: SubscriptionRecord) -> StoredSubscription:
-        begins, position, trouble = self._cursors.get(bytes.fromhex(id), (-1, 0, None))
-        if begins != record.begins:  # it is new, or of an earlier subscription
-            position, trouble = record.begins, None
+        _, position, trouble = cursor_of(record, self._cursors.get(bytes.fromhex(id)))
         return StoredSubscription(subscription_of(record, position), trouble)
 
     def stored(self) -> list[StoredSubscription]:

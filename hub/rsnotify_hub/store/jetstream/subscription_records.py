@@ -93,6 +93,13 @@ def record_of(subscription: Subscription, begins: int) -> SubscriptionRecord:
     )
 
 
+def cursor_of(record: SubscriptionRecord, cursor: StoredCursor | None) -> StoredCursor:
+    """Return the cursor of a subscription, or where it began if that is of an earlier one."""
+    if cursor is None or cursor[0] != record.begins:
+        return record.begins, record.begins, None
+    return cursor
+
+
 def subscription_of(record: SubscriptionRecord, position: int) -> Subscription:
     return Subscription(
         record.topic,

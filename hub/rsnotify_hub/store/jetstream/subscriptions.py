@@ -23,11 +23,13 @@ from rsnotify_hub.store.interface import (
     NotOwner,
     StoredSubscription,
     SubscriptionOwner,
+    SubscriptionRecords,
 )
 from rsnotify_hub.store.jetstream.bucket import Bucket
 from rsnotify_hub.store.jetstream.connection import NatsConnection
 from rsnotify_hub.store.jetstream.owned_bridge import BridgeSwitch, OwnedBridge
 from rsnotify_hub.store.jetstream.owned_shard import OwnedShard, ShardBuckets, ShardEvents
+from rsnotify_hub.store.jetstream.restoring import read_records, restore_records
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of
 
@@ -193,6 +195,12 @@ class JetStreamSubscriptions:
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
         if self._bridge is not None:
             self._bridge.move(broker, topic, position)
+
+    async def records(self) -> SubscriptionRecords:
+        return await read_records(self._buckets, self._node.sharding)
+
+    async def restore(self, records: SubscriptionRecords) -> int:
+        return await restore_records(self._buckets, self._node.sharding, records)
 
     async def close(self) -> None:
         """Release all shards, and leave the cluster."""

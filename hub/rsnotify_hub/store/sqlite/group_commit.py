@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 from rsnotify.errors import StorageError
@@ -20,6 +21,9 @@ Operation = Callable[[sqlite3.Connection], T]
 
 #: The result of an operation, or why there is none.
 _Result = tuple[Any, Exception | None]
+
+#: The operations of one transaction, and the futures of their results.
+_Batch = list[tuple[Operation[Any], asyncio.Future[Any]]]
 
 
 class GroupCommit:
@@ -32,8 +36,10 @@ class GroupCommit:
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hub-writer")
-        self._waiting: list[tuple[Operation[Any], asyncio.Future[Any]]] = []
+        self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
+        self._thread = Thread(target=self._write, name="hub-writer", daemon=True)
+        self._thread.start()
+        self._waiting: _Batch = []
         self._running = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -59,11 +65,13 @@ class GroupCommit:
         self._running = True
         self._idle.clear()
         batch, self._waiting = self._waiting, []
-        job = self._thread.submit(self._run, [operation for operation, _ in batch])
-        futures = [future for _, future in batch]
-        job.add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(self._finish, done, futures)
-        )
+        self._batches.put(batch)
+
+    def _write(self) -> None:
+        """Run one transaction after another, in a thread."""
+        while (batch := self._batches.get()) is not None:
+            results = self._run([operation for operation, _ in batch])
+            self._loop.call_soon_threadsafe(self._finish, batch, results)
 
     def _run(self, operations: list[Operation[Any]]) -> list[_Result]:
         try:
@@ -92,8 +100,8 @@ class GroupCommit:
             raise
         return results
 
-    def _finish(self, done: Future[list[_Result]], futures: list[asyncio.Future[Any]]) -> None:
-        for future, (result, error) in zip(futures, done.result(), strict=True):
+    def _finish(self, batch: _Batch, results: list[_Result]) -> None:
+        for (_, future), (result, error) in zip(batch, results, strict=True):
             if future.done():
                 continue  # the caller was cancelled
             if error is None:
@@ -110,5 +118,6 @@ class GroupCommit:
 
     async def close(self) -> None:
         await self.idle()
-        self._thread.shutdown()
+        self._batches.put(None)
+        self._thread.join()
         self._database.close()

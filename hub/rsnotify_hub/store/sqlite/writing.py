@@ -5,12 +5,24 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
 
-from rsnotify.format.datetimes import Instant, to_microseconds
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify_hub.fragments.fragment import Fragment, heartbeat_interval
 from rsnotify_hub.store.interface import Appended, LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite.reading import states
+
+
+class _Topic(Struct):
+    """The row of a topic; instants are in microseconds."""
+
+    id: int
+    position: int
+    through: int
+    received: int
+    kept: int
+    size: int
 
 
 def append(
@@ -24,66 +36,80 @@ def append(
     retention: LogRetention,
 ) -> Appended | None:
     """Append to a log (`LogStore.append`); return None if it does not end at `after`."""
-    number, position = _find(database, topic)
-    if position != after:
+    row = _find(database, topic)
+    if (row.position if row else 0) != after:
         return None
-    if number is None:
-        number = _new(database, topic, fragments[0].until, now)
+    if row is None:
+        row = _new(database, topic, fragments[0].until, now)
     if replacing is not None:
-        _delete(database, number, "position = ?", (replacing,))
-    positions = [_insert(database, number, fragment, now) for fragment in fragments]
+        _delete(database, row, "position = ?", replacing)
     added = [
         LogEntry(position, fragment)
-        for position, fragment in zip(positions, fragments, strict=True)
-        if position is not None
+        for fragment in fragments
+        if (position := _insert(database, row.id, fragment, now)) is not None
     ]
-    if added:
-        last = added[-1].position
-        database.execute(
-            "UPDATE topic SET position = ?, through = max(through, ?), received = ?,"
-            " kept = kept + ?, size = size + ? WHERE id = ?",
-            (
-                last,
-                max(to_microseconds(entry.fragment.until) for entry in added),
-                to_microseconds(now),
-                len(added),
-                sum(len(entry.fragment.body) for entry in added),
-                number,
-            ),
-        )
-        # A log has one whole content or changes: a new fragment replaces a whole content.
-        _delete(database, number, "whole AND position < ?", (last,))
-    _trim(database, number, now=now, retention=retention)
-    return Appended(added, states(database, topic)[0])
+    for entry in added:
+        row.position = entry.position
+        row.through = max(row.through, to_microseconds(entry.fragment.until))
+        row.received = to_microseconds(now)
+        row.kept += 1
+        row.size += len(entry.fragment.body)
+    first, begins = _trim(database, row, now=now, retention=retention)
+    _save(database, row)
+    if not added:
+        return Appended([], states(database, topic)[0])
+    last = added[-1].fragment
+    state = LogState(
+        topic=topic,
+        first=first,
+        position=row.position,
+        begins=from_microseconds(begins),
+        through=from_microseconds(row.through),
+        received=from_microseconds(row.received),
+        kept=row.kept,
+        size=row.size,
+        heartbeat=heartbeat_interval(last),
+        whole=last.whole,
+    )
+    return Appended(added, state)
 
 
 def forget(database: sqlite3.Connection, topic: str, *, after: int) -> bool:
     """Delete a log; return False if it does not end at `after`."""
-    number, position = _find(database, topic)
-    if position != after:
+    row = _find(database, topic)
+    if row is None or row.position != after:
         return False
-    database.execute("DELETE FROM fragment WHERE topic = ?", (number,))
+    database.execute("DELETE FROM fragment WHERE topic = ?", (row.id,))
     # The cursor of the topic and those of its parts, whose keys continue after a space.
     cursors = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
     database.execute(cursors, (topic, len(topic) + 1, topic + " "))
-    database.execute("DELETE FROM topic WHERE id = ?", (number,))
+    database.execute("DELETE FROM topic WHERE id = ?", (row.id,))
     return True
 
 
-def _find(database: sqlite3.Connection, uri: str) -> tuple[int | None, int]:
-    """Return the number of a topic and the position of its last fragment."""
-    row = database.execute("SELECT id, position FROM topic WHERE uri = ?", (uri,)).fetchone()
-    return row or (None, 0)
+def _find(database: sqlite3.Connection, uri: str) -> _Topic | None:
+    row = database.execute(
+        "SELECT id, position, through, received, kept, size FROM topic WHERE uri = ?", (uri,)
+    ).fetchone()
+    return None if row is None else _Topic(*row)
 
 
-def _new(database: sqlite3.Connection, uri: str, until: Instant, now: Instant) -> int:
+def _new(database: sqlite3.Connection, uri: str, until: Instant, now: Instant) -> _Topic:
+    through, received = to_microseconds(until), to_microseconds(now)
     cursor = database.execute(
         "INSERT INTO topic (uri, position, through, received, kept, size)"
         " VALUES (?, 0, ?, ?, 0, 0)",
-        (uri, to_microseconds(until), to_microseconds(now)),
+        (uri, through, received),
     )
     assert cursor.lastrowid is not None
-    return cursor.lastrowid
+    return _Topic(cursor.lastrowid, 0, through, received, 0, 0)
+
+
+def _save(database: sqlite3.Connection, topic: _Topic) -> None:
+    database.execute(
+        "UPDATE topic SET position = ?, through = ?, received = ?, kept = ?, size = ? WHERE id = ?",
+        (topic.position, topic.through, topic.received, topic.kept, topic.size, topic.id),
+    )
 
 
 def _insert(
@@ -114,51 +140,58 @@ def _digest(fragment: Fragment) -> bytes:
     return hashlib.sha256(kind + fragment.body).digest()
 
 
-def _delete(database: sqlite3.Connection, topic: int, where: str, values: tuple[Any, ...]) -> None:
-    """Delete fragments of a topic, and subtract them from its sums."""
+def _delete(database: sqlite3.Connection, topic: _Topic, where: str, *values: int) -> None:
+    """Delete fragments of a topic, and subtract them from its sums, which the caller saves."""
     kept, size = database.execute(
         "SELECT count(*), coalesce(sum(length(body)), 0) FROM fragment"
         f" WHERE topic = ? AND {where}",
-        (topic, *values),
+        (topic.id, *values),
     ).fetchone()
-    if kept:
-        database.execute(f"DELETE FROM fragment WHERE topic = ? AND {where}", (topic, *values))
-        database.execute(
-            "UPDATE topic SET kept = kept - ?, size = size - ? WHERE id = ?", (kept, size, topic)
-        )
+    database.execute(f"DELETE FROM fragment WHERE topic = ? AND {where}", (topic.id, *values))
+    topic.kept -= kept
+    topic.size -= size
 
 
 def trim(
     database: sqlite3.Connection, topic: str, *, now: Instant, retention: LogRetention
 ) -> LogState | None:
-    """Delete the oldest fragments until the log is within its retention.
-
-    A whole content is kept: it is the present content of the topic, however old it is.
-    """
-    row = database.execute("SELECT id FROM topic WHERE uri = ?", (topic,)).fetchone()
+    """Delete the oldest fragments until the log is within its retention."""
+    row = _find(database, topic)
     if row is None:
         return None
-    _trim(database, row[0], now=now, retention=retention)
+    _trim(database, row, now=now, retention=retention)
+    _save(database, row)
     return states(database, topic)[0]
 
 
 def _trim(
-    database: sqlite3.Connection, number: int, *, now: Instant, retention: LogRetention
-) -> None:
-    size, last = database.execute(
-        "SELECT size, position FROM topic WHERE id = ?", (number,)
-    ).fetchone()
+    database: sqlite3.Connection, topic: _Topic, *, now: Instant, retention: LogRetention
+) -> tuple[int, int]:
+    """Delete the oldest fragments until the log is within its retention.
+
+    A whole content is kept until another fragment replaces it: it is the present content of the
+    topic, however old it is.
+
+    Returns:
+        The position and the begin of the oldest fragment that is kept; if none is, the position
+        after the last one and the end of the log.
+    """
     too_old = to_microseconds(now - retention.age)
+    size = topic.size
     cut = 0
-    for position, length, received in database.execute(
-        "SELECT position, length(body), received FROM fragment"
-        " WHERE topic = ? AND NOT whole ORDER BY position",
-        (number,),
+    oldest = (topic.position + 1, topic.through)
+    for position, begins, length, received, whole in database.execute(
+        "SELECT position, begins, length(body), received, whole FROM fragment"
+        " WHERE topic = ? ORDER BY position",
+        (topic.id,),
     ):
-        too_much = size > retention.size and position != last
-        if received > too_old and not too_much:
+        is_last = position == topic.position
+        too_much = size > retention.size
+        if is_last if whole else received > too_old and (is_last or not too_much):
+            oldest = position, begins
             break
         cut = position
         size -= length
     if cut:
-        _delete(database, number, "position <= ? AND NOT whole", (cut,))
+        _delete(database, topic, "position <= ?", cut)
+    return oldest
