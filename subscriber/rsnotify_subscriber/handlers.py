@@ -137,6 +137,20 @@ class LocatedHandler(ReadableHandler, Protocol):
         """An identifier of the place; empty while it does not exist."""
 
 
+def deferred_handler(handler: object) -> DeferredHandler | None:
+    """Return a handler that may defer its flushes.
+
+    A subclass with another way to apply changes, and not to defer, may not.
+    """
+    if isinstance(handler, DeferredHandler):
+        for kind in type(handler).__mro__:
+            if "apply_unflushed" in vars(kind):
+                return handler
+            if not vars(kind).keys().isdisjoint(("apply", "apply_blocking")):
+                return None
+    return None
+
+
 class PerChangeHandler:
     """A handler that calls a function with each change.
 

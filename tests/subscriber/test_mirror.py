@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import FolderMirror, Received
+from rsnotify_subscriber.handlers import deferred_handler
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
 
@@ -185,6 +187,19 @@ async def test_however_many_mirrors_and_changes_the_same_few_threads_flush(tmp_p
         assert mirrored.files() == set(names)
     flushing = [one for one in threading.enumerate() if one.name.startswith("rsnotify-flush")]
     assert 0 < len(flushing) <= 8
+
+
+def test_a_mirror_of_another_class_may_apply_changes_in_its_own_way(tmp_path: Path) -> None:
+    class Own(FolderMirror):
+        def apply_blocking(self, changes: Sequence[Received]) -> None:
+            """Apply changes in another way."""
+
+    class Named(FolderMirror):
+        """A mirror that applies changes as all do."""
+
+    mirror = Named(tmp_path)
+    assert deferred_handler(mirror) is mirror
+    assert deferred_handler(Own(tmp_path)) is None
 
 
 def test_a_file_system_that_ignores_case_may_be_mounted_at_the_mirror(tmp_path: Path) -> None:

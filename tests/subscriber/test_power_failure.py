@@ -176,7 +176,7 @@ def test_what_t_covers_is_in_its_place_after_a_power_failure_at_any_instant(
 
 
 @pytest.mark.slow
-@settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @histories
 def test_what_t_covers_is_in_its_place_after_many_power_failures(
     steps: list[dict[str, bytes | None] | str], last: dict[str, bytes | None] | None, seed: int

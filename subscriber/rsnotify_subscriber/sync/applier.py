@@ -20,10 +20,10 @@ from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.handlers import (
     BlockingHandler,
-    DeferredHandler,
     Handler,
     Received,
     TransactionalHandler,
+    deferred_handler,
 )
 from rsnotify_subscriber.storage.content_log import UnflushedContent
 from rsnotify_subscriber.storage.destination_state import DestinationState
@@ -81,8 +81,8 @@ class Applier:
         self._blocking: _Apply | None = self._apply_within if self._within else blocking
         #: For content that the state keeps until it is flushed.
         self._unflushed: _Apply | None = None
-        if isinstance(handler, DeferredHandler) and state.database.is_local:
-            self._unflushed = handler.apply_unflushed
+        if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
+            self._unflushed = deferred.apply_unflushed
         self._outcome = outcome
         self._worker = worker
         self._ready: list[PreparedChange] = []

@@ -13,7 +13,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.follower import Follower
-from rsnotify_subscriber.handlers import DeferredHandler
+from rsnotify_subscriber.handlers import deferred_handler
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.sync.applier import Applier
 
@@ -39,7 +39,7 @@ class ProgressSaver:
         self._saved = self._committing = state.progress()
         self.compared = self._stored_compared = state.compared()
         self._followers_compared = follower.compared
-        self._deferred = handler if isinstance(handler, DeferredHandler) else None
+        self._deferred = deferred_handler(handler)
         self._flushed_at = -inf
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
