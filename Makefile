@@ -52,7 +52,7 @@ simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in v
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)
 
 containers: $(VENV)/ready-dev ## the image and docker-compose.yml in a container engine: needs docker with docker compose
-	$(BIN)/pytest -p no:xdist tests/real_containers.py $(ARGS)
+	$(BIN)/pytest -p no:xdist tests/real_containers.py tests/real_cluster.py $(ARGS)
 
 clean:
 	rm -rf $(VENV)

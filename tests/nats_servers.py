@@ -64,6 +64,12 @@ class NatsServer:
         return f"nats://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """The number of its process, once it has been started."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         path = self._folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""

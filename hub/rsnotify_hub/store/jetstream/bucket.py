@@ -16,10 +16,10 @@ from msgspec import Struct
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from rsnotify.errors import StorageError
 from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
+from rsnotify_hub.store.jetstream.copies import StoredMessage
 from rsnotify_hub.store.jetstream.follower import StreamFollower
-from rsnotify_hub.store.jetstream.stream import JetStreamStream, StoredMessage
+from rsnotify_hub.store.jetstream.stream import JetStreamStream
 
 _KEY = "Rs-Key"
 _ID = "Nats-Msg-Id"
@@ -176,11 +176,3 @@ class Bucket(JetStreamStream):
 
 def _named(headers: dict[str, str]) -> dict[str, str]:
     return {f"Rs-{name.capitalize()}": value for name, value in headers.items()}
-
-
-def check_version(value: bytes, version: int, what: str) -> None:
-    """Refuse what a newer hub has written, whose format is unknown."""
-    if version > 1:
-        raise StorageError(
-            f"{what} in NATS has version {version}, and this hub reads version 1: upgrade it, too"
-        )
