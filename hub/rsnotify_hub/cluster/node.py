@@ -27,7 +27,7 @@ from rsnotify_hub.cluster.interface import ClusterRecords, ShardWork
 from rsnotify_hub.cluster.membership import Membership, Release, Revoke, ShardView, Take
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import ClusterMeta, NodeRecord, ShardRecord
-from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS, Sharding
+from rsnotify_hub.cluster.sharding import BRIDGE, DEFAULT_SHARDS, Sharding
 
 log = logging.getLogger("rsnotify.hub.cluster")
 
@@ -151,9 +151,14 @@ class ClusterNode:
         return [shard for shard in self.membership.owned() if self.owns(shard)]
 
     def owners(self) -> Counter[str | None]:
-        """Return how many shards each living node owns; those of None are free."""
+        """Return how many shards each living node owns; those of None are free.
+
+        The shard of the bridge counts only if a living node can run the bridge.
+        """
         living = set(self.living())
-        owners = map(self.membership.owner, self.sharding.names())
+        bridges = any(self.nodes[node].bridges for node in living if node in self.nodes)
+        shards = [name for name in self.sharding.names() if bridges or name != BRIDGE]
+        owners = map(self.membership.owner, shards)
         return Counter(owner if owner in living else None for owner in owners)
 
     # What is seen.
