@@ -41,11 +41,9 @@ class ClusterNode:
     """This node.
 
     Args:
-        records: The records of the cluster.
         describe: What the others should know about this node; `renewals`, `draining` and `shards`
             are replaced.
         shards: The number of shards if this node creates the cluster.
-        pace: How fast nodes and shards change.
         clock: The clock of the leases.
 
     Attributes:
@@ -342,7 +340,7 @@ class ClusterNode:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop without a word to the others, as in a crash."""
+        """Stop as in a crash: the others are not informed."""
         tasks = [*self._loops, *self._moves.values()]
         self._loops = []
         await cancel(tasks)
