@@ -8,6 +8,7 @@ import callbacks
 import cluster
 import documents
 import fanout
+import first_copy
 import inline
 import latency
 import recording
@@ -22,6 +23,7 @@ BENCHMARKS = {
     "recording": recording.main,
     "source": source.main,
     "inline": inline.main,
+    "first-copy": first_copy.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,
     "restart": restart.main,
