@@ -132,8 +132,8 @@ class TopicLogs:
 
     def position(self, topic: str) -> int:
         """Return the position of the last entry of a log; 0 if there is none."""
-        state = self.state(topic)
-        return state.position if state else 0
+        found = self._logs.get(topic)
+        return found.state.position if found and found.state else 0
 
     def audience(self, topic: str) -> int:
         """Return the number of subscribers of a topic that the channels know."""

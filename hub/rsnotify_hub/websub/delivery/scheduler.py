@@ -62,8 +62,8 @@ class DeliveryScheduler:
         """
         queue = self._slow if slow else self._quick
         slot = DeliverySlot(host, start, queue, self._deadlines)
-        if queue.has_capacity(host) and not self._closed:
-            self._start(slot)
+        if not self._closed and queue.start_at_once(slot, self._loop.time()):
+            start(slot)
         else:
             queue.add(slot)
             self._schedule_check()
