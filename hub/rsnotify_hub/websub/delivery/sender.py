@@ -169,7 +169,8 @@ class DeliverySender:
 
     def _start(self, delivery: Delivery, slot: DeliverySlot) -> None:
         try:
-            if self._send_now(delivery, slot):
+            # A retry has mostly fragments to merge.
+            if not delivery.failures and self._send_now(delivery, slot):
                 return
         except Exception:
             log.exception("a delivery to the callback at %s needs a task", slot.host)
