@@ -51,6 +51,15 @@ def batches(size: int, count: int) -> Iterator[list[Resource]]:
         ]
 
 
+def loaded(folder: Path, size: int) -> Publisher:
+    """Start a publisher of a set."""
+    publisher = Publisher(folder, BASE, options=QUIET)
+    publisher.load(resource(number, number, None) for number in range(size))
+    publisher.start()
+    publisher.wait_published()
+    return publisher
+
+
 def measure(publisher: Publisher, size: int, count: int) -> tuple[float, float]:
     """Return changes a second, and microseconds of a processor for each."""
     made = wall = cpu = 0.0
@@ -72,10 +81,7 @@ def main(sets: tuple[int, ...] = SETS) -> None:
     print(f"{'resources':>10}{'batch':>8}{'changes/s':>12}{'µs of CPU':>12}")
     for size in sets:
         with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name:
-            publisher = Publisher(Path(name), BASE, options=QUIET)
-            publisher.load(resource(number, number, None) for number in range(size))
-            publisher.start()
-            publisher.wait_published()
+            publisher = loaded(Path(name), size)
             for count in BATCHES:
                 rate, cost = measure(publisher, size, count)
                 print(f"{size:>10,}{count:>8,}{rate:>12,.0f}{cost:>12.1f}", flush=True)

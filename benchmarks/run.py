@@ -5,21 +5,28 @@ from __future__ import annotations
 import sys
 
 import callbacks
+import cluster
 import documents
 import fanout
 import inline
 import latency
 import recording
 import restart
+import scale
+import source
+import targets
 
 BENCHMARKS = {
     "documents": documents.main,
     "latency": latency.main,
     "recording": recording.main,
+    "source": source.main,
     "inline": inline.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,
     "restart": restart.main,
+    "scale": scale.main,
+    "cluster": cluster.main,
 }
 
 
@@ -29,6 +36,7 @@ def main(names: list[str]) -> None:
         if name not in BENCHMARKS:
             sys.exit(f"there is no benchmark {name}; there are: {', '.join(BENCHMARKS)}")
         BENCHMARKS[name]()
+    targets.show()
 
 
 if __name__ == "__main__":

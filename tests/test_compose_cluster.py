@@ -105,8 +105,8 @@ def test_the_image_of_nats_has_the_user_and_the_files_of_compose() -> None:
     for name in NATS:
         service = services(SETTINGS)[name]
         assert service["user"] == image.user
-        assert f"{name}:{image.volumes[0]}" in service["volumes"]
-        assert any(image.command[1] in volume for volume in service["volumes"])
+        assert service["volumes"] == ["./deploy/nats:/etc/nats:ro", f"{name}:{image.volumes[0]}"]
+        assert service["entrypoint"] == ["sh", "/etc/nats/start.sh"]
         assert (ROOT / service["build"] / "Dockerfile").exists()
 
 
@@ -114,6 +114,8 @@ class NatsServers:
     """The NATS servers of compose on loopback, each with its ports and its folder."""
 
     def __init__(self, folder: Path) -> None:
+        if shutil.which("nats-server", path=PATH) is None:
+            pytest.skip("nats-server is not installed")
         self.ports = {name: (free_port(), free_port(), free_port()) for name in NATS}
         self.machines: dict[str, Machine] = {}
         text = (ROOT / "deploy/nats/nats.conf").read_text()
@@ -123,18 +125,21 @@ class NatsServers:
             places = {f"{other}:6222": f"127.0.0.1:{self.ports[other][1]}" for other in NATS}
             places |= {"4222": str(client), "6222": str(route), "8222": str(monitor)}
             places |= {"0.0.0.0": "127.0.0.1", "/data": f"{folder}/{name}"}
-            places |= {"/etc/nats/nats.conf": f"{folder}/{name}.conf"}
+            places |= {"/etc/nats": f"{folder}/{name}-settings"}
             self.machines[name] = machine = Machine(folder, places)
-            (folder / f"{name}.conf").write_text(machine.here(text))
+            settings = folder / f"{name}-settings"
+            settings.mkdir()
+            start = (ROOT / "deploy/nats/start.sh").read_text()
+            (settings / "nats.conf").write_text(machine.here(text))
+            (settings / "start.sh").write_text(machine.here(start))
             (folder / name).mkdir()
 
-    def start(self, name: str) -> Running:
+    def start(self, name: str, settings: dict[str, str] = SETTINGS) -> Running:
         """Start one."""
-        image = image_of(read_dockerfile(ROOT / "deploy/nats/Dockerfile"))
-        service = services(SETTINGS)[name]
+        service = services(settings)[name]
         environment = service["environment"] | {"PATH": PATH}
-        command = {"command": ["nats-server", *image.command], "user": "0:0"}
-        return self.machines[name].start(Image(), service | command | {"environment": environment})
+        own = {"user": "0:0", "environment": environment}
+        return self.machines[name].start(Image(), service | own)
 
     def is_healthy(self, name: str) -> bool:
         """Tell what the health check of compose finds."""
@@ -181,8 +186,6 @@ def _get(url: str) -> tuple[int, str]:
 def test_the_nats_servers_of_compose_are_one_cluster_that_only_the_password_opens(
     tmp_path: Path,
 ) -> None:
-    if shutil.which("nats-server", path=PATH) is None:
-        pytest.skip("nats-server is not installed")
     servers = NatsServers(tmp_path)
     with ExitStack() as stack:
         for name in NATS:
@@ -194,6 +197,14 @@ def test_the_nats_servers_of_compose_are_one_cluster_that_only_the_password_open
             assert servers.login(name, SETTINGS["NATS_PASSWORD"]) == "PONG"
             for wrong in ("", "hub", SETTINGS["MQTT_HUB_PASSWORD"]):
                 assert "Authorization Violation" in servers.login(name, wrong)
+
+
+def test_a_nats_server_does_not_start_without_a_password(tmp_path: Path) -> None:
+    servers = NatsServers(tmp_path)
+    for password in ("", "x" * 15):
+        server = servers.start("nats1", SETTINGS | {"NATS_PASSWORD": password})
+        server.says("NATS_PASSWORD needs 16 characters")
+        servers.machines["nats1"].stop()
 
 
 class Node:

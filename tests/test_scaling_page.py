@@ -26,6 +26,8 @@ ELSEWHERE = {
     "curl --fail http://127.0.0.1:8090/readyz": "test_compose_cluster.py asks the balancer this",
     "export RSNOTIFY_HUB_STORE": "the tests of the cluster start such nodes",
     "rsnotify hub --port": "the tests of the cluster start such nodes",
+    "rsnotify hub export": "hub/transfer/test_commands.py moves and restores hubs with it",
+    "rsnotify hub import": "hub/transfer/test_commands.py moves and restores hubs with it",
     "kubectl": "there is no cluster; test_kubernetes.py renders and validates what is applied",
 }
 SERVERS = "for n in 1 2 3; do"

@@ -1,4 +1,4 @@
-"""`rsnotify hub`: run the hub. Its subcommands use the admin API of a running one."""
+"""`rsnotify hub`: run the hub. Its subcommands use the admin API of a running one, or its store."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rsnotify.runtime.cli.commands import from_environment
+from rsnotify.errors import WrongOption
+from rsnotify.runtime.cli.commands import Command, from_environment
 from rsnotify.runtime.cli.running import run
 from rsnotify.runtime.config.deprecated_variables import warn_of_former
 from rsnotify_hub.admin.command import commands as hub
+from rsnotify_hub.transfer.command import export_hub, import_hub
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,6 +26,9 @@ log = logging.getLogger("rsnotify.hub")
 _FORMER_CONFIG = "RSNOTIFY_CONFIG"
 #: The number of new objects after which Python collects garbage.
 GC_THRESHOLD = 50_000
+
+hub.command("export", cls=Command)(export_hub)
+hub.command("import", cls=Command)(import_hub)
 
 
 def reduce_garbage_collection() -> None:
@@ -90,6 +95,7 @@ def run_hub(
         rsnotify hub --store nats://127.0.0.1:4222 --port 8081
     """
     if context.invoked_subcommand is not None:
+        _refuse_options_before(context, context.invoked_subcommand)
         return
 
     from rsnotify_hub.application import serve
@@ -126,3 +132,11 @@ def run_hub(
             await stop.wait()
 
     run(main)
+
+
+def _refuse_options_before(context: typer.Context, command: str) -> None:
+    """Refuse options that would have no effect, such as the folder of another hub."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise WrongOption(name, f"options of `{command}` come after it")

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, timedelta
+from datetime import UTC
 from importlib.metadata import version
 
 import aiohttp
@@ -36,7 +36,6 @@ from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import HubReadings, Metrics
 from rsnotify_hub.mqtt.bridge import MqttBridge
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.stores import OpenStore, open_store
 from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.selections import SelectionGroups
@@ -77,11 +76,11 @@ class HubService:
         store = opened.store
         self.store = store
         self.describe = opened.describe
-        self._leave = opened.leave
+        self._opened = opened
         self.authorizer = authorizer
         self.statistics = Statistics()
         self._clock = clock
-        self._topics = TopicLogs(store, self.statistics)
+        self._topics = TopicLogs(store, self.statistics, opened.nodes.count)
         self._intent_requests = IntentRequests(
             requests, Retry(websub.retry_seconds), websub.callback_seconds
         )
@@ -152,7 +151,7 @@ class HubService:
         service = AdminService(self._topics, self._callbacks, reports, self)
         self.metrics = Metrics(self._readings)
         self.connections: Callable[[], int] = lambda: 0
-        self.readiness = Readiness(store)
+        self.readiness = Readiness(store, opened.trouble)
         self.admin = AdminApi(service, authorizer, self.statistics, version=_VERSION)
 
     async def start(self) -> None:
@@ -168,12 +167,12 @@ class HubService:
     async def drain(self) -> None:
         """Give the work of this node to the others, and close its WebSockets."""
         self.readiness.is_draining = True
-        await self._leave()
+        await self._opened.leave()
         await self.websockets.close()
 
     async def close(self) -> None:
         """Wait until everything published is durable, and stop delivering."""
-        await self._leave()
+        await self._opened.leave()
         await self.readiness.close()
         await self._verification.close()
         await self._intent_requests.close()
@@ -199,15 +198,18 @@ class HubService:
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
             mqtt=self._bridge.state() if self._bridge else None,
+            nodes=self.describe(),
+            moved_shards=self._opened.moved,
         )
 
     async def clean_up(self) -> None:
-        """End expired leases, and trim logs that nobody publishes to."""
+        """End expired leases, trim logs that nobody publishes to, and check the servers."""
         try:
             await self._callbacks.expire()
             await self._topics.trim()
         except StorageError as error:
             log.warning("leases and logs cannot be cleaned up now: %s", error)
+        await self._opened.check_servers()
 
 
 @asynccontextmanager
@@ -224,13 +226,8 @@ async def open_hub(
         StorageError: Its content cannot be read.
     """
     websub = configuration.websub
-    retention = LogRetention(
-        size=configuration.log.log_bytes, age=timedelta(seconds=configuration.log.log_seconds)
-    )
     async with AsyncExitStack() as stack:
-        opened = await stack.enter_async_context(
-            open_store(configuration, retention, clock, public_url)
-        )
+        opened = await stack.enter_async_context(open_store(configuration, clock, public_url))
         client = await stack.enter_async_context(
             open_client(
                 allow_private_addresses=websub.allow_private_addresses,
@@ -267,7 +264,7 @@ async def open_hub(
         )
         stack.push_async_callback(hub.close)
         await hub.start()
-        await opened.warn()
+        await opened.check_servers()
         scheduler = AsyncIOScheduler(timezone=UTC)
         scheduler.add_job(hub.clean_up, "interval", seconds=_CLEAN_UP_SECONDS)
         scheduler.start()

@@ -25,6 +25,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from rsnotify_hub.admin.node_schemas import NodeList, StreamInfo
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.subscriptions import DeliveryState
@@ -37,6 +38,7 @@ WORST = 10
 CACHE_FACTOR = 10
 
 _PREFIX = "rsnotify_hub_"
+_UNKNOWN = float("nan")
 
 
 class BrokerState(Struct, frozen=True):
@@ -56,6 +58,8 @@ class HubReadings(Struct, frozen=True, kw_only=True):
         websocket_queue: The bytes that wait in all WebSockets.
         delivery_queue: The number of WebSub deliveries that wait for a connection.
         commit_queue: The number of writes that wait for the next transaction.
+        nodes: The nodes; only those of a cluster have metrics.
+        moved_shards: How many shards this node has taken, released and lost.
     """
 
     version: str
@@ -69,6 +73,8 @@ class HubReadings(Struct, frozen=True, kw_only=True):
     delivery_queue: int
     commit_queue: int
     mqtt: BrokerState | None = None
+    nodes: NodeList | None = None
+    moved_shards: Mapping[str, int] = {}
 
 
 def metric_families(readings: HubReadings) -> Iterator[Metric]:
@@ -93,6 +99,33 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
     yield _gauge(
         "mqtt_topics_behind", "Topics that the MQTT broker has not received completely", mqtt.behind
     )
+    if readings.nodes is not None and readings.nodes.stream is not None:
+        yield from _cluster(readings.nodes, readings.nodes.stream, readings.moved_shards)
+
+
+def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> Iterator[Metric]:
+    # A node that is fenced cannot know.
+    alive = _UNKNOWN if nodes.free is None else sum(bool(row.alive) for row in nodes.rows)
+    yield _gauge("nodes_alive", "Nodes that are alive, as this one sees them", alive)
+    owned = sum(row.shards for row in nodes.rows if row.this)
+    yield _gauge("shards_owned", "Shards of subscriptions that this node owns", owned)
+    free = _UNKNOWN if nodes.free is None else nodes.free
+    yield _gauge("shards_free", "Shards that no living node owns", free)
+    moves = CounterMetricFamily(
+        _PREFIX + "shards_moved", "Shards that this node took, released or lost", labels=["how"]
+    )
+    for how, count in moved.items():
+        moves.add_metric([how], count)
+    yield moves
+    yield _gauge("nats_connected", "Whether this node is connected to NATS", stream.connected)
+    behind = [row.behind for row in nodes.rows if row.this and row.behind is not None]
+    yield _gauge(
+        "stream_behind",
+        "Records of the stream that this node does not have",
+        sum(behind) if behind else _UNKNOWN,
+    )
+    lagging = sum(not copy.current for copy in stream.copies)
+    yield _gauge("stream_copies_behind", "Copies of the stream that are not in step", lagging)
 
 
 def _accepted(statistics: Statistics) -> Iterator[Metric]:

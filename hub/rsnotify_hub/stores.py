@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin.schemas import NodeInfo
+from rsnotify_hub.admin.node_schemas import NodeInfo, NodeList
 from rsnotify_hub.cluster.calls import HubNodes, SingleNode
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.store.interface import LogRetention, Store
 from rsnotify_hub.store.sqlite.store import SqliteStore
 
-if TYPE_CHECKING:
-    from rsnotify_hub.cluster.node import ClusterNode
 
-log = logging.getLogger("rsnotify.hub.store")
+async def _nothing() -> None: ...
 
 
 class OpenStore(Struct):
@@ -34,26 +30,24 @@ class OpenStore(Struct):
         store: The store.
         nodes: All nodes of this hub.
         leave: Gives what this node owns to the others, while it can still deliver.
-        describe: Describes the nodes that are alive.
-        warn: Logs what is wrong with the servers, once the store was started.
+        describe: Describes the nodes, and what they share.
+        check_servers: Checks the servers of the store, once it was started, and logs what is wrong.
+        trouble: Returns why this node cannot use the store at the moment; None if it can.
+        moved: How many shards this node has taken, released and lost.
     """
 
     store: Store
     nodes: HubNodes
     leave: Callable[[], Awaitable[None]]
-    describe: Callable[[], list[NodeInfo]]
-    warn: Callable[[], Awaitable[None]]
-
-
-async def _nothing() -> None: ...
+    describe: Callable[[], NodeList]
+    check_servers: Callable[[], Awaitable[None]] = _nothing
+    trouble: Callable[[], str | None] = lambda: None
+    moved: Mapping[str, int] = {}
 
 
 @asynccontextmanager
 async def open_store(
-    configuration: HubConfiguration,
-    retention: LogRetention,
-    clock: Callable[[], Instant],
-    public_url: str,
+    configuration: HubConfiguration, clock: Callable[[], Instant], public_url: str
 ) -> AsyncIterator[OpenStore]:
     """Return a context with the store, which is closed at its end.
 
@@ -61,6 +55,9 @@ async def open_store(
         ConfigurationError: The folder, or NATS, cannot be used.
         StorageError: Its content cannot be read.
     """
+    retention = LogRetention(
+        size=configuration.log.log_bytes, age=timedelta(seconds=configuration.log.log_seconds)
+    )
     if configuration.store.url is not None:
         async with _open_nats(configuration, retention, clock, public_url) as opened:
             yield opened
@@ -76,7 +73,7 @@ async def open_store(
     )
     store = SqliteStore(Path(configuration.log.data), retention, clock)
     try:
-        yield OpenStore(store, SingleNode(), _nothing, lambda: [this], _nothing)
+        yield OpenStore(store, SingleNode(), _nothing, lambda: NodeList(rows=(this,)))
     finally:
         await store.close()
 
@@ -95,35 +92,28 @@ async def _open_nats(
             "a store in NATS needs another package: pip install 'rsnotify[nats]'"
         ) from None
     from rsnotify_hub.cluster.records import NodeRecord
-    from rsnotify_hub.store.jetstream.server_check import read_facts, warnings_of
+    from rsnotify_hub.cluster_report import ClusterReport
     from rsnotify_hub.store.jetstream.store import open_jetstream
 
     settings = configuration.store.nats()
-    node = NodeRecord(name=gethostname(), url=public_url, hub=version("rsnotify"))
+    node = NodeRecord(
+        name=gethostname(),
+        url=public_url,
+        hub=version("rsnotify"),
+        bridges=configuration.mqtt.url is not None,
+    )
     store = await open_jetstream(settings, retention, clock, node)
-
-    async def warn() -> None:
-        facts = await read_facts(store.connection, store, clock)
-        for text in warnings_of(facts, largest_fragment=configuration.intake.max_fragment_bytes):
-            log.warning("%s", text)
-
-    def describe() -> list[NodeInfo]:
-        return [_node_info(id, store.node) for id in sorted(store.node.living())]
-
+    largest = configuration.intake.max_fragment_bytes
+    report = ClusterReport(store, clock, largest_fragment=largest)
     try:
-        yield OpenStore(store, store.nodes, store.leave, describe, warn)
+        yield OpenStore(
+            store,
+            store.nodes,
+            store.leave,
+            report.describe,
+            report.check_servers,
+            store.trouble,
+            store.node.moved,
+        )
     finally:
         await store.close()
-
-
-def _node_info(id: str, node: ClusterNode) -> NodeInfo:
-    record = node.nodes[id]
-    return NodeInfo(
-        name=record.name,
-        url=record.url,
-        version=record.hub,
-        started=datetime.fromtimestamp(record.started, UTC),
-        draining=record.draining,
-        shards=record.shards,
-        this=id == node.id,
-    )

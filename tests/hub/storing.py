@@ -19,6 +19,7 @@ from rsnotify_hub.store.interface import (
 )
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.transfer.exporting import IgnoredNews
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
 FOREVER = LogRetention(size=10**9, age=timedelta(days=365))
@@ -43,18 +44,6 @@ class Listener(DeliveryChannel):
     @property
     def fragments(self) -> list[Fragment]:
         return [entry.fragment for batch in self.batches for entry in batch]
-
-
-class Ignoring:
-    """Ignores what happens to the logs."""
-
-    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None: ...
-
-    def appended(
-        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
-    ) -> None: ...
-
-    def forgotten(self, topic: str) -> None: ...
 
 
 async def stored_logs(store: Store) -> list[LogState]:
@@ -92,7 +81,7 @@ async def opened(
     folder: Path, clock: Clock, retention: LogRetention = FOREVER
 ) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(folder, retention, clock)
-    await store.start(Ignoring())
+    await store.start(IgnoredNews())
     try:
         yield store
     finally:

@@ -6,6 +6,7 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.health import Readiness
+from rsnotify_hub.refusals import Refusal
 from tests.hub.helpers import PATIENCE, Client
 
 
@@ -49,7 +50,7 @@ async def test_concurrent_requests_share_one_check(disk: Disk):
 async def test_a_hanging_store_is_not_ready_until_it_recovers(disk: Disk):
     readiness = Readiness(disk, seconds=0.01)  # type: ignore[arg-type]
     for _ in range(3):
-        with pytest.raises(StorageError, match="in time"):
+        with pytest.raises(Refusal, match="does not answer within"):
             await readiness.check()
     assert disk.checks == 1
     disk.turns.set()
@@ -65,6 +66,18 @@ async def test_a_failing_store_is_not_ready_until_it_recovers(disk: Disk):
     with pytest.raises(StorageError, match="full"):
         await readiness.check()
     disk.error = None
+    await readiness.check()
+
+
+async def test_a_store_that_is_cut_off_is_not_ready_and_the_reason_is_public(disk: Disk):
+    troubles: list[str | None] = ["NATS is away", None]
+    readiness = Readiness(disk, lambda: troubles[0], seconds=0.01)  # type: ignore[arg-type]
+    with pytest.raises(Refusal, match="NATS is away"):
+        await readiness.check()
+    disk.turns.set()
+    with pytest.raises(Refusal, match="NATS is away"):  # it can write, but not read
+        await readiness.check()
+    troubles.pop(0)
     await readiness.check()
 
 

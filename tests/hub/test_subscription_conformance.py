@@ -15,10 +15,11 @@ from rsnotify_hub.store.interface import Store, StoredSubscription
 from rsnotify_hub.store.jetstream.store import JetStreamStore, open_jetstream
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.transfer.exporting import IgnoredNews
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import PACE, until
 from tests.hub.jetstream.nodes import prefixed
-from tests.hub.storing import FOREVER, Ignoring
+from tests.hub.storing import FOREVER
 from tests.nats_servers import NatsCluster, running_nats
 
 ONE = Subscription(TOPIC, "https://one.example/callback?a=ä", "secret", at(100), 5, client="me")
@@ -87,7 +88,7 @@ def open_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> 
             )
         owner = Owner()
         try:
-            await store.start(Ignoring())
+            await store.start(IgnoredNews())
             await store.assign(owner)
             await store.assign_bridge(owner)
             if isinstance(store, JetStreamStore):

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify_hub.admin import schemas
+from rsnotify_hub.admin import node_schemas, schemas
 from rsnotify_hub.admin.service import AdminService
 
 #: The path of the API.
@@ -58,9 +58,9 @@ OPERATIONS = (
         name="nodes",
         method="GET",
         path="/nodes",
-        summary="The nodes of the hub",
+        summary="The nodes of the hub, who owns the shards, and the NATS servers",
         run=lambda service, request: service.nodes(),
-        answer=schemas.NodeList,
+        answer=node_schemas.NodeList,
     ),
     Operation(
         name="drain",

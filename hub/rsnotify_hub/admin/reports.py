@@ -36,6 +36,14 @@ from rsnotify_hub.websub.delivery.failures import RECENT_FAILURES
 
 _NO_BACKLOG = Backlog(0, None)
 
+#: What other nodes have: their own numbers, and the WebSockets and subscriptions of some topics.
+STATUS_PART: NodeCall[None, schemas.StatusInfo] = NodeCall("admin.status", None, schemas.StatusInfo)
+SUBSCRIBER_COUNTS: NodeCall[list[str], list[tuple[int, int]]] = NodeCall(
+    "admin.subscribers", list[str], list[tuple[int, int]]
+)
+#: So many topics of the greatest length are less than NATS accepts in one message.
+_TOPICS_AT_ONCE = 250
+
 #: What each node has of the lists.
 SUBSCRIPTION_PART: NodeCall[SubscriptionQuery, PagePart[schemas.SubscriptionInfo]] = NodeCall(
     "admin.subscriptions", SubscriptionQuery, PagePart[schemas.SubscriptionInfo]
@@ -67,11 +75,17 @@ class Reports:
 
     def __post_init__(self) -> None:
         self._started = self.clock()
+        self.nodes.serve(STATUS_PART, self._status)
+        self.nodes.serve(SUBSCRIBER_COUNTS, self._count_subscribers)
         self.nodes.serve(SUBSCRIPTION_PART, self._subscriptions)
         self.nodes.serve(DEAD_LETTER_PART, self._dead_letters)
         self.nodes.serve(FAILURE_PART, self._failures)
 
     async def status(self) -> schemas.StatusInfo:
+        others = await self.nodes.ask_others(STATUS_PART, None)
+        return views.status_of_all(await self._status(None), others)
+
+    async def _status(self, _: None) -> schemas.StatusInfo:
         states = self.logs.states()
         counts = Counter(each.state for each in self.callbacks.registry.all())
         return schemas.StatusInfo(
@@ -90,16 +104,33 @@ class Reports:
 
     async def topics(self, query: TopicQuery) -> schemas.TopicList:
         page = page_of(self._selected(query), TOPICS[query.sort], query)
+        counts = await self._subscribers([state.topic for state in page.rows])
         rows = (
             views.topic(
                 state,
                 rate=self.rates.rate(state.topic),
-                websockets=self.live.subscribers(state.topic),
-                subscriptions=self.callbacks.subscribers(state.topic),
+                websockets=websockets,
+                subscriptions=subscriptions,
             )
-            for state in page.rows
+            for state, (websockets, subscriptions) in zip(page.rows, counts, strict=True)
         )
         return schemas.TopicList(tuple(rows), page.total, page.next)
+
+    async def _subscribers(self, topics: list[str]) -> list[tuple[int, int]]:
+        """Return the WebSockets and subscriptions of each topic at all nodes that answer."""
+        found: list[tuple[int, int]] = []
+        for begin in range(0, len(topics), _TOPICS_AT_ONCE):
+            part = topics[begin : begin + _TOPICS_AT_ONCE]
+            others = await self.nodes.ask_others(SUBSCRIBER_COUNTS, part)
+            counts = [await self._count_subscribers(part), *others]
+            found += [
+                (sum(each[0] for each in of_topic), sum(each[1] for each in of_topic))
+                for of_topic in zip(*counts, strict=True)
+            ]
+        return found
+
+    async def _count_subscribers(self, topics: list[str]) -> list[tuple[int, int]]:
+        return [(self.live.subscribers(each), self.callbacks.subscribers(each)) for each in topics]
 
     def _selected(self, query: TopicQuery) -> list[LogState]:
         if query.topic is None:

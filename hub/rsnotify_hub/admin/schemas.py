@@ -36,38 +36,6 @@ class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
-class NodeInfo(Struct, frozen=True, kw_only=True):
-    """A node of the hub.
-
-    Args:
-        name: The name of its machine.
-        url: Its URL.
-        version: The version of its software.
-        started: When it started.
-        draining: Whether it gives up its work.
-        shards: How many shards of the subscriptions it delivers to.
-        this: Whether it has answered this request.
-    """
-
-    name: str
-    url: str
-    version: str
-    started: _When
-    draining: bool
-    shards: int
-    this: bool
-
-
-class NodeList(Struct, frozen=True):
-    """The nodes of the hub.
-
-    Args:
-        rows: Those that are alive.
-    """
-
-    rows: tuple[NodeInfo, ...]
-
-
 class TopicOrder(StrEnum):
     """The order of topics: by URI, or the last changed first."""
 
@@ -129,12 +97,13 @@ class SubscriptionQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class StatusInfo(Struct, frozen=True, kw_only=True):
-    """The hub as a whole.
+    """The hub as a whole; on a cluster, all nodes that answered at once.
 
     Args:
-        version: The version of the hub.
-        started: When it started; all counts begin then.
+        version: The version of the hub, or of this node.
+        started: When it, or this node, started; the counts of each node begin when it starts.
         now: The time of its clock.
+        nodes: How many nodes these numbers are about.
         topics: The number of topics with a log.
         subscriptions: The number of WebSub subscriptions.
         states: The number of subscriptions in each state.
@@ -149,6 +118,7 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
     version: str
     started: _When
     now: _When
+    nodes: int = 1
     topics: int
     subscriptions: int
     states: dict[DeliveryState, int]

@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.admin.node_schemas import NodeList
 from rsnotify_hub.admin.reports import Reports
-from rsnotify_hub.admin.schemas import NodeInfo, NodeList, Redelivery, SubscriptionInfo
+from rsnotify_hub.admin.schemas import Redelivery, SubscriptionInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.cluster.calls import NodeCall
 from rsnotify_hub.log.topic_logs import TopicLogs
@@ -55,8 +56,8 @@ DROP_ALL: NodeCall[str, None] = NodeCall("admin.drop-all", str, None)
 class NodeControl(Protocol):
     """The nodes of a hub, of which this is one."""
 
-    def describe(self) -> list[NodeInfo]:
-        """Return the nodes that are alive."""
+    def describe(self) -> NodeList:
+        """Return the nodes, and what they share."""
 
     async def drain(self) -> None:
         """Give the work of this node to the others, and close its WebSockets."""
@@ -85,11 +86,12 @@ class AdminService:
         self._nodes.serve(DROP_ALL, self._drop_all_here)
 
     async def nodes(self) -> NodeList:
-        return NodeList(tuple(self._control.describe()))
+        return self._control.describe()
 
     async def drain(self) -> None:
         """Give the work of this node to the others."""
-        if len(self._control.describe()) < 2:
+        rows = self._control.describe().rows
+        if not any(row.alive and not row.draining for row in rows if not row.this):
             raise Refusal(Code.BAD_REQUEST, "no other node could do its work: just stop it")
         await self._control.drain()
 

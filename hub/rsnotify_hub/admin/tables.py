@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.plural import counted
 from rsnotify_hub.admin import schemas
+from rsnotify_hub.admin.node_schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
 
 
 def status(value: schemas.StatusInfo) -> Iterator[str]:
@@ -20,6 +21,7 @@ def status(value: schemas.StatusInfo) -> Iterator[str]:
         ("version", value.version),
         ("started", format_datetime(value.started)),
         ("now", format_datetime(value.now)),
+        ("nodes", str(value.nodes)),
         ("topics", str(value.topics)),
         ("subscriptions", str(value.subscriptions)),
         ("websockets", str(value.websockets)),
@@ -33,7 +35,7 @@ def status(value: schemas.StatusInfo) -> Iterator[str]:
     yield from aligned(facts)
 
 
-def nodes(found: schemas.NodeList) -> Iterator[str]:
+def nodes(found: NodeList) -> Iterator[str]:
     rows = [
         (
             f"{row.name} (this)" if row.this else row.name,
@@ -41,11 +43,53 @@ def nodes(found: schemas.NodeList) -> Iterator[str]:
             row.version,
             _instant(row.started),
             f"{row.shards:,}",
-            "draining" if row.draining else "running",
+            "-" if row.behind is None else f"{row.behind:,}",
+            row.server or "-",
+            _state(row),
         )
         for row in found.rows
     ]
-    yield from _table(("node", "url", "version", "started", "shards", "state"), rows, len(rows))
+    heads = ("node", "url", "version", "started", "shards", "behind", "nats", "state")
+    yield from _table(heads, rows, len(rows))
+    if found.stream is not None:
+        yield from _stream(found, found.stream)
+
+
+def _state(row: NodeInfo) -> str:
+    if row.alive is None:
+        return "unknown"
+    if not row.alive:
+        return "fenced" if row.this else "dead"
+    return "draining" if row.draining else "running"
+
+
+def _step(copy: CopyInfo) -> str:
+    if not copy.online:
+        return "offline"
+    if copy.current:
+        return "in step"
+    return f"{copy.behind:,} behind" if copy.behind else "not in step"
+
+
+def _stream(found: NodeList, stream: StreamInfo) -> Iterator[str]:
+    yield ""
+    free = "an unknown number" if found.free is None else f"{found.free:,}"
+    yield f"{free} of {counted(found.shards, 'shard')} without a node"
+    if stream.trouble is not None:
+        yield f"trouble: {stream.trouble}"
+    yield f"stream {stream.name}: {counted(stream.records, 'record')}"
+    rows = [
+        (
+            copy.name,
+            "leader" if copy.leader else "copy",
+            _step(copy),
+        )
+        for copy in stream.copies
+    ]
+    if rows:
+        yield from aligned(rows)
+    for warning in stream.warnings:
+        yield f"warning: {warning}"
 
 
 def topics(page: schemas.TopicList) -> Iterator[str]:

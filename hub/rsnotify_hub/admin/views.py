@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
+
+K = TypeVar("K")
 
 
 def topic_id(topic: str) -> str:
@@ -69,6 +74,31 @@ def dead_letter(
         fragments=backlog.fragments,
         last_failure=_last_failure(delivery),
     )
+
+
+def status_of_all(
+    own: schemas.StatusInfo, others: Sequence[schemas.StatusInfo]
+) -> schemas.StatusInfo:
+    """Return the status of a hub from those of its nodes, which all have the same logs."""
+    every = [own, *others]
+    return replace(
+        own,
+        nodes=len(every),
+        subscriptions=sum(each.subscriptions for each in every),
+        websockets=sum(each.websockets for each in every),
+        states=_sums(each.states for each in every),
+        deliveries={
+            way: _sums(each.deliveries[way] for each in every if way in each.deliveries)
+            for way in own.deliveries
+        },
+    )
+
+
+def _sums(counts: Iterable[Mapping[K, int]]) -> dict[K, int]:
+    total: Counter[K] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
 
 
 def _last_failure(delivery: Delivery) -> schemas.FailureInfo | None:

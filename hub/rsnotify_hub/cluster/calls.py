@@ -35,6 +35,9 @@ class HubNodes(Protocol):
     any other error becomes a `StorageError`.
     """
 
+    def count(self) -> int:
+        """Return the number of nodes that are alive, at least 1."""
+
     def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
         """Answer a call with a handler from now on."""
 
@@ -65,12 +68,22 @@ class HubNodes(Protocol):
             StorageError: Some node does not answer, or subscriptions have no owner at the moment.
         """
 
+    async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
+        """Ask every other node once.
+
+        Returns:
+            The answers of those that answer soon; it never waits for long.
+        """
+
 
 class SingleNode:
     """The `HubNodes` of a hub on one machine."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+
+    def count(self) -> int:
+        return 1
 
     def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
         self._handlers[call.name] = handler
@@ -84,3 +97,6 @@ class SingleNode:
 
     async def ask_all(self, call: NodeCall[A, R], argument: A) -> list[R]:
         return [await self._handlers[call.name](argument)]
+
+    async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
+        return []

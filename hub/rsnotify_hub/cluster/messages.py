@@ -23,6 +23,7 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster.calls import A, Handler, NodeCall, R
 from rsnotify_hub.cluster.node import ClusterNode
 from rsnotify_hub.cluster.sharding import BRIDGE
+from rsnotify_hub.cluster.versions import decode_versioned
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
 
@@ -32,8 +33,9 @@ log = logging.getLogger("rsnotify.hub.cluster")
 VERSION = 1
 #: How long an owner, or answers about all subscriptions, are waited for, in seconds.
 OWNER_SECONDS = 6.0
-#: How long a node may take to answer.
+#: How long a node may take to answer, and if the others' answers are enough.
 ANSWER_SECONDS = 5.0
+SOON_SECONDS = 1.0
 _RETRY_SECONDS = 0.1
 
 
@@ -46,7 +48,7 @@ class CallRequest(Struct, frozen=True, kw_only=True):
     argument: bytes
 
 
-class CallReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CallReply(Struct, frozen=True, kw_only=True):
     """A reply: an answer; or the code and the reason of a refusal, or an error of the store.
 
     Args:
@@ -91,6 +93,9 @@ class NodeMessages:
 
     def _subject(self, node: str) -> str:
         return f"{self._prefix}.node.{node}"
+
+    def count(self) -> int:
+        return len({self._node.id, *self._node.living()})
 
     def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
         self._calls[call.name] = call, handler
@@ -144,12 +149,25 @@ class NodeMessages:
                 raise StorageError("some subscriptions have no node at the moment; try again")
             await asyncio.sleep(_RETRY_SECONDS)
 
+    async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
+        request = CallRequest(name=call.name, shard=None, argument=_encoded(argument))
+        others = [node for node in self._node.living() if node != self._node.id]
+        asked = (self._ask(node, request, SOON_SECONDS) for node in others)
+        answers: list[R] = []
+        for reply in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(reply, CallReply):
+                with suppress(msgspec.DecodeError):  # a node of another version
+                    answers.append(msgspec.msgpack.decode(reply.answer or b"", type=call.answer))
+        return answers
+
     def _is_complete(self, replies: Iterable[CallReply]) -> bool:
         """Return whether each shard of subscriptions has exactly one node among the replies."""
         shards = [shard for reply in replies for shard in reply.shards if shard != BRIDGE]
         return len(shards) == len(set(shards)) == self._node.sharding.count
 
-    async def _ask(self, node: str, request: CallRequest) -> CallReply:
+    async def _ask(
+        self, node: str, request: CallRequest, seconds: float = ANSWER_SECONDS
+    ) -> CallReply:
         """Ask a node.
 
         Raises:
@@ -161,14 +179,15 @@ class NodeMessages:
             return _read_reply(await self._answer(request))
         try:
             message = await self._client.request(
-                self._subject(node), msgspec.msgpack.encode(request), ANSWER_SECONDS
+                self._subject(node), msgspec.msgpack.encode(request), seconds
             )
         except errors.NoRespondersError:
             raise NotOwner("this node has gone") from None
         except (errors.Error, TimeoutError, OSError):
             name = self._node.nodes[node].name if node in self._node.nodes else node
             raise StorageError(f"the node {name or node} of this hub does not answer") from None
-        return _read_reply(msgspec.msgpack.decode(message.data, type=CallReply))
+        what = "the reply of another node of this hub"
+        return _read_reply(decode_versioned(message.data, CallReply, VERSION, what))
 
     # The node that answers.
 
@@ -179,10 +198,10 @@ class NodeMessages:
 
     async def _reply(self, message: Msg) -> None:
         try:
-            request = msgspec.msgpack.decode(message.data, type=CallRequest)
-            reply = await self._answer(request)
-        except msgspec.DecodeError as error:
-            reply = CallReply(reason=f"this node cannot read the request: {error}")
+            what = "a request to another node of this hub"
+            reply = await self._answer(decode_versioned(message.data, CallRequest, VERSION, what))
+        except StorageError as error:
+            reply = CallReply(reason=str(error))
         with suppress(errors.Error, OSError):  # whoever asks notices
             await message.respond(msgspec.msgpack.encode(reply))
 

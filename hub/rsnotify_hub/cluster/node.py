@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from secrets import token_hex
@@ -23,13 +24,7 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster import records as formats
 from rsnotify_hub.cluster.clock import lease_clock
 from rsnotify_hub.cluster.interface import ClusterRecords, ShardWork
-from rsnotify_hub.cluster.membership import (
-    Membership,
-    Release,
-    Revoke,
-    ShardView,
-    Take,
-)
+from rsnotify_hub.cluster.membership import Membership, Release, Revoke, ShardView, Take
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import ClusterMeta, NodeRecord, ShardRecord
 from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS, Sharding
@@ -58,6 +53,8 @@ class ClusterNode:
         nodes: The records of all nodes by id.
         sharding: Which shard a callback belongs to.
         membership: The view of this node.
+        report: Completes the record of this node before it is renewed.
+        moved: How many shards this node has taken, released and lost.
     """
 
     sharding: Sharding
@@ -74,6 +71,8 @@ class ClusterNode:
     ) -> None:
         self.id = token_hex(8)
         self.nodes: dict[str, NodeRecord] = {}
+        self.report: Callable[[NodeRecord], NodeRecord] = lambda record: record
+        self.moved: Counter[str] = Counter(taken=0, released=0, lost=0)
         self._records = records
         self._record = replace(describe, started=describe.started or time())
         self._shards = shards
@@ -151,6 +150,12 @@ class ClusterNode:
         """Return the shards that this node may work on right now."""
         return [shard for shard in self.membership.owned() if self.owns(shard)]
 
+    def owners(self) -> Counter[str | None]:
+        """Return how many shards each living node owns; those of None are free."""
+        living = set(self.living())
+        owners = map(self.membership.owner, self.sharding.names())
+        return Counter(owner if owner in living else None for owner in owners)
+
     # What is seen.
 
     def _seen(self, key: str, value: bytes | None, revision: int) -> None:
@@ -176,7 +181,9 @@ class ClusterNode:
         now = self._clock()
         if node == self.id:
             now = self._sent.get(record.renewals, float("-inf"))
-        self.membership.node_seen(node, is_draining=record.draining, now=now)
+        self.membership.node_seen(
+            node, is_draining=record.draining, now=now, bridges=record.bridges
+        )
 
     # Renewals.
 
@@ -194,7 +201,8 @@ class ClusterNode:
         sent_at = self._clock()
         self._sent[number] = sent_at
         self._sent.pop(number - 16, None)
-        self._record = replace(self._record, renewals=number, shards=len(self.membership.owned()))
+        record = replace(self._record, renewals=number, shards=len(self.membership.owned()))
+        self._record = self.report(record)
         async with asyncio.timeout(self._pace.renew_seconds):
             await self._records.put(formats.node_key(self.id), formats.encode(self._record))
         self.membership.renewed(sent_at)
@@ -232,6 +240,7 @@ class ClusterNode:
         assert self._work is not None
         if shards:
             log.warning("this node has lost %d shards of subscriptions", len(shards))
+            self.moved["lost"] += len(shards)
         for shard in shards:
             if (move := self._moves.pop(shard, None)) is not None:
                 move.cancel()
@@ -254,6 +263,7 @@ class ClusterNode:
             key = formats.shard_key(take.shard)
             revision = await self._records.replace(key, record, take.revision)
             if revision is None:
+                await self._read(take.shard)
                 self.membership.take_failed(take)
                 return
             await self._work.load(take.shard, take.epoch)
@@ -266,6 +276,7 @@ class ClusterNode:
             return
         if self.membership.taken(take, revision):
             self._work.begin(take.shard)
+            self.moved["taken"] += 1
             self._wanted.set()  # another one may be taken now
         else:
             self._work.abandon(take.shard)
@@ -278,12 +289,24 @@ class ClusterNode:
             record = formats.encode(ShardRecord(epoch=release.epoch, owner=None))
             key = formats.shard_key(release.shard)
             revision = await self._records.replace(key, record, release.revision)
+            if revision is None:
+                await self._read(release.shard)
         except StorageError as error:
             log.warning("the shard %s cannot be released yet: %s", release.shard, error)
         finally:
             self.membership.released(release, revision)
+        self.moved["released"] += revision is not None
         if self._record.draining and revision is not None:
             self._wanted.set()
+
+    async def _read(self, shard: str) -> None:
+        """Read a record that is not as it was seen: a server's copy of it may have been wrong."""
+        value, revision = await self._records.latest(formats.shard_key(shard))
+        view = ShardView()
+        if value is not None:
+            record = formats.read_shard(value)
+            view = ShardView(record.owner, record.epoch, revision)
+        self.membership.shard_read(shard, view)
 
     # The end.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.fragments.fragment import Fragment
@@ -42,10 +42,22 @@ class SortedNames:
 
 
 class TopicLogs:
-    """All logs. Methods that use the store raise `StorageError` if it fails."""
+    """All logs. Methods that use the store raise `StorageError` if it fails.
 
-    def __init__(self, store: LogStore, statistics: Statistics | None = None) -> None:
+    Args:
+        store: The store.
+        statistics: Counts what is published.
+        nodes: Returns the number of nodes of the hub.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        statistics: Statistics | None = None,
+        nodes: Callable[[], int] = lambda: 1,
+    ) -> None:
         self._store = store
+        self._nodes = nodes
         self._channels: Sequence[DeliveryChannel] = ()
         self._statistics = statistics or Statistics()
         self._logs: dict[str, TopicLog] = {}
@@ -136,8 +148,8 @@ class TopicLogs:
         return found.state.position if found and found.state else 0
 
     def audience(self, topic: str) -> int:
-        """Return the number of subscribers of a topic that the channels know."""
-        return sum(channel.subscribers(topic) for channel in self._channels)
+        """Estimate the number of subscribers of a topic: each node has about as many."""
+        return self._nodes() * sum(channel.subscribers(topic) for channel in self._channels)
 
     def recent(self, topic: str, *, after: int) -> list[LogEntry] | None:
         """Return all entries after a position if they are in memory; None otherwise."""

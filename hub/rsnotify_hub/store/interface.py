@@ -177,6 +177,13 @@ class StoredSubscription(Struct, frozen=True):
     trouble: bytes | None
 
 
+class SubscriptionRecords(Struct, frozen=True):
+    """All subscriptions of a hub, and the cursors of each broker."""
+
+    subscriptions: Sequence[Subscription]
+    brokers: Mapping[str, Mapping[str, int]]
+
+
 class NotOwner(StorageError):
     """This node does not own the subscription, or not any more: another node does, or will soon."""
 
@@ -245,11 +252,24 @@ class SubscriptionStore(Protocol):
         The state is deleted with the subscription.
         """
 
+    def owns_bridge(self) -> bool:
+        """Return whether this node may publish to brokers right now."""
+
     async def bridged(self, broker: str) -> dict[str, int]:
         """Return the cursor of a broker in each log; empty for a new broker."""
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
         """Store cursors of a broker."""
+
+    async def records(self) -> SubscriptionRecords:
+        """Return all subscriptions and cursors, whichever node owns them."""
+
+    async def restore(self, records: SubscriptionRecords) -> int:
+        """Store subscriptions and brokers that are missing, and return how many subscriptions.
+
+        A stored subscription is replaced by one whose lease ends later, and a stored broker is not.
+        Nothing may be assigned to this process; nodes that run begin to deliver to what they own.
+        """
 
     async def unbridge(self, broker: str, topic: str) -> None:
         """Delete a cursor of a broker."""

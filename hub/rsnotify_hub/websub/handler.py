@@ -83,9 +83,7 @@ class WebSubHandler:
     async def _accept(self, forwarded: ForwardedRequest) -> None:
         """Accept a subscription request, which another node may have received."""
         wanted, client = forwarded.request, forwarded.client
-        refusal = self.verification.quota.refusal(wanted, client)
-        if refusal is not None:
-            raise Refusal(Code.TOO_MANY, refusal)
+        await self.verification.check_quota(wanted, client)
         unknown = self.topics.state(wanted.topic) is None
         is_served = self.intake.authorizer.grants.is_served(wanted.topic)
         if wanted.mode == "subscribe" and unknown and not is_served:

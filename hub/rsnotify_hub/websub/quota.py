@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+
+from msgspec import Struct
 
 from rsnotify_hub.access.clients import client_network, is_loopback
+from rsnotify_hub.cluster.calls import NodeCall
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.forms import SubscriptionRequest
@@ -25,6 +29,36 @@ def client_of(address: str | None) -> str:
 Reservation = tuple[tuple[str, str], ...]
 
 
+class QuotaQuestion(Struct, frozen=True):
+    """The callback host and the client of a request for a new subscription."""
+
+    host: str
+    client: str
+
+
+class QuotaCounts(Struct, frozen=True):
+    """The subscriptions of a node, those included that are being verified."""
+
+    in_all: int = 0
+    of_host: int = 0
+    of_client: int = 0
+
+
+NO_COUNTS = QuotaCounts()
+#: What each node has of the subscriptions that a request counts with.
+QUOTA_COUNTS: NodeCall[QuotaQuestion, QuotaCounts] = NodeCall(
+    "websub.quota", QuotaQuestion, QuotaCounts
+)
+
+
+def total_of(counts: Sequence[QuotaCounts]) -> QuotaCounts:
+    return QuotaCounts(
+        sum(each.in_all for each in counts),
+        sum(each.of_host for each in counts),
+        sum(each.of_client for each in counts),
+    )
+
+
 class SubscriptionQuota:
     """Counts pending requests, and decides whether another one is accepted."""
 
@@ -35,27 +69,43 @@ class SubscriptionQuota:
         self._per_client = configuration.subscriptions_per_client
         self._pending: Counter[tuple[str, str]] = Counter()
 
-    def refusal(self, request: SubscriptionRequest, client: str) -> str | None:
-        """Return why a request cannot be accepted now; None if it can."""
+    def refusal(
+        self, request: SubscriptionRequest, client: str, elsewhere: QuotaCounts = NO_COUNTS
+    ) -> str | None:
+        """Return why a request cannot be accepted now; None if it can.
+
+        Args:
+            request: The request.
+            client: The client that it counts for.
+            elsewhere: What the other nodes have.
+        """
         host = host_of(request.callback)
         hosts, clients = self._pending["host", host], self._pending["client", client]
         if self._pending["", ""] >= MAX_PENDING:
             return "too many requests are being verified"
         if hosts >= PENDING_SHARE or (client and clients >= PENDING_SHARE):
             return "too many requests of this callback's host, or of yours, are being verified"
-        return self._refusal_of_new(host, client) if self._is_new(request) else None
-
-    def _refusal_of_new(self, host: str, client: str) -> str | None:
-        if len(self._registry) + self._pending["new", ""] >= self._in_all:
+        if not self.is_new(request):
+            return None
+        found = total_of((self.counts(QuotaQuestion(host, client)), elsewhere))
+        if found.in_all >= self._in_all:
             return "there are too many subscriptions at this hub"
-        if self._registry.count_host(host) + self._pending["new host", host] >= self._per_host:
+        if found.of_host >= self._per_host:
             return "there are too many subscriptions of this callback's host"
-        of_client = self._registry.count_client(client) + self._pending["new client", client]
-        if client and of_client >= self._per_client:
+        if client and found.of_client >= self._per_client:
             return "there are too many subscriptions that you asked for"
         return None
 
-    def _is_new(self, request: SubscriptionRequest) -> bool:
+    def counts(self, question: QuotaQuestion) -> QuotaCounts:
+        """Return what this node has."""
+        host, client = question.host, question.client
+        return QuotaCounts(
+            len(self._registry) + self._pending["new", ""],
+            self._registry.count_host(host) + self._pending["new host", host],
+            self._registry.count_client(client) + self._pending["new client", client],
+        )
+
+    def is_new(self, request: SubscriptionRequest) -> bool:
         known = self._registry.find(request.topic, request.callback) is not None
         return request.mode == "subscribe" and not known
 
@@ -63,7 +113,7 @@ class SubscriptionQuota:
         """Count a request as pending until `release`."""
         host = host_of(request.callback)
         reservation: Reservation = ("", ""), ("host", host), ("client", client)
-        if self._is_new(request):
+        if self.is_new(request):
             reservation += ("new", ""), ("new host", host), ("new client", client)
         self._pending.update(reservation)
         return reservation

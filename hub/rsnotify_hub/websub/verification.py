@@ -22,13 +22,21 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster.calls import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
 from rsnotify_hub.websub.intent_requests import IntentRequests
-from rsnotify_hub.websub.quota import Reservation, SubscriptionQuota
+from rsnotify_hub.websub.quota import (
+    QUOTA_COUNTS,
+    QuotaCounts,
+    QuotaQuestion,
+    Reservation,
+    SubscriptionQuota,
+    total_of,
+)
 
 log = logging.getLogger("rsnotify.hub.websub")
 
@@ -75,6 +83,24 @@ class IntentVerification:
     def __post_init__(self) -> None:
         self.quota = SubscriptionQuota(self.channel.registry, self.configuration)
         self._pending: dict[tuple[str, str], _Pending] = {}
+        self.nodes.serve(QUOTA_COUNTS, self._quota_counts)
+
+    async def _quota_counts(self, question: QuotaQuestion) -> QuotaCounts:
+        return self.quota.counts(question)
+
+    async def check_quota(self, request: SubscriptionRequest, client: str) -> None:
+        """Check that one more request can be accepted, with what the other nodes have.
+
+        Raises:
+            Refusal: There are too many.
+        """
+        refusal = self.quota.refusal(request, client)
+        if refusal is None and self.quota.is_new(request):
+            question = QuotaQuestion(host_of(request.callback), client)
+            elsewhere = total_of(await self.nodes.ask_others(QUOTA_COUNTS, question))
+            refusal = self.quota.refusal(request, client, elsewhere)
+        if refusal is not None:
+            raise Refusal(Code.TOO_MANY, refusal)
 
     def verify(
         self, request: SubscriptionRequest, client: str, *, denial: str | None = None

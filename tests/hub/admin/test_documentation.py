@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 from rsnotify_hub.admin.command import commands
+from rsnotify_hub.admin.node_schemas import NodeList, StreamInfo
 from rsnotify_hub.admin.operations import OPERATIONS, PREFIX, Operation
 from rsnotify_hub.metrics import HubReadings, metric_families
 from rsnotify_hub.statistics import Statistics
 
+CLUSTER = NodeList(
+    rows=(),
+    stream=StreamInfo(
+        name="log", connected=True, trouble=None, records=0, bytes=0, copies=(), warnings=()
+    ),
+)
 README = (Path(__file__).parents[3] / "hub/README.md").read_text()
 
 
@@ -36,6 +43,8 @@ def test_every_metric_is_documented():
         websocket_queue=0,
         delivery_queue=0,
         commit_queue=0,
+        nodes=CLUSTER,
+        moved_shards={"taken": 1},
     )
     for family in metric_families(readings):
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")

@@ -11,7 +11,6 @@ from rsnotify_hub.cluster.assignment import node_of
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.cluster.sharding import BRIDGE
-from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.jetstream.settings import NatsSettings
 from rsnotify_hub.store.jetstream.store import JetStreamStore, open_jetstream
 from rsnotify_hub.subscriptions import Subscription
@@ -42,15 +41,13 @@ class ClusterHub:
     async def _accept(self, forwarded: ForwardedRequest) -> None:
         """Accept a subscription request, as `WebSubHandler` does."""
         verification = self.deliveries.verification
-        refusal = verification.quota.refusal(forwarded.request, forwarded.client)
-        if refusal is not None:
-            raise Refusal(Code.TOO_MANY, refusal)
+        await verification.check_quota(forwarded.request, forwarded.client)
         verification.verify(forwarded.request, forwarded.client)
 
-    async def request(self, url: str, mode: str = "subscribe") -> None:
+    async def request(self, url: str, mode: str = "subscribe", client: str = "") -> None:
         """Receive a subscription request, whoever owns the subscription."""
         request = SubscriptionRequest(mode, TOPIC, url)
-        await self.deliveries.verification.forward(request, "")
+        await self.deliveries.verification.forward(request, client)
 
     @property
     def shards(self) -> set[str]:
@@ -89,7 +86,9 @@ class Hubs:
         self._stack = stack
         self._hubs: dict[str, AsyncExitStack] = {}
 
-    async def start(self, name: str, settings: NatsSettings | None = None) -> ClusterHub:
+    async def start(
+        self, name: str, settings: NatsSettings | None = None, **limits: int
+    ) -> ClusterHub:
         stack = self._hubs[name] = AsyncExitStack()
         self._stack.push_async_callback(stack.aclose)
         store = await open_jetstream(
@@ -102,7 +101,13 @@ class Hubs:
         )
         stack.push_async_callback(store.close)
         deliveries = await stack.enter_async_context(
-            channel_over(store, self._clock, hub=f"http://{name}.example/websub", nodes=store.nodes)
+            channel_over(
+                store,
+                self._clock,
+                hub=f"http://{name}.example/websub",
+                nodes=store.nodes,
+                **limits,
+            )
         )
         return ClusterHub(name, store, deliveries)
 

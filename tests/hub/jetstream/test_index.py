@@ -20,9 +20,10 @@ from rsnotify_hub.store.interface import LogRetention, LogState
 from rsnotify_hub.store.jetstream.index import LogIndex
 from rsnotify_hub.store.jetstream.records import LogRecord, RecordKind, digest_of, record_of
 from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.transfer.exporting import IgnoredNews
 from tests.examples_count import examples
 from tests.hub.helpers import Clock, at
-from tests.hub.storing import Ignoring, stored_logs
+from tests.hub.storing import stored_logs
 
 TOPICS = ("one", "two")
 RETENTION = LogRetention(size=40, age=timedelta(seconds=30))
@@ -157,7 +158,7 @@ steps = st.one_of(
 async def run(history: list[tuple[str, Any, Any]], folder: Path) -> None:
     clock = Clock()
     store = SqliteStore(folder, RETENTION, clock)
-    await store.start(Ignoring())
+    await store.start(IgnoredNews())
     stream = Stream(store, clock)
     try:
         for step, what, fragments in history:
@@ -167,7 +168,8 @@ async def run(history: list[tuple[str, Any, Any]], folder: Path) -> None:
                 for state in await stored_logs(store):
                     if state.topic == what:
                         await store.forget(what, after=state.position)
-                stream.add(LogRecord(0, RecordKind.RESET, what))
+                after = stream.index.last(what)
+                stream.add(LogRecord(0, RecordKind.RESET, what, after=after))
             elif step == "trim":
                 state = await store.trim(what)
                 stream.index.trim(what, clock())

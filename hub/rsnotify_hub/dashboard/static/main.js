@@ -5,6 +5,7 @@ import { find, setAttribute, setText } from "./dom.js";
 import { showFailures } from "./failures.js";
 import { setClock } from "./figures.js";
 import { Refused } from "./hub.js";
+import { missing, showNodes } from "./nodes.js";
 import { offerSigning, showSigning } from "./signing.js";
 import { SubscriptionTable } from "./subscriptions.js";
 import { Tail } from "./tail.js";
@@ -29,15 +30,18 @@ const subscriptions = new SubscriptionTable(find("#subscriptions"), open);
 const details = new Details(find("#details"), done);
 
 function show(now) {
-  seen = now;
+  seen = now = { ...now, missing: missing(now) };
   if (now.status) setClock(now.status.now);
   tiles.show(now);
   topics.show(now, wanted.topic);
   tail.follow(now.topics, wanted.topic);
   showSigning(find("#access"), now.admin);
   showFailures(find("#failures"), now.failures ?? []);
+  showNodes(find("#nodes"), now.nodes);
+  setText(find("#subscriptions .problem"), printable(now.problem ?? ""));
   if (!now.admin) return subscriptions.hide();
   const page = now.subscriptions;
+  if (!page) return subscriptions.wait();
   subscriptions.show(page);
   details.refresh(page.subscriptions);
 }
@@ -67,7 +71,7 @@ function narrow() {
 }
 
 function open(id) {
-  const subscription = seen.subscriptions.subscriptions.find(each => each.id === id);
+  const subscription = seen.subscriptions?.subscriptions.find(each => each.id === id);
   if (subscription) details.open(subscription);
 }
 

@@ -32,10 +32,19 @@ export class SubscriptionTable {
 
   /** Show that they require signing in. */
   hide() {
+    this.#empty("Sign in as an admin to see who subscribes, who lags, and why.");
+  }
+
+  /** Show that they are unknown at the moment. */
+  wait() {
+    this.#empty("They are shown as soon as all nodes have answered.");
+  }
+
+  #empty(text) {
     showEach(this.body, [], each => each, null, null);
     setText(find(".amount", this.panel), "");
     find(".more", this.panel).hidden = true;
-    this.#explain("Sign in as an admin to see who subscribes, who lags, and why.");
+    this.#explain(text);
   }
 
   #explain(text) {

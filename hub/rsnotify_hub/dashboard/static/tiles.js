@@ -33,13 +33,13 @@ export class Tiles {
   }
 
   /** @param {object} seen the data for an admin; others see no tiles */
-  show({ admin, status }) {
+  show({ admin, status, missing }) {
     this.place.hidden = !admin;
     if (!admin) return;
     this.#flow("in", this.accepted, status.accepted, `${bytes(status.accepted_bytes)} in all`);
     this.#flow("out", this.delivered, sent(status), `${count(sent(status))} in all`);
     this.#figure("listeners", count(status.websockets + status.subscriptions),
-      `${many(status.websockets, "WebSocket")} · ${many(status.subscriptions, "callback")}`);
+      [many(status.websockets, "WebSocket"), many(status.subscriptions, "callback"), missing].filter(Boolean).join(" · "));
     const { "given-up": bad = 0, retrying: slow = 0 } = status.states;
     const up = `up ${lasting(secondsSince(status.started))} · log ${bytes(status.log_bytes)}`;
     this.#figure("health", count(bad + slow), bad + slow ? `${count(bad)} given up · ${count(slow)} retrying` : up);

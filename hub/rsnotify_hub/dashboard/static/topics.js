@@ -22,11 +22,11 @@ export class TopicTable {
   }
 
   /**
-   * @param {{topics: object[], total: ?number, next: ?string, admin: boolean}} page the answer of
-   *   the admin API, or of the public list
+   * @param {{topics: object[], total: ?number, next: ?string, admin: boolean, missing: string}} page
+   *   the answer of the admin API, or of the public list; `missing` names nodes without an answer
    * @param {?string} only the topic that the user selected
    */
-  show({ topics, total = topics.length, next, admin }, only) {
+  show({ topics, total = topics.length, next, admin, missing }, only) {
     for (const topic of topics) this.#remember(topic);
     setAttribute(this.panel, "data-admin", admin);
     const shown = only ? topics.filter(each => each.topic === only) : [...topics];
@@ -35,7 +35,8 @@ export class TopicTable {
     showEach(this.body, shown, each => each.topic, each => this.#makeRow(each), (row, each) =>
       this.#update(row, each, only));
     const amount = next && total === topics.length ? `the latest ${total}` : many(total, "topic");
-    setText(find(".amount", this.panel), topics.length ? amount : "");
+    const listeners = missing ? ` · listeners ${missing}` : "";
+    setText(find(".amount", this.panel), topics.length ? amount + listeners : "");
     find("table", this.panel).hidden = shown.length === 0;
     const empty = find(".empty", this.panel);
     empty.hidden = shown.length > 0;

@@ -3,10 +3,14 @@
  * It does not poll while the page is hidden.
  */
 
-import { get, isAdmin, token } from "./hub.js";
+import { get, isAdmin, Refused, token } from "./hub.js";
 
 const EVERY_MILLISECONDS = 750;
 const LONGEST_WAIT_MILLISECONDS = 5000;
+
+/** How long a round waits for subscriptions, if earlier ones can be shown. */
+const DELIVERIES_MILLISECONDS = 1500;
+const LATE = "Some nodes have not answered yet: this is what they said before.";
 
 /** If there are more subscriptions, they are requested in every fourth round only. */
 const MANY_SUBSCRIPTIONS = 1000;
@@ -17,6 +21,7 @@ export class Watch {
   #timer = null;
   #round = 0;
   #deliveries = null;
+  #late = null;
 
   /**
    * @param {function(object): void} show called with the data
@@ -65,12 +70,13 @@ export class Watch {
       token.forget(); // it was withdrawn
       return { admin: false, ...(await get("topics", { limit: topicRows })) };
     }
-    const [status, topics, deliveries] = await Promise.all([
+    const [status, nodes, topics, deliveries] = await Promise.all([
       get("admin/status"),
+      get("admin/nodes"),
       get("admin/topics", { sort: "received", limit: topicRows, topic }),
       this.#askDeliveries(),
     ]);
-    return { admin: true, status, ...topics, ...deliveries };
+    return { admin: true, status, nodes, ...topics, ...deliveries };
   }
 
   async #askDeliveries() {
@@ -78,11 +84,31 @@ export class Watch {
     const same = this.#deliveries?.topic === topic && this.#deliveries.limit === limit;
     const many = this.#deliveries?.subscriptions.total > MANY_SUBSCRIPTIONS;
     if (same && many && this.#round % 4) return this.#deliveries;
-    const [subscriptions, { failures }] = await Promise.all([
-      get("admin/subscriptions", { sort: "trouble", limit, topic }),
-      get("admin/failures"),
-    ]);
-    return (this.#deliveries = { topic, limit, subscriptions, failures });
+    const answer = (same && this.#late) || this.#getDeliveries(topic, limit);
+    this.#late = null;
+    if (!same) return answer;
+    answer.catch(() => {}); // if it comes too late, the next round fails as well
+    const late = new Promise(resolve => setTimeout(resolve, DELIVERIES_MILLISECONDS, null));
+    const found = await Promise.race([answer, late]);
+    if (found) return found;
+    this.#late = answer;
+    return { ...this.#deliveries, problem: LATE };
+  }
+
+  /** While shards of a cluster have no owner, this takes seconds, or is refused. */
+  async #getDeliveries(topic, limit) {
+    try {
+      const [subscriptions, { failures }] = await Promise.all([
+        get("admin/subscriptions", { sort: "trouble", limit, topic }),
+        get("admin/failures"),
+      ]);
+      return (this.#deliveries = { topic, limit, subscriptions, failures });
+    } catch (error) {
+      if (!(error instanceof Refused) || error.status !== 503) throw error;
+      const last = this.#deliveries;
+      const same = last?.topic === topic && last.limit === limit;
+      return { ...(same ? last : {}), problem: `Not up to date: ${error.message}.` };
+    }
   }
 
   #failed(error) {

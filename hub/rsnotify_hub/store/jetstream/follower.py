@@ -13,22 +13,29 @@ import heapq
 import logging
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from typing import Any
 
 from nats.aio.msg import Msg
 
 from rsnotify.errors import StorageError
+from rsnotify.plural import counted
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.jetstream.connection import PATIENCE, NatsConnection
-from rsnotify_hub.store.jetstream.stream import JetStreamStream, StoredMessage
+from rsnotify_hub.store.jetstream.copies import StoredMessage
+from rsnotify_hub.store.jetstream.stream import JetStreamStream
 
 log = logging.getLogger("rsnotify.hub.store")
 
 #: Seconds between comparisons with the last position of the stream.
 COMPARE_SECONDS = 2.0
+#: Seconds without a successful comparison after which this node is not in step.
+TROUBLE_SECONDS = 10.0
 #: Seconds that a message may arrive later than the acknowledgement for it, before it is read.
 _ANNOUNCED_SECONDS = 0.25
 #: A gap of at most this many is read one message at a time.
 _SMALL_GAP = 8
+#: How often copies are read that are behind.
+_SCANS = 20
 _RETRY_SECONDS = 0.1
 
 
@@ -45,6 +52,7 @@ class StreamFollower:
     Attributes:
         position: The position up to which all messages were passed on.
         failure: Why the following has ended, if it has.
+        info: What the leader of the stream last said of it.
     """
 
     def __init__(
@@ -65,6 +73,8 @@ class StreamFollower:
         self._comparing: asyncio.Task[None] | None = None
         self.position = 0
         self.failure: StorageError | None = None
+        self.info: dict[str, Any] = {}
+        self._compared = 0.0
         self._created: str | None = None
         self._is_behind = False
 
@@ -80,6 +90,7 @@ class StreamFollower:
             self._live = await client.subscribe(self._stream.live, cb=self._announced)
             await self._load()
             self.check()
+            self._compared = asyncio.get_running_loop().time()
             loaded()
         self._connection.reconnected.append(self._compare_now.set)
         self._comparing = asyncio.create_task(self._compare())
@@ -100,7 +111,7 @@ class StreamFollower:
         Raises:
             StorageError: It is unknown, or this is another stream of the same name.
         """
-        info = await self._stream.info()
+        self.info = info = await self._stream.info()
         self._created = self._created or info["created"]
         if info["created"] != self._created:
             self._fail(
@@ -159,20 +170,24 @@ class StreamFollower:
 
     async def _read_until(self, target: int, *, bodies: bool) -> None:
         """Pass on the messages up to a position, which the stream has or had; with the lock."""
-        if target - self.position > _SMALL_GAP:
-            async with aclosing(self._stream.scan(self.position + 1, bodies=bodies)) as messages:
+        for _ in range(_SCANS):
+            before = self.position
+            if target - before <= _SMALL_GAP or self.failure:
+                break
+            async with aclosing(self._stream.scan(before + 1, bodies=bodies)) as messages:
                 async for message in messages:
                     self._pass_on(message)
-        # The server that was read may be behind; only the leader has everything.
+            if self.position == before:
+                if await self._stream.next(before + 1, through=target) is None:
+                    break
+                await asyncio.sleep(_RETRY_SECONDS)  # a copy is behind
+        # Copies may be behind; only the leader has everything.
         while self.position < target and not self.failure:
-            known = await self._last()
-            found = await self._stream.next(self.position + 1)
+            found = await self._stream.next(self.position + 1, through=target)
             if found is not None:
                 self._pass_on(found)
-            elif known >= target:
-                self._advance(known)  # they were deleted
             else:
-                await asyncio.sleep(_RETRY_SECONDS)  # a leader of the past has answered
+                self._advance(target)  # they were deleted
 
     def _pass_on(self, message: StoredMessage) -> None:
         if message.position <= self.position or self.failure:
@@ -209,6 +224,32 @@ class StreamFollower:
         if self.failure is not None:
             raise self.failure
 
+    @property
+    def behind(self) -> int:
+        """How many records the stream had, when it was last compared, that were not passed on."""
+        last = int(self.info["state"]["last_seq"]) if self.info else 0
+        return max(0, last - self.position)
+
+    def _is_led(self) -> bool:
+        """Return whether the last information on the stream is that of its leader.
+
+        Without a majority, a server answers with what it has itself. A server alone has no leader.
+        """
+        cluster = self.info.get("cluster")
+        return cluster is None or bool(cluster.get("leader"))
+
+    def trouble(self) -> str | None:
+        """Return why this node does not follow the log at the moment; None if it does."""
+        if self.failure is not None:
+            return f"this node cannot follow the log in NATS any more: {self.failure}"
+        seconds = asyncio.get_running_loop().time() - self._compared
+        if seconds < TROUBLE_SECONDS:
+            return None
+        return (
+            f"this node has not caught up with the log in NATS for {seconds:.0f} seconds, and is "
+            f"at least {counted(self.behind, 'record')} behind: do most of its servers run?"
+        )
+
     async def _compare(self) -> None:
         """Look for messages that were not announced, until `close`."""
         while not self.failure:
@@ -222,6 +263,8 @@ class StreamFollower:
                     await asyncio.sleep(_RETRY_SECONDS)  # it may just be announced
                 async with self._lock:
                     await self._read_until(last, bodies=True)
+                if self._is_led():
+                    self._compared = asyncio.get_running_loop().time()
                 self._is_behind = False
             except StorageError as error:
                 if not self._is_behind and not self.failure:

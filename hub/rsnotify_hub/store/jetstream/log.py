@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify_hub.fragments.fragment import Fragment
@@ -30,6 +31,7 @@ from rsnotify_hub.store.jetstream.appending import Appender
 from rsnotify_hub.store.jetstream.bodies import EntryReader
 from rsnotify_hub.store.jetstream.cleaning import Cleaner
 from rsnotify_hub.store.jetstream.connection import NatsConnection
+from rsnotify_hub.store.jetstream.copies import StoredMessage
 from rsnotify_hub.store.jetstream.follower import StreamFollower
 from rsnotify_hub.store.jetstream.index import Applied, LogIndex
 from rsnotify_hub.store.jetstream.records import (
@@ -40,7 +42,7 @@ from rsnotify_hub.store.jetstream.records import (
     read_stored_fragment,
     record_of,
 )
-from rsnotify_hub.store.jetstream.stream import LogStream, StoredMessage
+from rsnotify_hub.store.jetstream.stream import LogStream
 
 log = logging.getLogger("rsnotify.hub.store")
 
@@ -89,6 +91,22 @@ class JetStreamLog:
         """The position up to which this node has followed the stream."""
         return self._follower.position
 
+    @property
+    def behind(self) -> int:
+        """How many records of the stream this node does not have yet, at least."""
+        return self._follower.behind
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the leader of the stream last said of it."""
+        return self._follower.info
+
+    def trouble(self) -> str | None:
+        """Return why this node cannot use the log at the moment; None if it can."""
+        if self.connection.server is None:
+            return "this node has lost its connection to NATS, and connects again"
+        return self._follower.trouble()
+
     async def start(self, listener: LogListener) -> list[LogState]:
         states: list[LogState] = []
 
@@ -107,7 +125,7 @@ class JetStreamLog:
             log.warning("message %d of the log in NATS is not of a hub", message.position)
             return
         applied = self._index.apply(record)
-        if record.topic in self._appending and applied.state is not None:
+        if record.topic in self._appending and applied.accepted:
             self._appender.accepted(record)
         if self._listener is not None:
             self._notify(self._listener, message, record, applied)
@@ -137,6 +155,8 @@ class JetStreamLog:
             self._cleaner.delete(applied.replaced)
         if applied.trimmed and applied.state is not None:
             self._cleaner.trimmed(record.topic, applied.trimmed, _first(applied.state))
+        if record.kind is RecordKind.RESET and applied.accepted:
+            self._cleaner.trimmed(record.topic, 1, record.position, now=True)
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
@@ -193,7 +213,9 @@ class JetStreamLog:
             raise LogMoved(f"the log of {topic} has moved on")
         received = to_microseconds(self._clock())
         with self._queue(topic):
-            await self._appender.reset(LogRecord(0, RecordKind.RESET, topic, received=received))
+            await self._appender.reset(
+                LogRecord(0, RecordKind.RESET, topic, received=received, after=after)
+            )
 
     @contextmanager
     def _queue(self, topic: str) -> Iterator[None]:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
+from msgspec.structs import replace
+
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.cluster.messages import NodeMessages
 from rsnotify_hub.cluster.node import ClusterNode
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS
-from rsnotify_hub.store.interface import BridgeOwner, LogRetention, SubscriptionOwner
+from rsnotify_hub.store.interface import (
+    BridgeOwner,
+    LogRetention,
+    SubscriptionOwner,
+    SubscriptionRecords,
+)
 from rsnotify_hub.store.jetstream.bucket import Bucket
 from rsnotify_hub.store.jetstream.connection import NatsConnection
 from rsnotify_hub.store.jetstream.log import JetStreamLog
@@ -53,6 +60,10 @@ class JetStreamStore(JetStreamLog):
         self.node = node
         self.nodes = NodeMessages(connection.client, connection.settings.prefix, node)
         self._subscriptions = subscriptions
+        node.report = self._report
+
+    def _report(self, record: NodeRecord) -> NodeRecord:
+        return replace(record, behind=self.behind, server=self.connection.server or "")
 
     async def assign(self, owner: SubscriptionOwner) -> None:
         await self.nodes.start()
@@ -76,6 +87,9 @@ class JetStreamStore(JetStreamLog):
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
         self._subscriptions.note_trouble(topic, callback, state)
 
+    def owns_bridge(self) -> bool:
+        return self._subscriptions.owns_bridge()
+
     async def bridged(self, broker: str) -> dict[str, int]:
         return await self._subscriptions.bridged(broker)
 
@@ -87,6 +101,12 @@ class JetStreamStore(JetStreamLog):
 
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
         self._subscriptions.move_bridged(broker, topic, position)
+
+    async def records(self) -> SubscriptionRecords:
+        return await self._subscriptions.records()
+
+    async def restore(self, records: SubscriptionRecords) -> int:
+        return await self._subscriptions.restore(records)
 
     async def leave(self) -> None:
         """Release all shards, and leave the cluster, while their owner can still deliver."""

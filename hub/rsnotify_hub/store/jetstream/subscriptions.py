@@ -23,11 +23,13 @@ from rsnotify_hub.store.interface import (
     NotOwner,
     StoredSubscription,
     SubscriptionOwner,
+    SubscriptionRecords,
 )
 from rsnotify_hub.store.jetstream.bucket import Bucket
 from rsnotify_hub.store.jetstream.connection import NatsConnection
 from rsnotify_hub.store.jetstream.owned_bridge import BridgeSwitch, OwnedBridge
 from rsnotify_hub.store.jetstream.owned_shard import OwnedShard, ShardBuckets, ShardEvents
+from rsnotify_hub.store.jetstream.restoring import read_records, restore_records
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of
 
@@ -69,7 +71,7 @@ class JetStreamSubscriptions:
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
         self._switch = BridgeSwitch(bridge)
-        self._switch.set(self._bridge is not None and self._node.owns(BRIDGE))
+        self._switch.set(self._bridge if self.owns_bridge() else None)
 
     def _reload(self) -> None:
         for shard in self._shards.values():
@@ -91,7 +93,7 @@ class JetStreamSubscriptions:
     def begin(self, shard: str) -> None:
         if shard == BRIDGE:
             if self._switch is not None:
-                self._switch.set(True)
+                self._switch.set(self._bridge)
             return
         assert self._owner is not None
         begun = self._shards[shard]
@@ -136,7 +138,7 @@ class JetStreamSubscriptions:
                 self._bridge.close()
                 self._bridge = None
             if self._switch is not None:
-                self._switch.set(False)
+                self._switch.set(None)
             return
         abandoned = self._shards.pop(shard, None)
         if abandoned is not None:
@@ -181,6 +183,9 @@ class JetStreamSubscriptions:
             raise NotOwner("this node does not run the bridge to the broker")
         return self._bridge
 
+    def owns_bridge(self) -> bool:
+        return self._bridge is not None and self._node.owns(BRIDGE)
+
     async def bridged(self, broker: str) -> dict[str, int]:
         return await self._owned_bridge().read(broker)
 
@@ -193,6 +198,12 @@ class JetStreamSubscriptions:
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
         if self._bridge is not None:
             self._bridge.move(broker, topic, position)
+
+    async def records(self) -> SubscriptionRecords:
+        return await read_records(self._buckets, self._node.sharding)
+
+    async def restore(self, records: SubscriptionRecords) -> int:
+        return await restore_records(self._buckets, self._node.sharding, records)
 
     async def close(self) -> None:
         """Release all shards, and leave the cluster."""

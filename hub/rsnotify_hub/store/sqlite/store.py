@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.store.interface import (
@@ -26,10 +26,11 @@ from rsnotify_hub.store.interface import (
     LogMoved,
     LogRetention,
     LogState,
-    StoredSubscription,
     SubscriptionOwner,
+    SubscriptionRecords,
 )
 from rsnotify_hub.store.sqlite import reading as sqlite_reading
+from rsnotify_hub.store.sqlite import subscribing as sqlite_subscribing
 from rsnotify_hub.store.sqlite import writing as sqlite_writing
 from rsnotify_hub.store.sqlite.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWriter
 from rsnotify_hub.store.sqlite.database import connect, prepare
@@ -173,11 +174,15 @@ class SqliteStore:
 
     async def assign(self, owner: SubscriptionOwner) -> None:
         """Assign all subscriptions to the owner: this is the only process (`Store.assign`)."""
-        rows = await self._select(
-            "SELECT topic, callback, secret, expires, position, suspended, client, state"
-            " FROM subscription LEFT JOIN trouble USING (topic, callback)"
-        )
-        owner.acquired([_stored(*row) for row in rows])
+        owner.acquired(await self._read(sqlite_subscribing.stored))
+
+    async def records(self) -> SubscriptionRecords:
+        stored = await self._read(sqlite_subscribing.stored)
+        brokers = await self._read(sqlite_subscribing.brokers)
+        return SubscriptionRecords([each.subscription for each in stored], brokers)
+
+    async def restore(self, records: SubscriptionRecords) -> int:
+        return await self._writer.submit(partial(sqlite_subscribing.restore, records=records))
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
         await bridge.start()
@@ -187,35 +192,22 @@ class SqliteStore:
 
     async def save(self, subscription: Subscription) -> None:
         self._cursors.forget(subscription.topic, subscription.callback)
-        await self._execute(
-            "INSERT OR REPLACE INTO subscription"
-            " (topic, callback, secret, expires, position, suspended, client)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            subscription.topic,
-            subscription.callback,
-            subscription.secret,
-            to_microseconds(subscription.expires),
-            subscription.position,
-            subscription.suspended,
-            subscription.client,
-        )
+        await self._writer.submit(partial(sqlite_subscribing.save, subscription=subscription))
 
     async def delete(self, topic: str, callback: str) -> None:
         self._troubles.forget(topic, callback)
-
-        def delete(database: sqlite3.Connection) -> None:
-            for table in ("subscription", "trouble"):
-                database.execute(
-                    f"DELETE FROM {table} WHERE topic = ? AND callback = ?", (topic, callback)
-                )
-
-        await self._writer.submit(delete)
+        await self._writer.submit(
+            partial(sqlite_subscribing.delete, topic=topic, callback=callback)
+        )
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
         self._cursors.move(topic, callback, position)
 
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
         self._troubles.move(topic, callback, state)
+
+    def owns_bridge(self) -> bool:
+        return True
 
     async def bridged(self, broker: str) -> dict[str, int]:
         rows = await self._select("SELECT topic, position FROM bridged WHERE broker = ?", broker)
@@ -247,19 +239,3 @@ class SqliteStore:
         self._reading.shutdown()
         self._reader.close()
         self._lock.release()
-
-
-def _stored(
-    topic: str,
-    callback: str,
-    secret: str | None,
-    expires: int,
-    position: int,
-    suspended: int,
-    client: str,
-    trouble: bytes | None,
-) -> StoredSubscription:
-    lease_end = from_microseconds(expires)
-    return StoredSubscription(
-        Subscription(topic, callback, secret, lease_end, position, bool(suspended), client), trouble
-    )

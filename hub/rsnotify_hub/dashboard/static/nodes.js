@@ -1,0 +1,88 @@
+/** The panel of the nodes of a cluster, its shards, and the NATS servers. */
+
+import { element, find, setAttribute, setText, showEach } from "./dom.js";
+import { ago, bytes, count, many, whenever } from "./figures.js";
+import { cell, showPair } from "./topics.js";
+import { printable } from "./uris.js";
+
+/** The badges of nodes and servers look like those of subscriptions. */
+const LOOKS = { running: "active", draining: "suspended", fenced: "given-up", dead: "given-up" };
+
+/** @param {?object} nodes the answer of the admin API; null for those who are no admin */
+export function showNodes(panel, nodes) {
+  panel.hidden = !nodes?.stream;
+  if (panel.hidden) return;
+  const { rows, shards, free, stream } = nodes;
+  const alive = free === null ? "" : many(rows.filter(each => each.alive).length, "node") + " · ";
+  setText(find(".amount", panel), alive + many(shards, "shard"));
+  setText(find(".problem", panel), problemOf(stream, free));
+  showEach(find("tbody", panel), rows, keyOf, makeRow, updateRow);
+  setText(find(".stream", panel),
+    `Stream ${printable(stream.name)}: ${many(stream.records, "record")}, ${bytes(stream.bytes)}, at`);
+  showEach(find(".copies", panel), stream.copies, each => each.name, makeCopy, updateCopy);
+  showEach(find(".warnings", panel), stream.warnings, each => each, each => element("li", {}, printable(each)), () => {});
+}
+
+/** Return which nodes have not said how many subscribers they have, if any; empty for none. */
+export function missing({ status, nodes }) {
+  if (!nodes?.stream) return "";
+  const all = nodes.rows.filter(each => each.this || each.alive !== false).length;
+  return status.nodes < all ? `of ${status.nodes} of ${many(all, "node")}` : "";
+}
+
+function problemOf({ connected, trouble }, free) {
+  const problem = trouble ? `In trouble: ${printable(trouble)}. ` : "";
+  if (!connected) return problem + "What is shown of NATS is out of date.";
+  return problem + (free ? `${many(free, "shard")} without a node: their subscriptions receive nothing now.` : "");
+}
+
+/** Several nodes may have the same name and URL. */
+const keyOf = ({ name, url, started }) => JSON.stringify([name, url, started]);
+
+function stateOf({ alive, draining, this: isThis }) {
+  if (alive === null) return "unknown";
+  if (!alive) return isThis ? "fenced" : "dead";
+  return draining ? "draining" : "running";
+}
+
+function makeRow(node) {
+  return element("tr", { role: "row" },
+    cell("state", null, element("span", { class: "badge" })),
+    cell("name", null,
+      element("bdi", { class: "callback" }, printable(node.name)),
+      element("span", { class: "uri topic" }, printable(node.url))),
+    cell("owned number", "Shards", element("span")),
+    cell("behind number", "Behind", element("span")),
+    cell("server", "NATS", element("span")),
+    cell("version number", "Version", element("span"), element("time", { class: "second" })),
+  );
+}
+
+function updateRow(row, node) {
+  const state = stateOf(node);
+  const badge = find(".badge", row);
+  setText(badge, state);
+  setAttribute(badge, "data-state", LOOKS[state] ?? null);
+  setText(find(".name .callback", row), printable(node.name) + (node.this ? " (this one)" : ""));
+  setText(find(".owned span", row), count(node.shards));
+  setText(find(".behind span", row), behindText(node.behind));
+  setText(find(".server span", row), printable(node.server ?? (node.this ? "not connected" : "unknown")));
+  showPair(find(".version", row), [printable(node.version), `started ${ago(node.started)}`]);
+  setAttribute(find("time", row), "datetime", node.started);
+  setAttribute(find("time", row), "title", whenever(node.started));
+}
+
+function behindText(records) {
+  if (records === null) return "unknown";
+  return records ? many(records, "record") : "in step";
+}
+
+function makeCopy({ name }) {
+  return element("li", {}, element("span", { class: "badge" }, printable(name)), element("span", { class: "what" }));
+}
+
+function updateCopy(row, { leader, online, current, behind }) {
+  setAttribute(find(".badge", row), "data-state", current ? "active" : online ? "retrying" : "given-up");
+  const step = current ? "in step" : behind ? `${count(behind)} behind` : "not in step";
+  setText(find(".what", row), [leader ? "leader" : "copy", online ? step : "offline"].join(", "));
+}

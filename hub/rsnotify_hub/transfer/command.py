@@ -1,0 +1,146 @@
+"""`rsnotify hub export` and `import`, which move what a hub stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.plural import counted
+from rsnotify.runtime.cli.commands import from_environment
+from rsnotify.runtime.cli.running import run_until_stopped
+
+if TYPE_CHECKING:
+    from rsnotify_hub.config.configuration import HubConfiguration
+    from rsnotify_hub.store.interface import Store
+    from rsnotify_hub.transfer.importing import ImportReport
+
+T = TypeVar("T")
+
+_Data = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="RSNOTIFY_HUB_DATA",
+        help="The folder of the data, of a hub that is stopped.",
+        show_default="rsnotify-hub",
+    ),
+]
+_StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        envvar="RSNOTIFY_HUB_STORE",
+        help="The store nats://host:port instead of --data; nodes may run.",
+    ),
+]
+_Config = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="RSNOTIFY_HUB_CONFIG",
+        help="The file with the settings of the hub.",
+    ),
+]
+
+
+def export_hub(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
+    data: _Data = None,
+    store: _StoreUrl = None,
+    config: _Config = None,
+) -> None:
+    """Write the subscriptions, cursors and logs of a hub to a file.
+
+    The file has the secrets of the subscriptions, so only its owner may read it.
+
+    Examples:
+        rsnotify hub export hub.jsonl --data rsnotify-hub
+        rsnotify hub export hub.jsonl --store nats://127.0.0.1:4222
+    """
+    from rsnotify_hub.transfer.files import write_export
+
+    configuration = _configuration(context, config, data=data, store=store)
+    folder = Path(configuration.log.data)
+    if configuration.store.url is None and not (folder / "hub.sqlite").exists():
+        raise ConfigurationError(f"there is no hub's data in the folder {folder}")
+    counts = _with_store(configuration, lambda opened: write_export(file, opened))
+    typer.echo(
+        f"exported {counted(counts.subscriptions, 'subscription')} and "
+        f"{counted(counts.fragments, 'fragment')} to {file}"
+    )
+
+
+def import_hub(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `export` has written.")],
+    data: _Data = None,
+    store: _StoreUrl = None,
+    config: _Config = None,
+) -> None:
+    """Add the subscriptions, cursors and logs of a file to a hub.
+
+    What the hub has already is kept: the logs of its topics, and newer leases.
+
+    Examples:
+        rsnotify hub import hub.jsonl --store nats://127.0.0.1:4222
+        rsnotify hub import hub.jsonl --data rsnotify-hub
+    """
+    from rsnotify_hub.transfer.files import check_export, read_export
+
+    configuration = _configuration(context, config, data=data, store=store)
+    check_export(file)  # before the store is opened
+    _report(_with_store(configuration, lambda opened: read_export(file, opened)))
+
+
+def _report(report: ImportReport) -> None:
+    typer.echo(
+        f"imported {counted(report.subscriptions, 'subscription')}, and "
+        f"{counted(report.logs, 'log')} with {counted(report.fragments, 'fragment')}"
+    )
+    for number, thing, reason in (
+        (report.newer, "subscription", "the hub has the same or a newer lease"),
+        (report.expired, "subscription", "the lease has ended"),
+        (report.other_logs, "log", "the hub has another log of the topic"),
+    ):
+        if number:
+            typer.echo(f"left out {counted(number, thing)}: {reason}")
+
+
+def _configuration(
+    context: typer.Context, config: str | None, **options: str | None
+) -> HubConfiguration:
+    from msgspec.structs import replace
+
+    from rsnotify_hub.config.configuration import StoreConfig
+    from rsnotify_hub.config.loading import ConfigurationSource
+
+    # The configuration reads the environment itself, and names the variable if one is wrong.
+    given = {name: value for name, value in options.items() if not from_environment(context, name)}
+    configuration = ConfigurationSource(config, os.environ, given).load()
+    if given.get("data") is not None and given.get("store") is None:
+        # This folder, whatever store the hub uses otherwise.
+        return replace(configuration, store=StoreConfig())
+    return configuration
+
+
+def _with_store(
+    configuration: HubConfiguration, work: Callable[[Store], Coroutine[None, None, T]]
+) -> T:
+    from rsnotify_hub.stores import open_store
+
+    async def main() -> T:
+        async with open_store(configuration, lambda: datetime.now(UTC), "") as opened:
+            return await work(opened.store)
+
+    done = run_until_stopped(main)
+    if done is None:
+        raise typer.Exit(130)
+    return done

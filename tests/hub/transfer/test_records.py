@@ -1,0 +1,166 @@
+"""The format of an export: what is written is read again, and anything else is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.transfer.records import (
+    Exported,
+    ExportedBroker,
+    ExportedFragment,
+    ExportedSubscription,
+    ExportEnd,
+    ExportHeader,
+    decode,
+    encode,
+    exported_fragment,
+    exported_subscription,
+    fragment_of,
+    subscription_of,
+)
+from tests.hub.helpers import TOPIC, at
+
+instants = st.datetimes(timezones=st.just(UTC))
+positions = st.integers(0, 2**63 - 1)
+urls = st.integers(0, 99).map("https://one.example/{}?a=%20b".format)
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+
+subscriptions = st.builds(
+    Subscription,
+    topic=urls,
+    callback=urls,
+    secret=st.none() | texts,
+    expires=instants,
+    position=positions,
+    suspended=st.booleans(),
+    client=texts,
+)
+brokers = st.builds(
+    ExportedBroker,
+    broker=texts,
+    cursors=st.dictionaries(urls | st.just(""), st.integers(-1, 2**63 - 1)),
+)
+fragments = st.builds(
+    Fragment,
+    body=st.binary(),
+    content_type=texts,
+    from_=st.none() | instants,
+    until=instants,
+    begins=instants,
+    heartbeat=st.booleans(),
+    whole=st.booleans(),
+)
+logs = st.tuples(texts, st.dictionaries(positions, fragments))
+
+HEADER = encode(ExportHeader(exported=at(0), hub="1.0"))
+SUBSCRIPTION = exported_subscription(
+    Subscription(TOPIC, "https://one.example/callback", "secret", at(9), 5)
+)
+FRAGMENT = exported_fragment(
+    TOPIC, 5, Fragment(b"\xff<urlset/>", "text/xml", None, at(2), at(1), False)
+)
+
+
+@st.composite
+def exports(draw: st.DrawFn) -> list[Exported]:
+    found: list[Exported] = [
+        *map(
+            exported_subscription,
+            draw(st.lists(subscriptions, unique_by=lambda each: (each.topic, each.callback))),
+        ),
+        *draw(st.lists(brokers, unique_by=lambda each: each.broker)),
+    ]
+    for topic, log in draw(st.lists(logs, unique_by=lambda each: each[0])):
+        found += [exported_fragment(topic, each, log[each]) for each in sorted(log)]
+    return found
+
+
+def written(*records: Exported) -> list[bytes]:
+    return [HEADER, *map(encode, records), encode(ExportEnd(records=len(records)))]
+
+
+def refused(*lines: bytes) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        list(decode(lines))
+    return str(caught.value)
+
+
+@given(exports())
+def test_what_is_written_is_read_again(records: list[Exported]) -> None:
+    lines = written(*records)
+    assert list(decode(lines)) == records
+    assert all(line.count(b"\n") == 1 for line in lines)
+
+
+@given(subscriptions)
+def test_a_subscription_is_the_same_afterwards(subscription: Subscription) -> None:
+    (record,) = decode(written(exported_subscription(subscription)))
+    assert isinstance(record, ExportedSubscription)
+    assert subscription_of(record, subscription.position) == subscription
+
+
+@given(texts, fragments)
+def test_a_fragment_is_the_same_afterwards(topic: str, fragment: Fragment) -> None:
+    (record,) = decode(written(exported_fragment(topic, 7, fragment)))
+    assert isinstance(record, ExportedFragment)
+    assert (record.topic, record.position, fragment_of(record)) == (topic, 7, fragment)
+
+
+@given(st.lists(st.sampled_from([SUBSCRIPTION, FRAGMENT]), unique_by=type), st.data())
+def test_a_part_of_an_export_is_refused(records: list[Exported], data: st.DataObject) -> None:
+    whole = b"".join(written(*records))
+    part = whole[: data.draw(st.integers(0, len(whole) - 2))]
+    assert refused(*part.splitlines(keepends=True))
+
+
+@given(st.binary(), st.integers(0, 3))
+def test_any_other_line_is_refused(line: bytes, number: int) -> None:
+    lines = written(SUBSCRIPTION, FRAGMENT)
+    lines[number] = line
+    assert refused(*lines)
+
+
+def test_a_record_of_a_later_version_may_have_more_fields() -> None:
+    lines = written(SUBSCRIPTION)
+    lines[1] = lines[1].replace(b'"topic"', b'"colour":"red","topic"')
+    assert list(decode(lines)) == [SUBSCRIPTION]
+
+
+def test_a_datetime_may_have_another_zone() -> None:
+    local = at(9).astimezone(timezone(timedelta(hours=2))).isoformat().encode()
+    lines = written(SUBSCRIPTION)
+    utc = encode(SUBSCRIPTION).partition(b'"expires":"')[2].partition(b'"')[0]
+    lines[1] = lines[1].replace(utc, local)
+    (record,) = decode(lines)
+    assert isinstance(record, ExportedSubscription)
+    assert subscription_of(record, 0).expires == at(9)
+    lines[1] = lines[1].replace(local, datetime(2026, 1, 1).isoformat().encode())
+    assert "line 2 is wrong" in refused(*lines)
+
+
+def test_each_refusal_says_what_is_wrong() -> None:
+    assert refused() == "it is not an export of a hub"
+    assert refused(b"<urlset/>\n") == "it is not an export of a hub"
+    later = encode(ExportHeader(version=2, exported=at(0), hub="9.0"))
+    assert "it has version 2, and this hub reads version 1" in refused(later)
+    assert "its last line is missing" in refused(*written(SUBSCRIPTION)[:-1])
+    assert "line 3 is wrong: the end" in refused(
+        HEADER, encode(SUBSCRIPTION), encode(ExportEnd(records=2))
+    )
+    assert "line 2 is wrong: the end" in refused(*written(), HEADER)
+    assert "line 2 is wrong: a second header" in refused(HEADER, HEADER)
+    assert "line 3 is wrong: a second subscription" in refused(*written(SUBSCRIPTION, SUBSCRIPTION))
+    assert "line 3 is wrong: the positions" in refused(*written(FRAGMENT, FRAGMENT))
+    elsewhere = exported_subscription(Subscription(TOPIC, "file:///etc/passwd", None, at(9), 5))
+    assert "line 2 is wrong: callback is not an absolute http or https URL" in refused(
+        *written(elsewhere)
+    )
+    broker = ExportedBroker(broker="one", cursors={f"{TOPIC} not a selection": 1})
+    assert "line 2 is wrong" in refused(*written(broker))

@@ -1,0 +1,300 @@
+"""An export of one store is imported into another, whatever that has already."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify_hub.cluster.records import NodeRecord
+from rsnotify_hub.fragments.content import whole_content
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.store.interface import Store, SubscriptionRecords
+from rsnotify_hub.store.jetstream.store import open_jetstream
+from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.transfer.exporting import IgnoredNews, read_log, read_store
+from rsnotify_hub.transfer.importing import ImportReport, import_records
+from rsnotify_hub.transfer.records import Exported
+from tests.hub.helpers import TOPIC, Clock, at
+from tests.hub.jetstream.hubs import ClusterHub, running_hubs, until
+from tests.hub.jetstream.nodes import prefixed
+from tests.hub.storing import FOREVER, made
+from tests.nats_servers import NatsCluster, running_nats
+
+PAGE = "https://source.example/page"
+BROKER = "mqtts://broker.example/rsnotify"
+ONE = Subscription(TOPIC, "https://one.example/callback?a=b", "secret", at(100), 0)
+TWO = replace(ONE, callback="https://two.example:8443/", secret=None, suspended=True, client="me")
+#: Before all leases end.
+NOW = at(50)
+DAY = timedelta(days=1)
+
+#: Opens a store of the test by its name, again and again.
+OpenStore = Callable[[str], AbstractAsyncContextManager[Store]]
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    with running_nats(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@asynccontextmanager
+async def on_sqlite(folder: Path) -> AsyncIterator[Store]:
+    store = SqliteStore(folder, FOREVER, Clock())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def on_nats(nats: NatsCluster, prefix: str) -> AsyncIterator[Store]:
+    store = await open_jetstream(
+        prefixed(nats.url, prefix), FOREVER, Clock(), NodeRecord(), shards=4
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def part_of(folder: Path) -> str:
+    """Return a prefix in NATS that no other test uses."""
+    return "".join(char if char.isalnum() else "-" for char in folder.name)[-50:]
+
+
+@pytest.fixture(params=["sqlite", "jetstream"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
+    if request.param == "sqlite":
+        return lambda name: on_sqlite(tmp_path / name)
+    nats = request.getfixturevalue("nats")
+    return lambda name: on_nats(nats, f"{part_of(tmp_path)}-{name}")
+
+
+async def append(store: Store, topic: str, fragments: Sequence[Fragment]) -> list[int]:
+    """Append to a log that has nothing, and return the positions."""
+    await store.start(IgnoredNews())
+    appended = await store.append(topic, fragments, after=0, replacing=None)
+    return [entry.position for entry in appended.entries]
+
+
+async def exported(store: Store) -> list[Exported]:
+    return [record async for record in read_store(store)]
+
+
+async def imported(store: Store, records: Sequence[Exported]) -> ImportReport:
+    return await import_records(store, records, NOW)
+
+
+async def pending(store: Store, subscription: Subscription) -> list[Fragment]:
+    """Return what a subscription has still to receive, from its cursor in the store."""
+    (found,) = [
+        each
+        for each in (await store.records()).subscriptions
+        if each.callback == subscription.callback
+    ]
+    log = [entry async for entry in read_log(store, found.topic)]
+    return [entry.fragment for entry in log if entry.position > found.position]
+
+
+async def kept(store: Store, topic: str) -> list[Fragment]:
+    return [entry.fragment async for entry in read_log(store, topic)]
+
+
+async def test_everything_moves_from_sqlite_to_nats_and_back(tmp_path: Path, nats: NatsCluster):
+    parts = [made(0, 1), made(1, 2, padding=10), made(2, until=3)]
+    page = whole_content(b"\xff\x00 any content", "image/png", at(7))
+    async with on_sqlite(tmp_path / "one") as store:
+        await append(store, "https://other.example/", [made(0, 1)])
+        positions = await append(store, TOPIC, parts)
+        await append(store, PAGE, [page])
+        subscriptions = [replace(ONE, position=positions[1]), replace(TWO, position=0)]
+        cursors = {"": 0, TOPIC: positions[2], PAGE: 0}
+        await store.restore(SubscriptionRecords(subscriptions, {BROKER: cursors}))
+    async with on_sqlite(tmp_path / "one") as store:
+        first = await exported(store)
+    for opened in (on_nats(nats, part_of(tmp_path)), on_sqlite(tmp_path / "two")):
+        async with opened as store:
+            report = await imported(store, first)
+            assert report == ImportReport(subscriptions=2, logs=3, fragments=5)
+            assert await kept(store, TOPIC) == parts
+            assert await kept(store, PAGE) == [page]
+            assert await pending(store, ONE) == parts[2:]
+            assert await pending(store, TWO) == parts
+            records = await store.records()
+            assert {replace(each, position=0) for each in records.subscriptions} == {ONE, TWO}
+            last = [entry.position async for entry in read_log(store, TOPIC)][-1]
+            assert records.brokers == {BROKER: {"": 0, TOPIC: last, PAGE: 0}}
+            first = await exported(store)
+
+
+async def test_a_repeated_import_changes_nothing(open_store: OpenStore):
+    parts = [made(0, 1), made(1, 2)]
+    async with open_store("one") as store:
+        (first, _) = await append(store, TOPIC, parts)
+        await store.restore(SubscriptionRecords([replace(ONE, position=first)], {BROKER: {"": 0}}))
+    async with open_store("one") as store:
+        records = await exported(store)
+    async with open_store("two") as store:
+        await imported(store, records)
+    async with open_store("two") as store:
+        before = await exported(store)
+    async with open_store("two") as store:
+        assert await imported(store, records) == ImportReport(newer=1)
+    async with open_store("two") as store:
+        assert await exported(store) == before
+
+
+async def test_an_interrupted_import_is_continued(open_store: OpenStore):
+    parts = [made(0, 1), made(1, 2), made(2, 3)]
+    async with open_store("one") as store:
+        positions = await append(store, TOPIC, parts)
+        await store.restore(SubscriptionRecords([replace(ONE, position=positions[1])], {}))
+    async with open_store("one") as store:
+        records = await exported(store)
+    async with open_store("two") as store:
+        await append(store, TOPIC, parts[:1])
+    async with open_store("two") as store:
+        report = await imported(store, records)
+        assert report == ImportReport(subscriptions=1, logs=1, fragments=2)
+        assert await kept(store, TOPIC) == parts
+        assert await pending(store, ONE) == parts[2:]
+
+
+async def test_a_log_with_other_fragments_is_kept_and_delivered_from_its_beginning(
+    open_store: OpenStore,
+):
+    async with open_store("one") as store:
+        (position, _) = await append(store, TOPIC, [made(0, 1), made(1, 2)])
+        await store.restore(SubscriptionRecords([replace(ONE, position=position)], {}))
+    async with open_store("one") as store:
+        records = await exported(store)
+    newer = [made(5, 6), made(6, 7)]
+    async with open_store("two") as store:
+        await append(store, TOPIC, newer)
+    async with open_store("two") as store:
+        assert await imported(store, records) == ImportReport(subscriptions=1, other_logs=1)
+        assert await kept(store, TOPIC) == newer
+        assert await pending(store, ONE) == newer
+
+
+@pytest.mark.parametrize(("received", "kept_body"), [(3, b"imported"), (9, b"stored")])
+async def test_of_two_whole_contents_the_newer_is_kept_and_delivered(
+    open_store: OpenStore, received: float, kept_body: bytes
+):
+    subscription = replace(ONE, topic=PAGE)
+    async with open_store("one") as store:
+        (position,) = await append(store, PAGE, [whole_content(b"imported", "text/plain", at(7))])
+        subscriptions = [replace(subscription, position=position), replace(TWO, topic=PAGE)]
+        await store.restore(SubscriptionRecords(subscriptions, {}))
+    async with open_store("one") as store:
+        records = await exported(store)
+    async with open_store("two") as store:
+        await append(store, PAGE, [whole_content(b"stored", "text/plain", at(received))])
+    async with open_store("two") as store:
+        await imported(store, records)
+        (content,) = await kept(store, PAGE)
+        assert content.body == kept_body
+        assert await pending(store, TWO) == [content]
+        assert await pending(store, ONE) == ([] if kept_body == b"imported" else [content])
+
+
+async def test_the_later_lease_of_a_subscription_is_kept(open_store: OpenStore):
+    renewed = replace(ONE, expires=at(200), secret="another")
+    async with open_store("one") as store:
+        assert await store.restore(SubscriptionRecords([ONE, TWO], {})) == 2
+    async with open_store("one") as store:
+        assert await store.restore(SubscriptionRecords([renewed, TWO], {})) == 1
+    async with open_store("one") as store:
+        assert await store.restore(SubscriptionRecords([ONE], {})) == 0
+    async with open_store("one") as store:
+        assert {*(await store.records()).subscriptions} == {renewed, TWO}
+
+
+async def test_the_cursors_of_a_broker_that_is_known_are_kept(open_store: OpenStore):
+    async with open_store("one") as store:
+        await store.restore(SubscriptionRecords([], {BROKER: {"": 0, TOPIC: 5}}))
+    async with open_store("one") as store:
+        await store.restore(SubscriptionRecords([], {BROKER: {"": 0, TOPIC: 7}, "two": {"": 0}}))
+        assert (await store.records()).brokers == {BROKER: {"": 0, TOPIC: 5}, "two": {"": 0}}
+
+
+async def test_a_subscription_whose_lease_has_ended_is_left_out(tmp_path: Path):
+    async with on_sqlite(tmp_path / "one") as store:
+        await store.restore(SubscriptionRecords([replace(ONE, expires=NOW), TWO], {}))
+    async with on_sqlite(tmp_path / "one") as store:
+        records = await exported(store)
+    async with on_sqlite(tmp_path / "two") as store:
+        assert await imported(store, records) == ImportReport(subscriptions=1, expired=1)
+        assert list((await store.records()).subscriptions) == [TWO]
+
+
+async def test_nodes_that_run_deliver_to_what_is_restored_or_renewed(
+    nats: NatsCluster, tmp_path: Path
+):
+    name = prefixed(nats.url, part_of(tmp_path))
+    lease = Clock()().replace(year=2030)
+    async with running_hubs(name, Clock()) as hubs:
+        running = [await hubs.start("one"), await hubs.start("two")]
+        subscriptions = [
+            replace(ONE, callback=f"https://{number}.example/", expires=lease)
+            for number in range(12)
+        ]
+        urls = {each.callback for each in subscriptions}
+        async with on_nats(nats, part_of(tmp_path)) as store:
+            await store.restore(SubscriptionRecords(subscriptions, {}))
+        await until(lambda: set[str]().union(*(hub.urls for hub in running)) == urls)
+        assert not running[0].urls & running[1].urls
+        renewed = [replace(each, secret="new", expires=lease + DAY) for each in subscriptions]
+        async with on_nats(nats, part_of(tmp_path)) as store:
+            assert await store.restore(SubscriptionRecords(renewed, {})) == 12
+        await until(lambda: subscriptions_of(running) == {*renewed})
+
+
+def subscriptions_of(hubs: Sequence[ClusterHub]) -> set[Subscription]:
+    return {
+        delivery.subscription for hub in hubs for delivery in hub.deliveries.channel.registry.all()
+    }
+
+
+logs = st.lists(st.integers(1, 9), unique=True).map(sorted)
+
+
+def log_of(seconds: list[int]) -> list[Fragment]:
+    return [made(second - 1, second) for second in seconds]
+
+
+@settings(max_examples=20)
+@given(source=logs, target=logs, delivered=st.integers(0, 9))
+async def test_no_fragment_is_left_out_whatever_the_logs_are(
+    source: list[int], target: list[int], delivered: int
+):
+    with TemporaryDirectory() as folder:
+        async with on_sqlite(Path(folder, "one")) as store:
+            positions = await append(store, TOPIC, log_of(source)) if source else []
+            cursor = ([0, *positions])[min(delivered, len(positions))]
+            await store.restore(SubscriptionRecords([replace(ONE, position=cursor)], {}))
+        async with on_sqlite(Path(folder, "one")) as store:
+            missing = await pending(store, ONE)
+            received = [each for each in await kept(store, TOPIC) if each not in missing]
+            records = await exported(store)
+        async with on_sqlite(Path(folder, "two")) as store:
+            if target:
+                await append(store, TOPIC, log_of(target))
+        async with on_sqlite(Path(folder, "two")) as store:
+            await imported(store, records)
+            found = await kept(store, TOPIC)
+            assert set(found) >= set(log_of(target))
+            if not target:
+                assert found == log_of(source)
+            late = set(await pending(store, ONE))
+            assert late >= {each for each in found if each not in received}
