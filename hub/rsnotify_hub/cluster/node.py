@@ -27,7 +27,7 @@ from rsnotify_hub.cluster.interface import ClusterRecords, ShardWork
 from rsnotify_hub.cluster.membership import Membership, Release, Revoke, ShardView, Take
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import ClusterMeta, NodeRecord, ShardRecord
-from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS, Sharding
+from rsnotify_hub.cluster.sharding import BRIDGE, DEFAULT_SHARDS, Sharding
 
 log = logging.getLogger("rsnotify.hub.cluster")
 
@@ -41,11 +41,9 @@ class ClusterNode:
     """This node.
 
     Args:
-        records: The records of the cluster.
         describe: What the others should know about this node; `renewals`, `draining` and `shards`
             are replaced.
         shards: The number of shards if this node creates the cluster.
-        pace: How fast nodes and shards change.
         clock: The clock of the leases.
 
     Attributes:
@@ -151,9 +149,14 @@ class ClusterNode:
         return [shard for shard in self.membership.owned() if self.owns(shard)]
 
     def owners(self) -> Counter[str | None]:
-        """Return how many shards each living node owns; those of None are free."""
+        """Return how many shards each living node owns; those of None are free.
+
+        The shard of the bridge counts only if a living node can run the bridge.
+        """
         living = set(self.living())
-        owners = map(self.membership.owner, self.sharding.names())
+        bridges = any(self.nodes[node].bridges for node in living if node in self.nodes)
+        shards = [name for name in self.sharding.names() if bridges or name != BRIDGE]
+        owners = map(self.membership.owner, shards)
         return Counter(owner if owner in living else None for owner in owners)
 
     # What is seen.
@@ -337,7 +340,7 @@ class ClusterNode:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop without a word to the others, as in a crash."""
+        """Stop as in a crash: the others are not informed."""
         tasks = [*self._loops, *self._moves.values()]
         self._loops = []
         await cancel(tasks)

@@ -65,9 +65,9 @@ STORED: dict[str, tuple[Any, bytes, Callable[[bytes], Any]]] = {
             draining=True,
             shards=9,
         ),
-        b"\x8a\xa7version\x01\xa4name\xa3one\xa3url\xabhttp://one/\xa3hub\xa30.9"
+        b"\x8b\xa7version\x01\xa4name\xa3one\xa3url\xabhttp://one/\xa3hub\xa30.9"
         b"\xa7started\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00\xa8renewals\xcd\x01\x2c"
-        b"\xa8draining\xc3\xa6shards\x09\xa6behind\xc0\xa6server\xa0",
+        b"\xa8draining\xc3\xa6shards\x09\xa7bridges\xc3\xa6behind\xc0\xa6server\xa0",
         read_node,
     ),
     "shard": (
