@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +20,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.journal import Journal, Recorder
 from tests.publisher.helpers import BASE, PATIENCE, QUICK
 
 WRITER = """
@@ -206,6 +208,42 @@ def test_a_thread_that_records_while_nobody_does_commits_itself(tmp_path: Path) 
         # A KeyboardInterrupt could end a commit in the main thread.
         recorder.run(note)
         assert committed_in[1] is not threading.current_thread()
+
+
+class InterruptedExecutor(ThreadPoolExecutor):
+    """A KeyboardInterrupt ends its first call, as one may in the main thread."""
+
+    interrupted = False
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return super().submit(*args, **kwargs)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_an_interrupted_caller_holds_nobody_up(tmp_path: Path, is_last: bool) -> None:
+    with Journal(tmp_path / "journal.sqlite3", BASE) as reader, InterruptedExecutor(1) as executor:
+        recorder = Recorder(
+            lambda: Journal(tmp_path / "journal.sqlite3", BASE), lambda _: None, executor
+        )
+        recorder.start()
+
+        def record(name: str) -> Callable[[Journal], object]:
+            change = Resource(BASE + name, change=ChangeType.UPDATED)
+            return lambda journal: journal.record([Record(change)])
+
+        with pytest.raises(KeyboardInterrupt):
+            recorder.run(record("a"))
+        if not is_last:
+            recorder.submit(record("b")).result(PATIENCE)
+        closing = threading.Thread(target=recorder.close, daemon=True)
+        closing.start()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+        names = [change.uri.removeprefix(BASE) for change in reader.changes(0)]
+        assert names == (["a"] if is_last else ["a", "b"])
 
 
 def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path) -> None:
