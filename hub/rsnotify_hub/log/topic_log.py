@@ -113,7 +113,10 @@ class TopicLog:
                     await (self._append(fragments) if fragments else self._delete())
                 except Exception as error:
                     # The publishers need an answer, and the log must go on.
-                    _finish(futures, self._reported(error))
+                    reported = self._reported(error)
+                    if fragments and isinstance(reported, StorageError):
+                        futures += self._remove_fragments()
+                    _finish(futures, reported)
                 else:
                     _finish(futures)
         finally:
@@ -125,6 +128,16 @@ class TopicLog:
         del self._waiting[: len(batch)]
         fragments = [fragment for fragment, _ in batch if fragment is not None]
         return fragments, [future for _, future in batch]
+
+    def _remove_fragments(self) -> list[asyncio.Future[None]]:
+        """Remove the fragments that wait, and return their futures.
+
+        After a fragment whose write failed, none that was published later may be stored: its Source
+        continues at the end of the log, and would never send again what failed.
+        """
+        futures = [future for fragment, future in self._waiting if fragment is not None]
+        self._waiting = [each for each in self._waiting if each[0] is None]
+        return futures
 
     def _reported(self, error: Exception) -> RsnotifyError:
         if isinstance(error, RsnotifyError):
