@@ -35,8 +35,11 @@ class DeliveryChannel(ABC):
     ) -> None:
         """Deliver fragments that are not durable yet, if the transport permits it.
 
-        `deliver` follows for the same fragments, unless the write fails.
+        `deliver` follows for the same fragments, or `write_failed`.
         """
+
+    def write_failed(self, topic: str) -> None:  # noqa: B027
+        """Forget what `deliver_early` received: subscribers that come later do not receive it."""
 
     def subscribers(self, topic: str) -> int:
         """Return the number of subscribers of a topic; 0 if the channel does not count them."""
@@ -114,6 +117,7 @@ class TopicLog:
                 except Exception as error:
                     # The publishers need an answer, and the log must go on.
                     reported = self._reported(error)
+                    self._call_channels(lambda channel: channel.write_failed(self.topic))
                     if fragments and isinstance(reported, StorageError):
                         futures += self._remove_fragments()
                     _finish(futures, reported)
