@@ -170,7 +170,7 @@ class WebSocketChannel(DeliveryChannel):
         self._max_frames = configuration.queue_frames
         self._statistics = statistics
         self._audiences: dict[str, Audience] = {}
-        # The fragments of each topic that were sent early, until they are durable, or the write has failed.
+        # The fragments of each topic that were sent early, until their write has ended.
         self._early: dict[str, Sequence[Fragment]] = {}
         self._open: Counter[str] = Counter()
 
