@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -268,6 +270,34 @@ def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path) -> 
         publisher.updated(BASE + "good")
         assert [change.uri for change in recorded(publisher)] == [BASE + "good"]
     assert passed_on == [BASE + "good"]
+
+
+class UnreliableConnection(sqlite3.Connection):
+    """Its first rollback fails."""
+
+    failed = False
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if sql == "ROLLBACK" and not self.failed:
+            self.failed = True
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *args)
+
+
+def test_a_failed_rollback_is_repeated_before_the_next_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=UnreliableConnection))
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
+        changes = [
+            Record(Resource(BASE + "lost", change=ChangeType.UPDATED)),
+            Record(Resource("\udcff", change=ChangeType.UPDATED)),  # which cannot be stored
+        ]
+        with pytest.raises(StorageError, match="disk"), journal.transaction():
+            journal.record(changes)
+        with journal.transaction():
+            journal.record([Record(Resource(BASE + "kept", change=ChangeType.UPDATED))])
+        assert [change.uri for change in journal.changes(0)] == [BASE + "kept"]
 
 
 async def test_a_caller_that_gives_up_leaves_the_others_of_its_group(tmp_path: Path) -> None:
