@@ -80,6 +80,7 @@ class BlockingHandler(Protocol):
 class DeferredHandler(BlockingHandler, Protocol):
     """A handler that can make changes visible first, and flush them later, many at once.
 
+    Its `apply_blocking` flushes what was applied and not flushed before, too.
     The state keeps the content of such changes until they are flushed. So T may cover them at once,
     and after a crash they are applied again.
     """

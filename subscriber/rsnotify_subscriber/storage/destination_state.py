@@ -90,7 +90,6 @@ class DestinationState:
             unknown = [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in unfinished]
             with self.transactions.writing():
                 self._write(unknown, None)
-                self.contents.keep(self._intents.batch)
 
     def store_intent(self, uris: Sequence[str], refused: Collection[str]) -> None:
         """Store which resources are about to be applied, until the next commit.

@@ -127,7 +127,9 @@ class Applier:
             done = [ready for ready in batch if ready.change.uri not in failed]
             self._refused.update(failed)
             await self._in_worker(self._store_intent, new)
-            await self._in_worker(self._commit, done, *self._to_store(done))
+            # A change that was applied alone was flushed with all before it.
+            unflushed = None if len(failed) < len(new) else ()
+            await self._in_worker(self._commit, done, *self._to_store(done), unflushed)
         self._report(batch, failed)
 
     def _report(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:
