@@ -143,13 +143,31 @@ def deferred_handler(handler: object) -> DeferredHandler | None:
 
     A subclass with another way to apply changes, and not to defer, may not.
     """
-    if isinstance(handler, DeferredHandler):
-        for kind in type(handler).__mro__:
-            if "apply_unflushed" in vars(kind):
-                return handler
-            if not vars(kind).keys().isdisjoint(("apply", "apply_blocking")):
-                return None
-    return None
+    is_deferred = isinstance(handler, DeferredHandler) and _is_own(
+        handler, "apply_unflushed", "apply", "apply_blocking"
+    )
+    return handler if is_deferred else None
+
+
+def blocking_handler(handler: object) -> BlockingHandler | None:
+    """Return a handler whose `apply_blocking` does what its `apply` does.
+
+    That of a subclass with an `apply` of its own does not.
+    """
+    is_blocking = isinstance(handler, BlockingHandler) and _is_own(
+        handler, "apply_blocking", "apply"
+    )
+    return handler if is_blocking else None
+
+
+def _is_own(handler: object, method: str, *others: str) -> bool:
+    """Return whether no subclass replaces the others without replacing the method."""
+    for kind in type(handler).__mro__:
+        if method in vars(kind):
+            return True
+        if not vars(kind).keys().isdisjoint(others):
+            return False
+    return False
 
 
 class PerChangeHandler:

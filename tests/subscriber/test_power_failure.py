@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
+from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.representations import wanted_representation
 from rsnotify.selection.selection import Selection
@@ -29,6 +30,7 @@ from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.sync.prepared_change import PreparedChange
 from rsnotify_subscriber.sync.replay import apply_unfinished
@@ -343,6 +345,45 @@ def test_contents_are_kept_when_a_later_change_could_not_be_applied(
             left.mkdir()
             one.disk.fail(left, one.folder / "state", Random(seed))
             check(left, one.through, ("e/f",))
+
+
+def test_a_deletion_that_was_deferred_is_compared_by_a_handler_that_defers_nothing() -> None:
+    with copy() as one:
+        one.apply({"a": b"1"})
+        one.apply({"a": None})
+        one.state.close()
+        with closing(DestinationState(one.folder / "state")) as state:
+            apply_unfinished(object(), state, one.incoming)
+            assert state.unknown_uris() == [BASE + "a"]
+
+
+def test_contents_are_not_put_into_another_folder(tmp_path: Path) -> None:
+    """The right one may only not be mounted yet, and has lost them."""
+    with copy() as one:
+        one.state.store_identity(Identity("", BASE, Offer(), place=one.mirror.place))
+        one.apply({"a": b"1", "d": b"2"})
+        one.state.close()
+        (tmp_path / "mirror").mkdir()
+        mirror = FolderMirror(tmp_path / "mirror")
+        mirror.prepare(BASE, one.incoming)
+        with closing(DestinationState(one.folder / "state")) as state:
+            apply_unfinished(mirror, state, one.incoming)
+            assert state.unknown_uris() == [BASE + "a", BASE + "d"]
+        assert list((tmp_path / "mirror").iterdir()) == []
+
+
+def test_a_disk_fault_while_contents_are_put_in_place_again_can_be_retried(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"a": b"1"})
+        one.state.close()
+        one.disk.flushes_to_fail = 1
+        with closing(DestinationState(one.folder / "state")) as state:
+            mirror = FolderMirror(one.folder / "mirror")
+            mirror.prepare(BASE, one.incoming)
+            with pytest.raises(StorageError, match="Input/output"):
+                apply_unfinished(mirror, state, one.incoming)
+        with closing(DestinationState(one.folder / "state")) as state:
+            assert state.contents.unfinished == {BASE + "a": b"1"}
 
 
 def test_what_was_flushed_need_not_be_kept(tmp_path: Path) -> None:
