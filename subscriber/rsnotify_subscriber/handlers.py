@@ -143,10 +143,9 @@ def deferred_handler(handler: object) -> DeferredHandler | None:
 
     A subclass with another way to apply changes, and not to defer, may not.
     """
-    is_deferred = isinstance(handler, DeferredHandler) and _is_own(
-        handler, "apply_unflushed", "apply", "apply_blocking"
-    )
-    return handler if is_deferred else None
+    if not isinstance(handler, DeferredHandler):
+        return None
+    return handler if _is_own(handler, "apply_unflushed", "apply", "apply_blocking") else None
 
 
 def blocking_handler(handler: object) -> BlockingHandler | None:
@@ -154,10 +153,9 @@ def blocking_handler(handler: object) -> BlockingHandler | None:
 
     That of a subclass with an `apply` of its own does not.
     """
-    is_blocking = isinstance(handler, BlockingHandler) and _is_own(
-        handler, "apply_blocking", "apply"
-    )
-    return handler if is_blocking else None
+    if not isinstance(handler, BlockingHandler):
+        return None
+    return handler if _is_own(handler, "apply_blocking", "apply") else None
 
 
 def _is_own(handler: object, method: str, *others: str) -> bool:
