@@ -96,7 +96,9 @@ class WebSubChannel(DeliveryChannel):
         self._sender.deliver_appended(self.registry.of_topic(topic))
 
     async def put(self, subscription: Subscription) -> None:
-        self._sender.retry_now(await self._updates.put(subscription))
+        delivery = await self._updates.put(subscription)
+        if delivery is not None:
+            self._sender.retry_now(delivery)
 
     async def remove(self, topic: str, callback: str) -> None:
         """End a subscription, if there is one; raise `NotOwner` if another node may have it."""

@@ -79,12 +79,20 @@ class SubscriptionUpdates:
         self._store = store
         self._registry = registry
 
-    async def put(self, subscription: Subscription) -> Delivery:
+    async def put(self, subscription: Subscription) -> Delivery | None:
+        """Store a subscription, or renew it; return None if it has moved to another node."""
         known = self._registry.find(subscription.topic, subscription.callback)
         renewed = {"secret": subscription.secret, "expires": subscription.expires}
         if known is not None and await self.change(known, **renewed):
             return known
         await self._store.save(subscription)
+        # Its shard may have moved to another node meanwhile, and even back, as it was stored.
+        if not self._store.owns(authority_of(subscription.callback)):
+            return None
+        acquired = self._registry.find(subscription.topic, subscription.callback)
+        if acquired is not None:
+            acquired.subscription = replace(acquired.subscription, **renewed)
+            return acquired
         new = Delivery(subscription)
         self._registry.add(new)
         return new
