@@ -1,5 +1,8 @@
-"""Plots of costs over sizes, both logarithmic, as SVG; a matplotlib would be the larger part of all
-that `make bench` installs."""
+"""Plots of costs over sizes, with logarithmic axes, as SVG.
+
+These few lines take the place of a plotting library, which would be most of what `make bench`
+installs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from math import ceil, floor, log10
 from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT = 560, 340
-_LEFT, _TOP, _RIGHT, _BOTTOM = 70, 40, 20, 50
+_LEFT, _TOP, _RIGHT, _BOTTOM = 70, 40, 40, 50
 _COLOURS = ("#1f6feb", "#d1580d", "#2da44e", "#8250df")
 
 Point = tuple[float, float]
