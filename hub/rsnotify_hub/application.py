@@ -83,10 +83,12 @@ def create_application(
     )
     app.on_response_prepare.append(add_security_headers)
     app.cleanup_ctx.append(hub_of_app)
-    app.on_shutdown.append(_close_websockets)
+    app.on_shutdown.append(_close_connections)
     websub = _handler(lambda hub: hub.websub.handle)
     app.router.add_post("/websub", websub, expect_handler=defer_continue)
     app.router.add_get("/ws", _handler(lambda hub: hub.accept_websocket))
+    app.router.add_get("/events", _handler(lambda hub: hub.accept_event_stream), allow_head=False)
+    app.router.add_get("/events/schema", _handler(lambda hub: hub.events.handle_schema))
     app.router.add_get("/topics", _handler(lambda hub: hub.change_memory.handle))
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
@@ -116,9 +118,9 @@ async def _metrics(request: web.Request) -> web.Response:
     return request.app[HUB].metrics.answer()
 
 
-async def _close_websockets(app: web.Application) -> None:
+async def _close_connections(app: web.Application) -> None:
     if HUB in app:  # absent if the start failed
-        await app[HUB].websockets.close()
+        await app[HUB].close_connections()
 
 
 def _statistics(request: web.Request) -> Statistics:
