@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import aiohttp
 import jsonschema
@@ -242,26 +243,39 @@ async def test_a_stream_that_is_not_read_is_cut_off_and_the_others_are_not(
         assert status["deliveries"]["sse"]["cut-off"] == 1
 
 
-async def test_xml_is_sent_before_it_is_durable_and_json_after(
-    hub: Client,
-    data,  # noqa: F811
-):
+async def test_a_fragment_is_sent_before_it_is_durable(hub: Client, data: Path):  # noqa: F811
     source = await hub.source()
     async with events(hub) as xml, events(hub, format="json") as in_json:
         await live(xml)
         await live(in_json)
-        await hub.listen()
         with writes_waiting(data):
             await source.send_str(fragment(0, 1).decode())
             assert await xml.heard(1) == [1]
+            assert (await in_json.expect()).id == when(1)
             async with events(hub) as late:
                 await live(late)
                 assert await late.heard(1) == [1]
-                assert not in_json.has_more
-        assert (await in_json.expect()).id == when(1)
         await source.send_str(fragment(1, 2).decode())
         assert await xml.heard(2) == [2]
         assert (await in_json.expect()).id == when(2)
+
+
+async def test_a_large_fragment_is_converted_once_it_is_durable(
+    hub: Client,
+    data: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(encoding, "_MAX_INLINE_BYTES", len(fragment(0, 1)))
+    source = await hub.source()
+    async with events(hub) as xml, events(hub, format="json") as in_json:
+        await live(xml)
+        await live(in_json)
+        with writes_waiting(data):
+            await source.send_str(fragment(0, 1, 2, 3).decode())
+            assert await xml.heard(3) == [1, 2, 3]
+            assert not in_json.has_more
+        await source.send_str(fragment(3, 4).decode())
+        assert [(await in_json.expect()).id for _ in range(2)] == [when(3), when(4)]
 
 
 async def test_large_fragments_are_converted_in_their_order(

@@ -178,8 +178,6 @@ class XmlEvents(Encoding):
 class JsonEvents(Encoding):
     """Each fragment as JSON (`FragmentEvent`)."""
 
-    early = False
-
     def __init__(self, transport: DeliveryTransport) -> None:
         super().__init__(transport)
         self._in_thread = asyncio.Lock()

@@ -12,9 +12,6 @@ from rsnotify_hub.statistics import DeliveryTransport
 class Encoding(ABC):
     """How fragments are sent over a transport."""
 
-    #: Whether fragments are sent before they are durable.
-    early = True
-
     def __init__(self, transport: DeliveryTransport) -> None:
         self.transport = transport
 
@@ -23,7 +20,7 @@ class Encoding(ABC):
         """Return the bytes that all subscribers share."""
 
     def needs_thread(self, fragments: Sequence[Fragment]) -> bool:
-        """Return whether `encode` would block the event loop; only if it is not `early`."""
+        """Return whether `encode` would block the event loop."""
         return False
 
     async def encode_page(self, fragments: Sequence[Fragment]) -> bytes:

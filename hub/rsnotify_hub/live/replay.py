@@ -47,6 +47,7 @@ class Replays:
     def __init__(self, topics: TopicLogs) -> None:
         self._topics = topics
         self._tasks: set[asyncio.Task[None]] = set()
+        self._again = self._start_after  # one object for all subscribers
 
     def start(
         self,
@@ -61,7 +62,7 @@ class Replays:
         all of it.
         """
         subscriber.channel.enter(subscriber)
-        subscriber.replay_after = partial(self._start_after, subscriber)
+        subscriber.replay_after = self._again
         self._run(subscriber, partial(self._open, subscriber, since, group, select))
 
     def _start_after(self, subscriber: LiveSubscriber, position: int) -> None:

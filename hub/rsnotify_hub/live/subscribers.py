@@ -13,8 +13,9 @@ has it on its disk, and publishes it again unless it is acknowledged. If the wri
 ends before, they receive it twice, and Destinations ignore the repetition. A subscriber that goes
 live during the write receives the fragment at that moment, since its replay did not have it.
 
-An encoding that parses fragments is only used for durable ones. Large ones would block the event
-loop; so its subscribers leave the audience and replay them, which encodes them in a thread.
+An encoding that parses fragments would block the event loop with large ones. Its subscribers do not
+receive these early; once they are durable, the subscribers leave the audience and replay them,
+which encodes them in a thread.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class LiveSubscriber(ConnectionHandler):
     leave: Callable[[], None] = lambda: None
     queue: SendQueue | None = None
     cancel_replay: Callable[[], object] | None = None
-    replay_after: Callable[[int], None] = lambda position: None
+    replay_after: Callable[[LiveSubscriber, int], None] = lambda subscriber, position: None
 
     def __post_init__(self) -> None:
         self.key = self.key or self.topic
@@ -192,18 +193,14 @@ class LiveChannel(DeliveryChannel):
     def deliver_early(self, topic: str, fragments: Sequence[Fragment]) -> None:
         self._early[topic] = fragments
         for audience in self._of(topic):
-            if audience.encoding.early:
-                self._send(audience, fragments)
+            self._send(audience, _sent_early(fragments, audience.encoding))
 
     def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
         early = self._early.pop(key, ())
-        sent = {id(fragment) for fragment in early}
-        fragments = [each.fragment for each in entries]
-        unsent = [each for each in fragments if id(each) not in sent]
         for audience in self._of(key):
-            if audience.encoding.early:
-                self._send(audience, unsent)
-            elif audience.encoding.needs_thread(fragments):
+            sent = {id(fragment) for fragment in _sent_early(early, audience.encoding)}
+            fragments = [each.fragment for each in entries if id(each.fragment) not in sent]
+            if audience.encoding.needs_thread(fragments):
                 self._send_back(audience, entries[0].position - 1)
             else:
                 self._send(audience, fragments)
@@ -241,7 +238,7 @@ class LiveChannel(DeliveryChannel):
             if subscriber.queue is not None:
                 subscriber.queue.send(subscriber.connection, everything=True)
                 subscriber.queue = None
-            subscriber.replay_after(position)
+            subscriber.replay_after(subscriber, position)
 
     def count(
         self, transport: DeliveryTransport, data: bytes, count: int, subscribers: int = 1
@@ -269,7 +266,7 @@ class LiveChannel(DeliveryChannel):
     def join(self, subscriber: LiveSubscriber) -> None:
         """Make a subscriber live, which has received the log up to its end."""
         key, encoding = subscriber.key, subscriber.encoding
-        if encoding.early and (early := self._early.get(key)):
+        if early := _sent_early(self._early.get(key, ()), encoding):
             data = encoding.encode(early)
             subscriber.connection.send(data)
             self.count(encoding.transport, data, len(early))
@@ -307,3 +304,8 @@ class LiveChannel(DeliveryChannel):
         if audience is not None and subscriber in audience.slow:
             subscriber.queue = None
             audience.put(subscriber)
+
+
+def _sent_early(fragments: Sequence[Fragment], encoding: Encoding) -> Sequence[Fragment]:
+    """Return which fragments are sent early in an encoding: all of them, or none."""
+    return () if encoding.needs_thread(fragments) else fragments
