@@ -14,7 +14,7 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
@@ -23,7 +23,6 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.arguments import require, require_function
-from rsnotify.runtime.lanes import Lane
 from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.background.election import LeaderElection
 from rsnotify_publisher.background.pool import PublisherPool
@@ -36,7 +35,7 @@ from rsnotify_publisher.changes import (
     describe_record,
 )
 from rsnotify_publisher.hubs import Hub, parse_hub
-from rsnotify_publisher.journal import Recorder, system_clock
+from rsnotify_publisher.journal import Journal, Recorder, system_clock
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 from rsnotify_publisher.startable import Stoppable, running
@@ -152,8 +151,8 @@ class Publisher(Stoppable):
             self._election = LeaderElection(self.source, self._pool)
             self._recorder = Recorder(
                 self.source.open_journal,
-                self._election.wake,
-                Lane(self._pool.threads.recorders),
+                self._election.recorded,
+                self._pool.threads.recorders,
                 memory=self._pool.memory,
             )
             self._recorder.start()
@@ -263,16 +262,24 @@ class Publisher(Stoppable):
             ConfigurationError: A change is unusable; none of them is recorded.
             StorageError: The journal cannot be used.
         """
+        operation = self._recording(changes)  # which may start the recorder
+        return self._recorder.submit(operation)
+
+    def _recording(
+        self, changes: Iterable[Resource | Record]
+    ) -> Callable[[Journal], list[Resource]]:
+        """Check changes, start if necessary, and return the operation that records them."""
         records = [check_record(_as_record(change)) for change in changes]
         self.start()
-        return self._recorder.submit(lambda journal: self.source.record(journal, records))
+        return lambda journal: self.source.record(journal, records)
 
     def record(self, changes: Iterable[Resource | Record]) -> list[Resource]:
         """Record a batch and wait until it is durable; arguments and errors as in `submit`.
 
         With `Options.change_dump`, the content of the changes is kept when this returns.
         """
-        recorded = self.submit(changes).result()
+        operation = self._recording(changes)
+        recorded = self._recorder.run(operation)
         if self.source.captured is not None:
             self.source.captured.keep(recorded)
         return recorded
@@ -284,8 +291,9 @@ class Publisher(Stoppable):
 
         Args:
             uri: The resource.
-            content: Its new content. Its hash and length become those of the change, and a Change
-                Dump has this very content, even if the resource changes again at once.
+            content: Its new content. Its hash and length become those of the change, small content
+                travels inside the fragment, and a Change Dump has this very content, even if the
+                resource changes again at once.
             metadata: See `Metadata`.
 
         Returns:
@@ -309,7 +317,8 @@ class Publisher(Stoppable):
 
     async def arecord(self, changes: Iterable[Resource | Record]) -> list[Resource]:
         """Record a batch in asyncio; see `record`."""
-        recorded = await asyncio.wrap_future(self.submit(changes))
+        operation = self._recording(changes)
+        recorded = await self._recorder.arun(operation)
         if self.source.captured is not None:
             await asyncio.to_thread(self.source.captured.keep, recorded)
         return recorded

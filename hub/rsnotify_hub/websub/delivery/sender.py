@@ -218,7 +218,9 @@ class DeliverySender:
         try:
             wait = await work()
         except NotOwner:
-            pass  # whoever owns it now has acquired it from its cursor, or this node will again
+            # Another node will acquire it from its cursor, and this one stops it when it knows. But
+            # if the lease is renewed in time, nothing else triggers the attempt.
+            wait = self._retry.first
         except Exception:
             wait = self._log_fault(delivery)
         finally:
