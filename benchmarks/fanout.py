@@ -382,9 +382,14 @@ def main() -> None:
     show(f"{IDLE} idle, each", "kB", idle)
     targets.compare(f"{IDLE:,} idle WebSockets, each", idle[MeasuredHub.name], 5, "kB")
     for kind_of_run, limit in (("one in flight", 0.9), ("bursts of eight", 0.15)):
-        if Nchan.name in results[kind_of_run]:
-            ours, theirs = results[kind_of_run].values()
-            targets.compare(f"WebSocket, {kind_of_run}, ratio to nchan", ours / theirs, limit)
+        figures = results[kind_of_run]
+        ours = figures[MeasuredHub.name]
+        if Nchan.name in figures:
+            ratio = ours / figures[Nchan.name]
+            targets.compare(f"WebSocket, {kind_of_run}, ratio to nchan", ratio, limit)
+        for events in (MeasuredXmlEvents.name, MeasuredJsonEvents.name):
+            ratio = figures[events] / ours
+            targets.compare(f"{events}, {kind_of_run}, ratio to WebSocket", ratio, 1)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.format.hub_document import HUB_DOCUMENT
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
 from rsnotify_hub.access.grant_reloading import GrantReloader
 from rsnotify_hub.admin.api import add_admin_routes
@@ -90,6 +92,7 @@ def create_application(
     app.router.add_get("/events", _handler(lambda hub: hub.accept_event_stream), allow_head=False)
     app.router.add_get("/events/schema", _handler(lambda hub: hub.events.handle_schema))
     app.router.add_get("/topics", _handler(lambda hub: hub.change_memory.handle))
+    app.router.add_get("/" + HUB_DOCUMENT, _document)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
@@ -103,6 +106,12 @@ def _handler(find: Callable[[HubService], Handler]) -> Handler:
         return await find(request.app[HUB])(request)
 
     return handle
+
+
+async def _document(request: web.Request) -> web.Response:
+    body = msgspec.json.encode(request.app[HUB].document)
+    headers = {"Access-Control-Allow-Origin": "*", "Cross-Origin-Resource-Policy": "cross-origin"}
+    return web.Response(body=body, content_type="application/json", headers=headers)
 
 
 async def _healthz(request: web.Request) -> web.Response:

@@ -15,6 +15,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.hub_document import HubDocument
 from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer
@@ -129,6 +130,12 @@ class HubService:
             clock=clock,
         )
         self.websub = WebSubHandler(intake, self._topics, self._pings, self._verification, limits)
+        self.document = HubDocument(
+            websub=public_url + "websub",
+            websocket="ws" + public_url.removeprefix("http") + "ws",
+            events=public_url + "events",
+            mqtt=mqtt.public_url or mqtt.url,
+        )
         self.change_memory = HubChangeMemory(self._topics, public_url + "topics", broker)
         self._connections = LiveConnections(
             limits, self.statistics, websocket, public_url=public_url
