@@ -33,6 +33,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.http.direct_writes import descriptor_of
 from rsnotify_hub.live.connection import ConnectionHandler, LiveConnection
 from rsnotify_hub.live.encoding import Encoding
 from rsnotify_hub.live.send_queue import SendQueue
@@ -42,8 +43,6 @@ from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statisti
 from rsnotify_hub.store.interface import LogEntry
 
 log = logging.getLogger("rsnotify.hub.live")
-
-_SOCKETS_ARE_FILES = os.name == "posix"
 
 #: How long a subscriber that was cut off has to read what its transport holds, in seconds.
 _CUT_OFF_SECONDS = 10.0
@@ -146,7 +145,7 @@ class Audience:
         if member.connection.is_paused:
             self.slow.add(member)
         else:
-            self.quick[member] = _descriptor(member.connection)
+            self.quick[member] = descriptor_of(member.connection.transport)
 
     def remove(self, member: LiveSubscriber) -> None:
         self.slow.discard(member)
@@ -170,12 +169,6 @@ def _write_rest(connection: LiveConnection, data: bytes, sent: int) -> None:
     except Exception:
         # Its transport has ended, and reports that soon; the others must still get the data.
         log.debug("a subscriber could not be written to", exc_info=True)
-
-
-def _descriptor(connection: LiveConnection) -> int:
-    """Return the file descriptor of a connection's socket; -1 where sockets are no files."""
-    socket = connection.transport.get_extra_info("socket") if _SOCKETS_ARE_FILES else None
-    return -1 if socket is None else socket.fileno()
 
 
 class LiveChannel(DeliveryChannel):

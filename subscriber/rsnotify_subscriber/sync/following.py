@@ -95,6 +95,7 @@ class Following:
         )
         self._counters = StatusCounters()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: float | None = None
         self._push = PushChannels(context, observers, self._follower, self._perform, once=once)
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
@@ -198,9 +199,10 @@ class Following:
     def _set_timer(self) -> None:
         due = None if self._ended.done() else self._follower.wakeup
         if self._timer is not None:
-            if self._timer.when() == due:
+            if self._timer_due == due:  # uvloop's timers do not know when they are due
                 return
             self._timer.cancel()
+        self._timer_due = due
         self._timer = None if due is None else self._loop.call_at(due, self._tick)
 
     def _check_events(self) -> None:
