@@ -1,10 +1,10 @@
-"""WebSocket fan-out: the cost of a delivery for the server, and for nginx with nchan.
+"""Fan-out over WebSocket and as event streams: the cost of a delivery for the hub, and for nchan.
 
 The figure is the processor time of the server's process (all its threads), divided by the number
 of deliveries, so that other work of the machine does not distort it. Clients are in separate
 processes (`websocket_clients.py`). Both servers use TCP_NODELAY: nchan does not set it, so it gets
 a listening socket whose connections inherit it. The hub makes every fragment durable; nchan keeps
-its messages in memory.
+its messages in memory. Event streams are measured with XML and with JSON, each at a hub of its own.
 
 - One in flight: each fragment is published once all have the one before.
 - Bursts of eight: eight are published in one write, once all have the eight before.
@@ -36,6 +36,9 @@ from websocket_clients import connect, frame, frame_size, receive_frame
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.format.writer import write_document
+from rsnotify_hub.events.encoding import JsonEvents, XmlEvents
+from rsnotify_hub.fragments.fragment import read_fragment
+from rsnotify_hub.statistics import DeliveryTransport
 
 SUBSCRIBERS = 1_000
 IDLE = 10_000
@@ -61,17 +64,21 @@ def fragment(number: int) -> bytes:
             Resource("https://source.example/1", change=ChangeType.UPDATED, datetime=until),
         ),
     )
-    return write_document(document).ljust(SIZE, b"\n")
+    return write_document(document).rstrip().ljust(SIZE)
 
 
 class MeasuredServer(Protocol):
-    """One of the two measured servers."""
+    """One of the measured servers."""
 
     name: str
     port: int
     pid: int
     path: str
     first: str
+
+    def size(self, body: bytes) -> int:
+        """Return the bytes that a subscriber receives of a message."""
+        ...
 
     def publish(self, bodies: list[bytes]) -> None:
         """Publish some messages in one write, and wait until they are accepted."""
@@ -84,13 +91,16 @@ class MeasuredHub:
     path = "/ws"
     first = json.dumps({"type": "subscribe", "topic": TOPIC, "since": None})
 
+    def size(self, body: bytes) -> int:
+        return frame_size(len(body))
+
     def __init__(self, folder: Path, stack: ExitStack, *options: str) -> None:
         command = ["-m", "rsnotify", "hub", "--port", "0", "--data", str(folder / "hub"), *options]
         process = stack.enter_context(running([sys.executable, *command], folder))
         assert process.stdout is not None
         self.port = int(process.stdout.readline().rsplit(":", 1)[1].strip("/\n"))
         self.pid = process.pid
-        self._source = stack.enter_context(connect(_HOST, self.port, self.path))
+        self._source = stack.enter_context(connect(_HOST, self.port, "/ws"))
         self._source.sendall(frame(json.dumps({"type": "publish", "topic": TOPIC}).encode()))
         receive_frame(self._source)
         self._accepted = ""
@@ -103,12 +113,37 @@ class MeasuredHub:
                 raise ConnectionError(answer.decode())
 
 
+class MeasuredXmlEvents(MeasuredHub):
+    """The same hub, with event streams."""
+
+    name = "SSE, XML"
+    path = f"/events?topic={TOPIC}"
+    first = ""
+
+    def size(self, body: bytes) -> int:
+        return len(XmlEvents(DeliveryTransport.SSE).encode([read_fragment(body)]))
+
+
+class MeasuredJsonEvents(MeasuredHub):
+    """The same hub, with event streams in JSON."""
+
+    name = "SSE, JSON"
+    path = f"/events?format=json&topic={TOPIC}"
+    first = ""
+
+    def size(self, body: bytes) -> int:
+        return len(JsonEvents(DeliveryTransport.SSE).encode([read_fragment(body)]))
+
+
 class Nchan:
     """nginx with nchan."""
 
     name = "nginx + nchan"
     path = "/sub"
     first = ""
+
+    def size(self, body: bytes) -> int:
+        return frame_size(len(body))
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         listener = stack.enter_context(socket.create_server((_HOST, 0), backlog=1024))
@@ -210,12 +245,13 @@ class WebSocketClients:
             running([sys.executable, script, *arguments, *first], folder)
         )
         self._count = count
+        self._size = server.size(fragment(0))
         self._read_line("ready")
 
     def expect(self, messages: int) -> None:
         """Announce how many messages each client will receive."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{messages * frame_size(SIZE) * self._count}\n")
+        self._process.stdin.write(f"{messages * self._size * self._count}\n")
         self._process.stdin.flush()
 
     def wait(self) -> None:
@@ -314,18 +350,21 @@ def measure_idle(server: MeasuredServer, folder: Path) -> float:
 
 
 def show(title: str, unit: str, figures: dict[str, float]) -> None:
-    """Print a row, with the ratio of the first to the second where there are two."""
-    cells = "".join(f"{value:14.2f}" for value in figures.values())
-    values = list(figures.values())
-    ratio = f"{values[0] / values[1]:10.2f}" if len(values) == 2 else ""
-    print(f"{title + ', ' + unit:36}{cells}{ratio}")
+    """Print a row, with each figure as a part of the first."""
+    first = next(iter(figures.values()))
+    cells = "".join(f"{value:10.2f} {value / first:5.2f}" for value in figures.values())
+    print(f"{title + ', ' + unit:26}{cells}")
 
 
 def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name, ExitStack() as stack:
         folder = Path(name)
-        kinds: list[Callable[[Path, ExitStack], MeasuredServer]] = [MeasuredHub]
+        kinds: list[Callable[[Path, ExitStack], MeasuredServer]] = [
+            MeasuredHub,
+            MeasuredXmlEvents,
+            MeasuredJsonEvents,
+        ]
         if _NCHAN.exists() and shutil.which("nginx"):
             kinds.append(Nchan)
         idle = {}
@@ -334,19 +373,24 @@ def main() -> None:
             with ExitStack() as fresh:
                 server = kind(folder / str(number), fresh)
                 idle[server.name] = measure_idle(server, folder)
-        servers: list[MeasuredServer] = [kind(folder, stack) for kind in kinds]
+        servers = [kind(folder / str(number), stack) for number, kind in enumerate(kinds)]
         results = measure_fan_out(servers, folder)
-    names = "".join(f"{server.name:>14}" for server in servers)
-    print(f"WebSocket, {SUBSCRIBERS} subscribers, {SIZE} bytes: the server's processor time")
-    print(f"{'':36}{names}{'ratio':>10}")
+    names = "".join(f"{server.name:>16}" for server in servers)
+    print(f"{SUBSCRIBERS} subscribers, {SIZE} bytes: the server's processor time, and to the first")
+    print(f"{'':26}{names}")
     for kind_of_run, figures in results.items():
         show(kind_of_run, "us", figures)
     show(f"{IDLE} idle, each", "kB", idle)
     targets.compare(f"{IDLE:,} idle WebSockets, each", idle[MeasuredHub.name], 5, "kB")
     for kind_of_run, limit in (("one in flight", 0.9), ("bursts of eight", 0.15)):
-        if Nchan.name in results[kind_of_run]:
-            ours, theirs = results[kind_of_run].values()
-            targets.compare(f"WebSocket, {kind_of_run}, ratio to nchan", ours / theirs, limit)
+        figures = results[kind_of_run]
+        ours = figures[MeasuredHub.name]
+        if Nchan.name in figures:
+            ratio = ours / figures[Nchan.name]
+            targets.compare(f"WebSocket, {kind_of_run}, ratio to nchan", ratio, limit)
+        for events in (MeasuredXmlEvents.name, MeasuredJsonEvents.name):
+            ratio = figures[events] / ours
+            targets.compare(f"{events}, {kind_of_run}, ratio to WebSocket", ratio, 1)
 
 
 if __name__ == "__main__":

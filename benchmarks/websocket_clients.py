@@ -1,9 +1,9 @@
-"""Many WebSocket clients in a separate process, with the least possible cost for the server.
+"""Many clients in a separate process, with the least possible cost for the server.
 
 `websocket_clients.py HOST PORT PATH COUNT [FIRST]` opens COUNT connections, sends the text FIRST
 on each and prints `ready` once all are open (and, with FIRST, have answered). Then for each line on
 its standard input, a number, it reads that many bytes of frames from all of them together, and
-prints `done`.
+prints `done`. A PATH of `/events` is opened as event streams, any other as WebSockets.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 
 _CHUNK = 1 << 18
 _TICK = 0.005
+_COMMENT = b":\n\n"
 _PING, _PONG = b"\x89\x00", b"\x8a\x80\x00\x00\x00\x00"
 
 
@@ -62,6 +63,22 @@ def connect(host: str, port: int, path: str) -> socket.socket:
     return connection
 
 
+def open_stream(host: str, port: int, path: str) -> socket.socket:
+    """Open an event stream, and read its first event.
+
+    Raises:
+        ConnectionError: The server refuses.
+    """
+    connection = socket.create_connection((host, port))
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    head = b""
+    while not head.endswith(b"}\n\n"):
+        if not (byte := connection.recv(1)):
+            raise ConnectionError(head.decode(errors="replace"))
+        head += byte
+    return connection
+
+
 def receive_frame(connection: socket.socket) -> bytes:
     """Read one frame of a server, and return its payload."""
     with connection.makefile("rb", buffering=0) as file:
@@ -83,7 +100,7 @@ def receive_frame(connection: socket.socket) -> bytes:
 
 
 def receive(connection: socket.socket, buffer: bytearray) -> int:
-    """Process received frames, answer pings, and return the bytes of all other frames."""
+    """Process what was received, answer pings, and return the bytes of everything else."""
     size = connection.recv_into(buffer)
     if not size:
         raise ConnectionError("the server has gone")
@@ -91,13 +108,15 @@ def receive(connection: socket.socket, buffer: bytearray) -> int:
     pings = buffer.count(_PING, 0, size)
     if pings:
         connection.send(_PONG * pings)
-    return size - pings * len(_PING)
+    comments = buffer.count(_COMMENT, 0, size)
+    return size - pings * len(_PING) - comments * len(_COMMENT)
 
 
 def main(host: str, port: int, path: str, count: int, first: str = "") -> None:
     selector = selectors.EpollSelector()
     for _ in range(count):
-        connection = connect(host, port, path)
+        opened = open_stream if path.startswith("/events") else connect
+        connection = opened(host, port, path)
         if first:
             connection.sendall(frame(first.encode()))
             receive_frame(connection)

@@ -38,7 +38,7 @@ BRING = {
 }
 #: Options of curl, docker, kubectl, NATS, the examples and `make`, and one that every command has.
 OPTIONS_OF_OTHERS = {
-    *("--fail", "--data-binary", "--data-urlencode"),
+    *("--fail", "--data-binary", "--data-urlencode", "--no-buffer"),
     *("--detach", "--profile"),
     *("--from-file", "--kustomize", "--namespace"),
     *("--cluster", "--routes"),

@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.format.hub_document import HUB_DOCUMENT
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
 from rsnotify_hub.access.grant_reloading import GrantReloader
 from rsnotify_hub.admin.api import add_admin_routes
@@ -83,11 +85,14 @@ def create_application(
     )
     app.on_response_prepare.append(add_security_headers)
     app.cleanup_ctx.append(hub_of_app)
-    app.on_shutdown.append(_close_websockets)
+    app.on_shutdown.append(_close_connections)
     websub = _handler(lambda hub: hub.websub.handle)
     app.router.add_post("/websub", websub, expect_handler=defer_continue)
     app.router.add_get("/ws", _handler(lambda hub: hub.accept_websocket))
+    app.router.add_get("/events", _handler(lambda hub: hub.accept_event_stream), allow_head=False)
+    app.router.add_get("/events/schema", _handler(lambda hub: hub.events.handle_schema))
     app.router.add_get("/topics", _handler(lambda hub: hub.change_memory.handle))
+    app.router.add_get("/" + HUB_DOCUMENT, _document)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
@@ -103,6 +108,12 @@ def _handler(find: Callable[[HubService], Handler]) -> Handler:
     return handle
 
 
+async def _document(request: web.Request) -> web.Response:
+    body = msgspec.json.encode(request.app[HUB].document)
+    headers = {"Access-Control-Allow-Origin": "*", "Cross-Origin-Resource-Policy": "cross-origin"}
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
 async def _healthz(request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
@@ -116,9 +127,9 @@ async def _metrics(request: web.Request) -> web.Response:
     return request.app[HUB].metrics.answer()
 
 
-async def _close_websockets(app: web.Application) -> None:
+async def _close_connections(app: web.Application) -> None:
     if HUB in app:  # absent if the start failed
-        await app[HUB].websockets.close()
+        await app[HUB].close_connections()
 
 
 def _statistics(request: web.Request) -> Statistics:

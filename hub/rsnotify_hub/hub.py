@@ -15,6 +15,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.hub_document import HubDocument
 from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer
@@ -27,19 +28,22 @@ from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.admin.views import lag_seconds
 from rsnotify_hub.change_memory.handler import HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.events.handler import EventsHandler
 from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.health import Readiness
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.live.connections import LiveConnections
+from rsnotify_hub.live.replay import Replays
+from rsnotify_hub.live.selections import SelectionGroups
+from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import HubReadings, Metrics
 from rsnotify_hub.mqtt.bridge import MqttBridge
-from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.statistics import DeliveryTransport, Statistics
 from rsnotify_hub.stores import OpenStore, open_store
 from rsnotify_hub.websocket.handler import WebSocketHandler
-from rsnotify_hub.websocket.selections import SelectionGroups
-from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery.requests import CallbackRequests
 from rsnotify_hub.websub.handler import WebSubHandler
@@ -84,7 +88,7 @@ class HubService:
         self._intent_requests = IntentRequests(
             requests, Retry(websub.retry_seconds), websub.callback_seconds
         )
-        self._live = WebSocketChannel(websocket, self.statistics)
+        self._live = LiveChannel(websocket, self.statistics)
         self._filters = FilterCache()
         self._selections = SelectionGroups(
             self._topics, self._live, self._filters, websocket.max_selections
@@ -126,21 +130,31 @@ class HubService:
             clock=clock,
         )
         self.websub = WebSubHandler(intake, self._topics, self._pings, self._verification, limits)
+        self.document = HubDocument(
+            websub=public_url + "websub",
+            websocket="ws" + public_url.removeprefix("http") + "ws",
+            events=public_url + "events",
+            mqtt=mqtt.public_url or mqtt.url,
+        )
         self.change_memory = HubChangeMemory(self._topics, public_url + "topics", broker)
-        self.websockets = WebSocketHandler(
+        self._connections = LiveConnections(
+            limits, self.statistics, websocket, public_url=public_url
+        )
+        replays = Replays(self._topics)
+        self._websockets = WebSocketHandler(
             intake,
             self._topics,
             self._live,
             self._selections,
-            limits,
+            self._connections,
+            replays,
             self.statistics,
-            websocket,
-            public_url=public_url,
         )
+        self.events = EventsHandler(self._live, self._connections, replays, public_url + "events")
         reports = Reports(
             self._topics,
             self._live,
-            self.websockets,
+            self._connections,
             self._callbacks,
             self.statistics,
             rates,
@@ -162,13 +176,22 @@ class HubService:
 
     async def accept_websocket(self, request: web.Request) -> web.StreamResponse:
         self.readiness.check_open()
-        return await self.websockets.handle(request)
+        return await self._websockets.handle(request)
+
+    async def accept_event_stream(self, request: web.Request) -> web.StreamResponse:
+        self.readiness.check_open()
+        return await self.events.handle(request)
+
+    async def close_connections(self) -> None:
+        """Close all WebSockets and event streams, after what Sources have sent is durable."""
+        await self._websockets.finish()
+        await self._connections.close()
 
     async def drain(self) -> None:
-        """Give the work of this node to the others, and close its WebSockets."""
+        """Give the work of this node to the others, and close its connections."""
         self.readiness.is_draining = True
         await self._opened.leave()
-        await self.websockets.close()
+        await self.close_connections()
 
     async def close(self) -> None:
         """Wait until everything published is durable, and stop delivering."""
@@ -193,8 +216,9 @@ class HubService:
             subscriptions=Counter(each.state for each in deliveries),
             lags=[lag_seconds(each, now) for each in deliveries if not each.subscription.suspended],
             connections=self.connections(),
-            websockets=self.websockets.count(),
-            websocket_queue=self.websockets.queued(),
+            websockets=self._connections.count(DeliveryTransport.WEBSOCKET),
+            event_streams=self._connections.count(DeliveryTransport.SSE),
+            live_queue=self._connections.queued() + self._live.queued(),
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
             mqtt=self._bridge.state() if self._bridge else None,

@@ -55,7 +55,7 @@ class HubReadings(Struct, frozen=True, kw_only=True):
         lags: How long each WebSub subscription that is not suspended has been behind, in seconds;
             0 if it is up to date.
         connections: The number of open connections to the server, of any kind.
-        websocket_queue: The bytes that wait in all WebSockets.
+        live_queue: The bytes that wait in all WebSockets and event streams.
         delivery_queue: The number of WebSub deliveries that wait for a connection.
         commit_queue: The number of writes that wait for the next transaction.
         nodes: The nodes; only those of a cluster have metrics.
@@ -69,7 +69,8 @@ class HubReadings(Struct, frozen=True, kw_only=True):
     lags: Sequence[float]
     connections: int
     websockets: int
-    websocket_queue: int
+    event_streams: int
+    live_queue: int
     delivery_queue: int
     commit_queue: int
     mqtt: BrokerState | None = None
@@ -85,8 +86,11 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
     yield from _subscriptions(readings)
     yield _gauge("connections", "Open connections to the server", readings.connections)
     yield _gauge("websockets", "Open WebSockets", readings.websockets)
+    yield _gauge("event_streams", "Open event streams", readings.event_streams)
     yield _gauge(
-        "websocket_queue_bytes", "Bytes that wait in all WebSockets", readings.websocket_queue
+        "live_queue_bytes",
+        "Bytes that wait in all WebSockets and event streams",
+        readings.live_queue,
     )
     yield _gauge(
         "delivery_queue", "WebSub deliveries that wait for a connection", readings.delivery_queue

@@ -13,6 +13,7 @@ from enum import StrEnum
 class DeliveryTransport(StrEnum):
     WEBSUB = "websub"
     WEBSOCKET = "websocket"
+    SSE = "sse"
     MQTT = "mqtt"
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.format.hub_document import HUB_DOCUMENT
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
 
@@ -28,6 +29,7 @@ class Hub(Struct, frozen=True):
         login: The login at a broker.
         version: The version of MQTT.
         other_nodes: Where fragments go at the other nodes, one of which is used when another fails.
+        documents: Where its nodes state how the hub can be reached, if they do.
     """
 
     uri: str
@@ -36,6 +38,7 @@ class Hub(Struct, frozen=True):
     login: BrokerLogin = ANONYMOUS
     version: str = "5"
     other_nodes: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Leave the token out, since a representation ends in logs."""
@@ -96,7 +99,8 @@ def parse_hub(
     Args:
         url: `http(s)://host/path` is POSTed to and `ws(s)://host/path` is a WebSocket, each
             as it is. `http(s)://host`, or anything else that ends in `/`, is the base of an
-            rsnotify hub: both its URLs are advertised, and fragments go over its WebSocket.
+            rsnotify hub: both its URLs are advertised, and the broker that it states, and
+            fragments go over its WebSocket.
             `websub+http(s)://host/path/` is POSTed to without `websub+`, whatever it ends in: for
             other hubs. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md). Several such URLs
             with commas between them are the nodes of one hub: one of them is fed, and another one
@@ -121,6 +125,7 @@ def parse_hub(
         first,
         advertised=advertised((first, *others)),
         other_nodes=tuple(other.uri for other in others),
+        documents=tuple(document for node in (first, *others) for document in node.documents),
     )
 
 
@@ -176,7 +181,7 @@ def parse_hubs(
     if not hubs:
         raise ConfigurationError("a hub is to be advertised, but none is named to push to")
     urls = advertised(tuple(map(parse_hub, advertise)))
-    return tuple(replace(hub, advertised=urls) for hub in hubs)
+    return tuple(replace(hub, advertised=urls, documents=()) for hub in hubs)
 
 
 def check_token(token: str | None) -> None:
@@ -198,7 +203,9 @@ def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
     websocket = f"{_WEBSOCKET[parts.scheme]}{base}ws"
     if parts.scheme.startswith("ws"):
         return Hub(websocket, (websocket,), token)
-    return Hub(websocket, (f"{parts.scheme}{base}websub", websocket), token)
+    documents = (f"{parts.scheme}{base}{HUB_DOCUMENT}",)
+    urls = (f"{parts.scheme}{base}websub", websocket)
+    return Hub(websocket, urls, token, documents=documents)
 
 
 def url_for_topic(url: str, topic: str) -> str:

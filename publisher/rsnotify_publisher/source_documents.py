@@ -98,6 +98,8 @@ class SourceDocuments:
         self.base_url = base_url
         self.topic = self.uri(CHANNEL)
         self.hubs = tuple(url_for_topic(hub, self.topic) for hub in hubs)
+        #: The URLs of brokers that hubs have stated, for this channel.
+        self.stated_brokers: tuple[str, ...] = ()
         #: The channel for notices of documents; None if there is none.
         self.framework = (
             framework_channel(self.uri(FRAMEWORK), hubs) if self.options.framework else None
@@ -180,7 +182,8 @@ class SourceDocuments:
             if name not in missing
         ]
         if self.hubs:
-            hubs = tuple(Link(Rel.HUB, hub) for hub in self.hubs)
+            urls = dict.fromkeys((*self.hubs, *self.stated_brokers))
+            hubs = tuple(Link(Rel.HUB, url) for url in urls)
             channel = Resource(self.topic, capability=Capability.CHANGE_NOTIFICATION, links=hubs)
             offered.append(channel)
         links = [*self._described_by, Link(Rel.UP, self.description_uri)]

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
-from rsnotify_hub.websocket.keep_alive import KeepAlive
+from rsnotify_hub.live.keep_alive import KeepAlive
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard, seconds_of
 from tests.hub.raw_sockets import BINARY, CLOSE, PING, PONG, TEXT, Socket, connect, frame

@@ -24,22 +24,22 @@ from rsnotify_hub.admin.schemas import (
 )
 from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.cluster.calls import HubNodes, NodeCall, SingleNode
+from rsnotify_hub.live.connections import LiveConnections
+from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.statistics import DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websocket.handler import WebSocketHandler
-from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery.delivery import Delivery
 from rsnotify_hub.websub.delivery.failures import RECENT_FAILURES
 
 _NO_BACKLOG = Backlog(0, None)
 
-#: What other nodes have: their own numbers, and the WebSockets and subscriptions of some topics.
+#: What other nodes have: their own numbers, and the subscribers of some topics.
 STATUS_PART: NodeCall[None, schemas.StatusInfo] = NodeCall("admin.status", None, schemas.StatusInfo)
-SUBSCRIBER_COUNTS: NodeCall[list[str], list[tuple[int, int]]] = NodeCall(
-    "admin.subscribers", list[str], list[tuple[int, int]]
+SUBSCRIBER_COUNTS: NodeCall[list[str], list[schemas.SubscriberCounts]] = NodeCall(
+    "admin.subscribers", list[str], list[schemas.SubscriberCounts]
 )
 #: So many topics of the greatest length are less than NATS accepts in one message.
 _TOPICS_AT_ONCE = 250
@@ -64,8 +64,8 @@ class Reports:
     """
 
     logs: TopicLogs
-    live: WebSocketChannel
-    websockets: WebSocketHandler
+    live: LiveChannel
+    connections: LiveConnections
     callbacks: WebSubChannel
     statistics: Statistics
     rates: TopicRates
@@ -95,7 +95,8 @@ class Reports:
             topics=len(states),
             subscriptions=counts.total(),
             states={state: counts[state] for state in DeliveryState},
-            websockets=self.websockets.count(),
+            websockets=self.connections.count(DeliveryTransport.WEBSOCKET),
+            event_streams=self.connections.count(DeliveryTransport.SSE),
             accepted=self.statistics.accepted,
             accepted_bytes=self.statistics.accepted_bytes,
             deliveries=views.deliveries(self.statistics),
@@ -109,28 +110,32 @@ class Reports:
             views.topic(
                 state,
                 rate=self.rates.rate(state.topic),
-                websockets=websockets,
-                subscriptions=subscriptions,
+                subscribers=subscribers,
             )
-            for state, (websockets, subscriptions) in zip(page.rows, counts, strict=True)
+            for state, subscribers in zip(page.rows, counts, strict=True)
         )
         return schemas.TopicList(tuple(rows), page.total, page.next)
 
-    async def _subscribers(self, topics: list[str]) -> list[tuple[int, int]]:
-        """Return the WebSockets and subscriptions of each topic at all nodes that answer."""
-        found: list[tuple[int, int]] = []
+    async def _subscribers(self, topics: list[str]) -> list[schemas.SubscriberCounts]:
+        """Return the subscribers of each topic at all nodes that answer."""
+        found: list[schemas.SubscriberCounts] = []
         for begin in range(0, len(topics), _TOPICS_AT_ONCE):
             part = topics[begin : begin + _TOPICS_AT_ONCE]
             others = await self.nodes.ask_others(SUBSCRIBER_COUNTS, part)
             counts = [await self._count_subscribers(part), *others]
-            found += [
-                (sum(each[0] for each in of_topic), sum(each[1] for each in of_topic))
-                for of_topic in zip(*counts, strict=True)
-            ]
+            found += map(views.total_subscribers, zip(*counts, strict=True))
         return found
 
-    async def _count_subscribers(self, topics: list[str]) -> list[tuple[int, int]]:
-        return [(self.live.subscribers(each), self.callbacks.subscribers(each)) for each in topics]
+    async def _count_subscribers(self, topics: list[str]) -> list[schemas.SubscriberCounts]:
+        over = self.live.subscribers_over
+        return [
+            schemas.SubscriberCounts(
+                websockets=over(each, DeliveryTransport.WEBSOCKET),
+                event_streams=over(each, DeliveryTransport.SSE),
+                subscriptions=self.callbacks.subscribers(each),
+            )
+            for each in topics
+        ]
 
     def _selected(self, query: TopicQuery) -> list[LogState]:
         if query.topic is None:

@@ -108,6 +108,7 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
         subscriptions: The number of WebSub subscriptions.
         states: The number of subscriptions in each state.
         websockets: The number of open WebSockets.
+        event_streams: The number of open event streams.
         accepted: Fragments that became durable.
         accepted_bytes: Their bytes.
         deliveries: Deliveries and attempts, by transport and outcome.
@@ -123,11 +124,20 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
     subscriptions: int
     states: dict[DeliveryState, int]
     websockets: int
+    event_streams: int
     accepted: int
     accepted_bytes: int
     deliveries: dict[str, dict[str, int]]
     log_bytes: int
     admin: bool = True
+
+
+class SubscriberCounts(Struct, frozen=True, kw_only=True):
+    """The subscribers of a topic at one node, or at all."""
+
+    websockets: int
+    event_streams: int
+    subscriptions: int
 
 
 class TopicInfo(Struct, frozen=True, kw_only=True):
@@ -143,6 +153,7 @@ class TopicInfo(Struct, frozen=True, kw_only=True):
         bytes: Their bytes.
         rate: Fragments per second, over the last ten seconds.
         websockets: The number of WebSockets subscribed to it.
+        event_streams: The number of event streams subscribed to it.
         subscriptions: The number of its WebSub subscriptions.
     """
 
@@ -155,6 +166,7 @@ class TopicInfo(Struct, frozen=True, kw_only=True):
     bytes: int
     rate: float
     websockets: int
+    event_streams: int
     subscriptions: int
 
 

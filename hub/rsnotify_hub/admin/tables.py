@@ -25,6 +25,7 @@ def status(value: schemas.StatusInfo) -> Iterator[str]:
         ("topics", str(value.topics)),
         ("subscriptions", str(value.subscriptions)),
         ("websockets", str(value.websockets)),
+        ("event streams", str(value.event_streams)),
         (
             "accepted",
             f"{counted(value.accepted, 'fragment')}, {counted(value.accepted_bytes, 'byte')}",
@@ -100,12 +101,13 @@ def topics(page: schemas.TopicList) -> Iterator[str]:
             str(each.kept),
             f"{each.rate:.1f}",
             str(each.websockets),
+            str(each.event_streams),
             str(each.subscriptions),
             each.topic,
         )
         for each in page.topics
     ]
-    heads = ("ID", "THROUGH", "KEPT", "RATE", "WEBSOCKETS", "SUBSCRIPTIONS", "TOPIC")
+    heads = ("ID", "THROUGH", "KEPT", "RATE", "WEBSOCKETS", "STREAMS", "SUBSCRIPTIONS", "TOPIC")
     yield from _table(heads, rows, page.total)
 
 

@@ -23,7 +23,7 @@ def topic_id(topic: str) -> str:
 
 
 def topic(
-    state: LogState, *, rate: float, websockets: int, subscriptions: int
+    state: LogState, *, rate: float, subscribers: schemas.SubscriberCounts
 ) -> schemas.TopicInfo:
     return schemas.TopicInfo(
         id=topic_id(state.topic),
@@ -34,8 +34,17 @@ def topic(
         kept=state.kept,
         bytes=state.size,
         rate=rate,
-        websockets=websockets,
-        subscriptions=subscriptions,
+        websockets=subscribers.websockets,
+        event_streams=subscribers.event_streams,
+        subscriptions=subscribers.subscriptions,
+    )
+
+
+def total_subscribers(every: Sequence[schemas.SubscriberCounts]) -> schemas.SubscriberCounts:
+    return schemas.SubscriberCounts(
+        websockets=sum(each.websockets for each in every),
+        event_streams=sum(each.event_streams for each in every),
+        subscriptions=sum(each.subscriptions for each in every),
     )
 
 
@@ -86,6 +95,7 @@ def status_of_all(
         nodes=len(every),
         subscriptions=sum(each.subscriptions for each in every),
         websockets=sum(each.websockets for each in every),
+        event_streams=sum(each.event_streams for each in every),
         states=_sums(each.states for each in every),
         deliveries={
             way: _sums(each.deliveries[way] for each in every if way in each.deliveries)

@@ -111,7 +111,8 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
     Args:
         subscription_rate: Requests to subscribe or unsubscribe per second of one client address,
             and as many pings of open topics; ten seconds' worth may come at once.
-        connection_rate: New WebSockets per second of one client address, likewise.
+        connection_rate: New WebSockets and event streams per second of one client address,
+            likewise.
         failed_token_rate: Requests per second with a token that grants nothing, likewise.
         max_topics_per_publisher: Topics among those that one token grants; a publisher cannot
             begin more.
@@ -213,16 +214,17 @@ class WebSubConfig(Struct, frozen=True, kw_only=True):
 
 
 class WebSocketConfig(Struct, frozen=True, kw_only=True):
-    """WebSockets of Destinations and Sources.
+    """WebSockets of Destinations and Sources, and event streams, which have the same limits.
 
     Args:
-        queue_bytes: How many bytes may wait for one WebSocket before it is closed.
+        queue_bytes: How many bytes may wait for one WebSocket or event stream before it is closed.
         max_selections: How many parts of a topic are produced for WebSockets, and as many for the
             MQTT broker; further requests are answered with the whole topic. A client can request
             another part for WebSockets only while more are free than it has.
-        websocket_origins: Origins whose pages may open a WebSocket, in addition to the hub's own.
-        websocket_ping_seconds: How often a WebSocket is pinged; it is closed if it has not
-            answered by the next time.
+        websocket_origins: Origins whose pages may open a WebSocket or an event stream, in addition
+            to the hub's own.
+        websocket_ping_seconds: How often a WebSocket is pinged, and an event stream gets a comment;
+            a WebSocket is closed if it has not answered by the next time.
     """
 
     queue_bytes: _Positive = 4 * 1024 * 1024

@@ -12,30 +12,30 @@ and the transport.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import InitVar, dataclass, field
+from typing import ClassVar
 
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from rsnotify_hub.fragments.fragment import is_utf_8
+from rsnotify_hub.live.connection import CLOSE_SECONDS, ConnectionHandler, LiveConnection
+from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.websocket.frames import (
+    GOING_AWAY,
     INVALID_DATA,
     MESSAGE_TOO_BIG,
     POLICY_VIOLATION,
+    TRY_AGAIN_LATER,
     text_frame,
 )
 
 _log = logging.getLogger("rsnotify.hub.websocket.protocol")
 # Below this level it logs each connection and every byte.
 _log.setLevel(logging.WARNING)
-
-#: How long a client has to answer a close, in seconds.
-CLOSE_SECONDS = 3.0
 
 #: How much is parsed at once: a flood of tiny frames must not block the event loop for long.
 _SLICE = 8 * 1024
@@ -51,8 +51,8 @@ _PING = b"\x89\x00"
 _CONTROL = 0x8
 
 
-class FrameHandler(ABC):
-    """The role of a connection."""
+class FrameHandler(ConnectionHandler):
+    """The role of a WebSocket."""
 
     __slots__ = ()
 
@@ -60,32 +60,15 @@ class FrameHandler(ABC):
     def received(self, payload: bytes, *, is_text: bool) -> None:
         """Handle a whole message."""
 
-    def paused(self) -> None:  # noqa: B027  (most roles need not know)
-        """The client does not read as fast as the hub sends."""
-
-    def resumed(self) -> None:  # noqa: B027
-        """Everything that was sent has left the transport."""
-
-    @abstractmethod
-    def lost(self) -> None:
-        """The connection has ended."""
-
 
 @dataclass(slots=True, eq=False, repr=False)
-class WebSocketConnection(asyncio.Protocol):
-    """A WebSocket after its opening handshake. The caller calls `set_protocol` of the transport.
+class WebSocketConnection(LiveConnection):
+    """A WebSocket after its opening handshake."""
 
-    Attributes:
-        is_paused: Whether something that was sent still waits in the transport.
-        has_ended: Whether either side has begun to close it.
-    """
+    kind: ClassVar[DeliveryTransport] = DeliveryTransport.WEBSOCKET
 
-    transport: asyncio.Transport
-    max_bytes: InitVar[int]
-    on_lost: Callable[[WebSocketConnection], None]
+    max_bytes: InitVar[int] = field(kw_only=True)
     handler: FrameHandler | None = None
-    is_paused: bool = False
-    has_ended: bool = False
     _protocol: ServerProtocol = field(init=False)
     _small: bool = True
     _parts: list[bytes] = field(default_factory=list)
@@ -94,15 +77,11 @@ class WebSocketConnection(asyncio.Protocol):
     _pending: int = 0
     _frames: int = 0
     _has_received: bool = True
-    _last_unsent: int = -1
     _late_reply: bytes | None = None
-    _drained: asyncio.Future[None] | None = None
-    _end_timer: asyncio.TimerHandle | None = None
 
     def __post_init__(self, max_bytes: int) -> None:
         self._protocol = ServerProtocol(state=State.OPEN, max_size=max_bytes, logger=_log)
-        # So that `pause_writing` is called as soon as the kernel does not accept everything.
-        self.transport.set_write_buffer_limits(high=0)
+        LiveConnection.__post_init__(self)
 
     def allow_large(self) -> None:
         """Accept messages up to `max_bytes`, and any number of them."""
@@ -124,28 +103,6 @@ class WebSocketConnection(asyncio.Protocol):
         # The transport closes itself after this.
         self._protocol.receive_eof()
         self._end(CLOSE_SECONDS)
-
-    def pause_writing(self) -> None:
-        self.is_paused = True
-        if self.handler is not None:
-            self.handler.paused()
-
-    def resume_writing(self) -> None:
-        self.is_paused = False
-        self._last_unsent = -1
-        late, self._late_reply = self._late_reply, None
-        if late is not None:
-            self.send(late)
-        self._wake()
-        if self.handler is not None and not self.is_paused:
-            self.handler.resumed()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end(0)
-        if self._end_timer is not None:
-            self._end_timer.cancel()
-        self._wake()
-        self.on_lost(self)
 
     # Input.
 
@@ -198,25 +155,13 @@ class WebSocketConnection(asyncio.Protocol):
 
     # Output.
 
-    def send(self, frames: bytes) -> None:
-        """Send whole frames; nothing once the connection has ended."""
-        if not self.has_ended and not self.transport.is_closing():
-            self.transport.write(frames)
-
     def send_text(self, text: bytes) -> None:
         self.send(text_frame(text))
 
-    async def drain(self) -> None:
-        """Wait until everything has left the transport, or the connection has ended."""
-        while self.is_paused and not self.has_ended:
-            if self._drained is None:
-                self._drained = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._drained)
-
-    def _wake(self) -> None:
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
+    def _send_late(self) -> None:
+        late, self._late_reply = self._late_reply, None
+        if late is not None:
+            self.send(late)
 
     def _reply(self, replies: list[bytes]) -> None:
         """Send the replies of the protocol: pongs, a close, and an empty one for the end."""
@@ -250,18 +195,18 @@ class WebSocketConnection(asyncio.Protocol):
             self._reply(self._protocol.data_to_send())
             self._end(CLOSE_SECONDS)
 
-    def _end(self, seconds: float) -> None:
-        if self.has_ended:
-            return
-        self.has_ended = True
+    def cut_off(self, *, seconds: float) -> None:
+        # The close follows the frame that is being sent.
+        self.close(TRY_AGAIN_LATER, "queue overflow", seconds=seconds)
+
+    def go_away(self) -> None:
+        self.close(GOING_AWAY, "the hub stops")
+
+    def _ended(self) -> None:
         self._parts = []
         self._late_reply = None
         self.resume_reading()
-        self._end_timer = asyncio.get_running_loop().call_later(seconds, self.transport.abort)
-        self._wake()
-        handler, self.handler = self.handler, None
-        if handler is not None:
-            handler.lost()
+        LiveConnection._ended(self)
 
     # Liveness.
 
@@ -272,10 +217,9 @@ class WebSocketConnection(asyncio.Protocol):
         """
         if self._is_held:
             return  # it may have answered, unread
-        unsent = self.transport.get_write_buffer_size() if self.is_paused else -1
-        if unsent == self._last_unsent if self.is_paused else not self._has_received:
+        if self._has_stalled() or not (self.is_paused or self._has_received):
             self.transport.abort()
             return
-        self._last_unsent, self._has_received, self._frames = unsent, self.is_paused, 0
+        self._has_received, self._frames = self.is_paused, 0
         if not self.is_paused:
             self.send(_PING)

@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
-from rsnotify.selection.push_selection import EVERYTHING
-from rsnotify_hub.access.clients import is_loopback
-from rsnotify_hub.access.limits import RateLimits
-from rsnotify_hub.config.configuration import WebSocketConfig
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_hub.filtering.topic_selection import TopicSelection
-from rsnotify_hub.http.connection_limit import ConnectionLimit
+from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.live.connection import CLOSE_SECONDS, LiveConnection
+from rsnotify_hub.live.connections import LiveConnections
+from rsnotify_hub.live.encoding import Encoding
+from rsnotify_hub.live.replay import Replays
+from rsnotify_hub.live.selections import SelectionGroups
+from rsnotify_hub.live.subscribers import LiveChannel, LiveSubscriber, Opening
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
-from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.statistics import DeliveryTransport, Statistics
 from rsnotify_hub.urls import check_url
-from rsnotify_hub.websocket.connection import CLOSE_SECONDS, FrameHandler, WebSocketConnection
+from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import (
-    GOING_AWAY,
     INTERNAL_ERROR,
     POLICY_VIOLATION,
     TRY_AGAIN_LATER,
     ErrorFrame,
+    GapFrame,
     PublishFrame,
+    SubscribedFrame,
     SubscribeFrame,
     decode,
+    document_frames,
     encode,
+    instant,
 )
-from rsnotify_hub.websocket.handshake import Upgraded, accept_upgrade, hand_over
-from rsnotify_hub.websocket.keep_alive import KeepAlive
-from rsnotify_hub.websocket.origins import Origins
+from rsnotify_hub.websocket.handshake import accept_upgrade
 from rsnotify_hub.websocket.publishing import WebSocketPublication
-from rsnotify_hub.websocket.replay import FullReplay, replay, select_of
-from rsnotify_hub.websocket.selections import SelectionGroups
-from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
-
-log = logging.getLogger("rsnotify.hub.websocket")
 
 _CLOSE_CODES = {
     Code.BAD_REQUEST: POLICY_VIOLATION,
@@ -53,81 +53,56 @@ _CLOSE_CODES = {
 
 _NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
 
-_Work = Callable[[], Coroutine[Any, Any, None]]
+
+class WebSocketFrames(Encoding):
+    """One frame for each fragment."""
+
+    def encode(self, fragments: Sequence[Fragment]) -> bytes:
+        return document_frames(fragments)
+
+
+_FRAMES = WebSocketFrames(DeliveryTransport.WEBSOCKET)
 
 
 class WebSocketHandler:
-    """The handler of `GET /ws`. Pages of the public URL may open a WebSocket."""
+    """The handler of `GET /ws`."""
 
     def __init__(
         self,
         intake: FragmentIntake,
         topics: TopicLogs,
-        channel: WebSocketChannel,
+        channel: LiveChannel,
         groups: SelectionGroups,
-        limits: RateLimits,
+        connections: LiveConnections,
+        replays: Replays,
         statistics: Statistics,
-        configuration: WebSocketConfig,
-        *,
-        public_url: str,
     ) -> None:
         self._intake = intake
         self._topics = topics
         self._channel = channel
         self._groups = groups
-        self._limits = limits
+        self._connections = connections
+        self._replays = replays
         self._statistics = statistics
-        self._origins = Origins(public_url, configuration.websocket_origins)
-        self._limit = ConnectionLimit(
-            configuration.max_websockets, configuration.websockets_per_client, is_loopback
-        )
-        self._keep_alive = KeepAlive(configuration.websocket_ping_seconds)
         self._publishing: set[WebSocketPublication] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def count(self) -> int:
-        return len(self._keep_alive)
-
-    def queued(self) -> int:
-        """Return the number of bytes that wait for clients to read."""
-        connections = self._keep_alive.connections()
-        waiting = (each.transport.get_write_buffer_size() for each in connections)
-        return sum(waiting) + self._channel.queued()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self._check(request)
+        self._connections.check(request)
         answer = accept_upgrade(request)
-        hand_over(request, answer, partial(self._connect, request))
-        return Upgraded()
-
-    def _check(self, request: web.Request) -> None:
-        if not self._origins.allows(request.headers.get("Origin"), request.host):
-            # Not a Refusal, whose answer would request a token: none would help.
-            self._statistics.refused[Code.FORBIDDEN] += 1
-            raise web.HTTPForbidden(text="pages of this origin may not open a WebSocket here\n")
-        self._limits.connections.check(request.remote)
-        if self._limit.is_full or self._limit.is_client_full(request.remote or ""):
-            raise Refusal(Code.TOO_MANY, "too many WebSockets are open; try again later")
+        return self._connections.accept(request, answer, partial(self._connect, request))
 
     def _connect(
-        self, request: web.Request, transport: asyncio.Transport, release: Callable[[], None]
+        self,
+        request: web.Request,
+        transport: asyncio.Transport,
+        lost: Callable[[LiveConnection], None],
     ) -> WebSocketConnection:
-        address = request.remote or ""
-        self._limit.acquire(address)
-
-        def lost(connection: WebSocketConnection) -> None:
-            release()
-            self._limit.release(address)
-            self._keep_alive.remove(connection)
-
-        max_bytes = self._intake.max_bytes
-        connection = WebSocketConnection(transport, max_bytes=max_bytes, on_lost=lost)
+        connection = WebSocketConnection(transport, lost, max_bytes=self._intake.max_bytes)
         connection.handler = _FirstFrame(
             partial(self._first_message, connection, request),
             partial(self.refuse, connection, _NO_FIRST_FRAME),
             self._intake.request_seconds,
         )
-        self._keep_alive.add(connection)
         return connection
 
     def _first_message(
@@ -175,36 +150,14 @@ class WebSocketHandler:
         address, group = request.remote or "", None
         if select:
             group = self._groups.enter(TopicSelection(frame.topic, select), address)
-        create = partial(
-            WebSocketSubscriber, connection, frame.topic, self._channel, self._refuse_more
+        subscriber = WebSocketSubscriber(
+            connection, frame.topic, self._channel, _FRAMES, handler=self
         )
-        if group is None:
-            subscriber = create()
-        else:
-            leave = partial(self._groups.leave, group, address)
-            subscriber = create(group.selection.key, leave)
+        if group is not None:
+            subscriber.key = group.selection.key
+            subscriber.leave = partial(self._groups.leave, group, address)
         connection.handler = subscriber
-        self._channel.enter(subscriber)
-        source = group or FullReplay(self._topics, frame.topic)
-        granted = select if group else EVERYTHING
-        work = partial(replay, subscriber, since, self._topics, source, granted)
-        subscriber.cancel_replay = self._begin(connection, work).cancel
-
-    def _begin(self, connection: WebSocketConnection, work: _Work) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._run(connection, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _run(self, connection: WebSocketConnection, work: _Work) -> None:
-        try:
-            await work()
-        except Refusal as refusal:
-            self.refuse(connection, refusal)
-        except Exception:
-            # After a fault of the hub, the client reconnects, and the others are not affected.
-            log.exception("a connection failed")
-            connection.close(INTERNAL_ERROR, "the hub failed")
+        self._replays.start(subscriber, since, group, select)
 
     def refuse(self, connection: WebSocketConnection, refusal: Refusal) -> None:
         if connection.has_ended:
@@ -213,20 +166,43 @@ class WebSocketHandler:
         connection.send_text(encode(ErrorFrame(code=refusal.code, message=refusal.reason)))
         connection.close(_CLOSE_CODES[refusal.code], refusal.code)
 
-    def _refuse_more(self, connection: WebSocketConnection) -> None:
-        self.refuse(connection, Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only"))
-
-    async def close(self) -> None:
-        """Acknowledge what Sources have sent, then close every connection."""
+    async def finish(self) -> None:
+        """Acknowledge what Sources have sent, and accept no more of it."""
         for publication in self._publishing:
             publication.finish()
         if self._publishing:
             ended = [publication.ended for publication in self._publishing]
             await asyncio.wait(ended, timeout=CLOSE_SECONDS)
-        for connection in self._keep_alive.connections():
-            connection.close(GOING_AWAY, "the hub stops")
-        # Connections that do not answer in time are aborted.
-        await self._keep_alive.wait_until_empty()
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class WebSocketSubscriber(LiveSubscriber, FrameHandler):
+    """A WebSocket that receives a topic."""
+
+    connection: WebSocketConnection
+    handler: WebSocketHandler = field(kw_only=True)
+
+    def opened(self, opening: Opening) -> None:
+        frame = SubscribedFrame(
+            topic=self.topic,
+            through=instant(opening.through),
+            audience=opening.audience,
+            select=opening.select,
+        )
+        self.connection.send_text(encode(frame))
+        if opening.begins is not None:
+            begins = format_datetime(opening.begins)
+            self.connection.send_text(encode(GapFrame(topic=self.topic, from_=begins)))
+
+    def received(self, payload: bytes, *, is_text: bool) -> None:
+        refusal = Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only")
+        self.handler.refuse(self.connection, refusal)
+
+    def refused(self, refusal: Refusal) -> None:
+        self.handler.refuse(self.connection, refusal)
+
+    def failed(self) -> None:
+        self.connection.close(INTERNAL_ERROR, "the hub failed")
 
 
 class _FirstFrame(FrameHandler):
@@ -246,3 +222,10 @@ class _FirstFrame(FrameHandler):
 
     def lost(self) -> None:
         self._timer.cancel()
+
+
+def select_of(frame: SubscribeFrame) -> PushSelection:
+    try:
+        return (frame.select or EVERYTHING).canonical()
+    except ConfigurationError as error:
+        raise Refusal(Code.BAD_REQUEST, f"select: {error}") from None

@@ -25,6 +25,7 @@ from rsnotify_publisher.background.pool import PublisherPool, WorkKind
 from rsnotify_publisher.documents.document_store import DocumentStore, WritingStopped
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_push import HubPush
+from rsnotify_publisher.push.stated_brokers import StatedBrokers
 from rsnotify_publisher.schedule import JobSchedule
 from rsnotify_publisher.source_context import SourceContext
 
@@ -56,6 +57,11 @@ class Leader:
             self.source, self.journal, self.recorder, self.pool.call, self.pool.threads.contents
         )
         self._store = DocumentStore(self.source, self.recorder)
+        self._brokers = StatedBrokers(
+            self.source.hubs, self.source.documents.topic, self.source.folder / "brokers.json"
+        )
+        self._brokers.load()
+        self.source.documents.stated_brokers = self._brokers.urls
         self._random = Random()
         self._busy = {kind: asyncio.Lock() for kind in WorkKind}
         self._published = asyncio.Event()
@@ -93,10 +99,17 @@ class Leader:
             await permit.enter_async_context(self.pool.threads.permits)
             tasks.create_task(self._release_when_published(permit))
             tasks.create_task(self.push.run())
+            tasks.create_task(self._brokers.follow(self._advertise_brokers))
             for seconds, job in self._frequent_jobs():
                 tasks.create_task(self._repeat(seconds, job))
             for name, schedule, job in self._scheduled_jobs():
                 tasks.create_task(self._run_by_schedule(name, schedule, job))
+
+    async def _advertise_brokers(self) -> None:
+        self.source.documents.stated_brokers = self._brokers.urls
+        await self._run_until_done(
+            partial(self._in_thread, WorkKind.CHANGES, self._store.write_capability_list)
+        )
 
     async def _release_when_published(self, permit: AsyncExitStack) -> None:
         """Release the permit once all documents are written, or take too long."""

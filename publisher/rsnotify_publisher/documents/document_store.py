@@ -157,6 +157,12 @@ class DocumentStore:
         write_atomically(self._folder / FRAMEWORK, [documents.write(shown)])
         self._told = until
 
+    def write_capability_list(self) -> None:
+        """Write the Capability List again, after what it offers has changed."""
+        with self._working("changes"):
+            if self._prepared:
+                self._write_capability_list()
+
     def write_resource_list(self) -> None:
         """Write the Resource List, if anything changed since it was last written."""
         with self._working("resources") as journal:

@@ -43,7 +43,8 @@ def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -
         lags=lags,
         connections=4,
         websockets=3,
-        websocket_queue=5,
+        event_streams=5,
+        live_queue=5,
         delivery_queue=6,
         commit_queue=7,
     )
@@ -106,7 +107,7 @@ def test_every_count_has_a_name():
     assert found["rsnotify_hub_delivered_bytes_total"][("websocket",)] == 7
     assert found["rsnotify_hub_connections"][()] == 4
     assert found["rsnotify_hub_websockets"][()] == 3
-    assert found["rsnotify_hub_websocket_queue_bytes"][()] == 5
+    assert found["rsnotify_hub_live_queue_bytes"][()] == 5
     assert found["rsnotify_hub_delivery_queue"][()] == 6
     assert found["rsnotify_hub_commit_queue"][()] == 7
 

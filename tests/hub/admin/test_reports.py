@@ -58,6 +58,7 @@ async def test_a_topic_is_listed_with_its_log_and_its_subscribers(
                 "bytes": len(fragment(0, 1)) + len(fragment(1, 2, 3)),
                 "rate": 0.2,
                 "websockets": 1,
+                "event_streams": 0,
                 "subscriptions": 1,
             }
         ],

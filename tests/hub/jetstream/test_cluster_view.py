@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser import Browser
+from tests.hub.event_streams import events
 from tests.hub.helpers import PATIENCE, TOPIC, Client, RunHub, callback_server, fragment
 from tests.nats_servers import NatsCluster, running_nats
 
@@ -181,3 +182,20 @@ async def test_a_hub_on_one_machine_shows_no_cluster(hub: Client, browser: Brows
         await page.until(LIVE)
         assert await page.evaluate("document.querySelector('#nodes').hidden")
         assert page.problems == []
+
+
+async def test_an_event_stream_resumes_at_another_node(two: tuple[Client, Client]):
+    one, other = two
+    async with events(one) as stream:
+        await stream.expect("subscribed")
+        await other.accepted(fragment(0, 1))
+        last = await stream.expect()
+        assert (await one.topics(bool))[0]["event_streams"] == 1
+        assert (await other.topics(bool))[0]["event_streams"] == 1
+        await one.admin("POST", "drain")
+        assert await stream.next() is None
+        assert (await one.get(f"events?topic={TOPIC}"))[0] == 503
+    await one.accepted(fragment(1, 2))
+    async with events(other, headers={"Last-Event-ID": last.id or ""}) as again:
+        await again.expect("subscribed")
+        assert await again.heard(2) == [2]

@@ -61,3 +61,7 @@ export function timeOfDay(milliseconds) {
 /** Format an instant with its date, in the user's locale. */
 export const whenever = instant =>
   new Date(instant).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
+/** Return how many connections receive something, by transport. */
+export const connections = ({ websockets, event_streams }) =>
+  [many(websockets, "WebSocket"), ...(event_streams ? [many(event_streams, "event stream")] : [])];

@@ -1,7 +1,7 @@
 /** The tiles with the main numbers of the hub. */
 
 import { element, find, setAttribute, setText } from "./dom.js";
-import { bytes, count, lasting, many, rate, secondsSince } from "./figures.js";
+import { bytes, connections, count, lasting, many, rate, secondsSince } from "./figures.js";
 import { drawSparkline, History, sparkline } from "./sparkline.js";
 
 /** The interval of a rate, in milliseconds. */
@@ -38,8 +38,8 @@ export class Tiles {
     if (!admin) return;
     this.#flow("in", this.accepted, status.accepted, `${bytes(status.accepted_bytes)} in all`);
     this.#flow("out", this.delivered, sent(status), `${count(sent(status))} in all`);
-    this.#figure("listeners", count(status.websockets + status.subscriptions),
-      [many(status.websockets, "WebSocket"), many(status.subscriptions, "callback"), missing].filter(Boolean).join(" · "));
+    this.#figure("listeners", count(status.websockets + status.event_streams + status.subscriptions),
+      [...connections(status), many(status.subscriptions, "callback"), missing].filter(Boolean).join(" · "));
     const { "given-up": bad = 0, retrying: slow = 0 } = status.states;
     const up = `up ${lasting(secondsSince(status.started))} · log ${bytes(status.log_bytes)}`;
     this.#figure("health", count(bad + slow), bad + slow ? `${count(bad)} given up · ${count(slow)} retrying` : up);

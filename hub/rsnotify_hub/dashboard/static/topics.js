@@ -1,7 +1,7 @@
 /** The table of topics. */
 
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { ago, bytes, many, rate, whenever } from "./figures.js";
+import { ago, bytes, connections, many, rate, whenever } from "./figures.js";
 import { drawSparkline, History, sparkline } from "./sparkline.js";
 import { openLink, printable, uriParts } from "./uris.js";
 
@@ -83,9 +83,10 @@ const EMPTY = "Nothing was published yet. A topic appears here with its first fr
 
 const nameOf = ({ topic }) => topic.replace(/^https?:/, "");
 
-function listeners({ websockets, subscriptions }) {
-  if (!websockets && !subscriptions) return ["none", ""];
-  return [many(websockets, "WebSocket"), many(subscriptions, "callback")];
+function listeners(topic) {
+  const { websockets, event_streams, subscriptions } = topic;
+  if (!websockets && !event_streams && !subscriptions) return ["none", ""];
+  return [connections(topic).join(" · "), many(subscriptions, "callback")];
 }
 
 /** Show two values in one cell. */

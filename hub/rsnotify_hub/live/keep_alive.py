@@ -1,21 +1,21 @@
-"""The open WebSockets, and regular pings to them, with one timer for all."""
+"""The open connections, and regular checks of them, with one timer for all."""
 
 from __future__ import annotations
 
 import asyncio
 from itertools import cycle
 
-from rsnotify_hub.websocket.connection import WebSocketConnection
+from rsnotify_hub.live.connection import LiveConnection
 
-#: A round of pings is made in so many parts, so that they are not all sent at once.
+#: A round of checks is made in so many parts, so that pings are not all sent at once.
 _PARTS = 30
 
 
 class KeepAlive:
     def __init__(self, seconds: float) -> None:
         self._interval = seconds / _PARTS
-        self._parts: list[dict[WebSocketConnection, None]] = [{} for _ in range(_PARTS)]
-        self._part_of: dict[WebSocketConnection, dict[WebSocketConnection, None]] = {}
+        self._parts: list[dict[LiveConnection, None]] = [{} for _ in range(_PARTS)]
+        self._part_of: dict[LiveConnection, dict[LiveConnection, None]] = {}
         # New connections are spread over the parts; the parts are checked in the same order.
         self._next_to_join, self._next_to_check = cycle(self._parts), cycle(self._parts)
         self._timer: asyncio.TimerHandle | None = None
@@ -25,10 +25,10 @@ class KeepAlive:
     def __len__(self) -> int:
         return len(self._part_of)
 
-    def connections(self) -> list[WebSocketConnection]:
+    def connections(self) -> list[LiveConnection]:
         return list(self._part_of)
 
-    def add(self, connection: WebSocketConnection) -> None:
+    def add(self, connection: LiveConnection) -> None:
         part = next(self._next_to_join)
         part[connection] = None
         self._part_of[connection] = part
@@ -36,7 +36,7 @@ class KeepAlive:
         if self._timer is None:
             self._schedule()
 
-    def remove(self, connection: WebSocketConnection) -> None:
+    def remove(self, connection: LiveConnection) -> None:
         part = self._part_of.pop(connection, None)
         if part is not None:
             del part[connection]

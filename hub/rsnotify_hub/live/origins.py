@@ -1,7 +1,9 @@
-"""The web pages that may open a WebSocket.
+"""The web pages that may open a WebSocket or an event stream.
 
 A browser lets any page open a WebSocket to any host, this machine included, and sends the page's
-origin in `Origin` (RFC 6455 §10.2). Other clients send no `Origin`, and could send any.
+origin in `Origin` (RFC 6455 §10.2). An event stream it lets any page open too, but lets no page of
+another origin read it unless the answer names that origin. Other clients send no `Origin`, and
+could send any.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ class Origins:
         self._allowed = {_origin(each) for each in (public_url, *others)} - {None}
 
     def allows(self, origin: str | None, host: str) -> bool:
-        """Return whether a page may open a WebSocket, by the headers of its request.
+        """Return whether a page may connect, by the headers of its request.
 
         A page from the same host is allowed too, if the host is an address or localhost: any other
         name may have been pointed here (DNS rebinding).

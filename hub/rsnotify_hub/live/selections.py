@@ -20,12 +20,12 @@ from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.filtered_reader import FilteredReader
 from rsnotify_hub.filtering.fragment_filter import join_empty
 from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.store.interface import LogEntry
-from rsnotify_hub.websocket.subscribers import WebSocketChannel
 
-log = logging.getLogger("rsnotify.hub.websocket")
+log = logging.getLogger("rsnotify.hub.live")
 
 #: How long a group waits after a failure, in seconds.
 _RETRY_SECONDS = 1.0
@@ -45,7 +45,7 @@ class SelectionGroup:
     selection: TopicSelection
     topics: TopicLogs
     filter_cache: FilterCache
-    live: WebSocketChannel
+    live: LiveChannel
 
     def __post_init__(self) -> None:
         position = self.topics.position(self.selection.topic)
@@ -126,7 +126,7 @@ class SelectionGroups(DeliveryChannel):
     """The groups of every topic (a `DeliveryChannel`)."""
 
     def __init__(
-        self, topics: TopicLogs, live: WebSocketChannel, filter_cache: FilterCache, most: int
+        self, topics: TopicLogs, live: LiveChannel, filter_cache: FilterCache, most: int
     ) -> None:
         self._topics = topics
         self._live = live

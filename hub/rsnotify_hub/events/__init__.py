@@ -1,0 +1,1 @@
+"""`GET /events`: Server-Sent Events, for browsers and `curl`."""

@@ -1,0 +1,307 @@
+"""The live subscribers of each topic, over WebSocket and as event streams.
+
+Theory of operation. A subscriber first *replays* the log (`replay`), then goes *live* in the
+iteration of the event loop in which its position is the end of the log, so that nothing is missed
+in between. All live subscribers of a topic with the same encoding share the bytes of one commit.
+Most are *quick*: everything sent to them has left their transport, and new data is written at once
+(`Audience.write`). A *slow* subscriber has data waiting in its transport, and until that is gone,
+new data waits in a queue of its own, of shared bytes. A subscriber whose queue grows too long is
+cut off. So a slow subscriber costs the others nothing, and a quick one costs a write.
+
+A fragment is sent to the live subscribers of a topic while the log writes it, because the Source
+has it on its disk, and publishes it again unless it is acknowledged. If the write fails, or the hub
+ends before, they receive it twice, and Destinations ignore the repetition. A subscriber that goes
+live during the write receives the fragment at that moment, since its replay did not have it.
+
+An encoding that parses fragments would block the event loop with large ones. Its subscribers do not
+receive these early; once they are durable, the subscribers leave the audience and replay them,
+which encodes them in a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant
+from rsnotify.selection.push_selection import PushSelection
+from rsnotify_hub.config.configuration import WebSocketConfig
+from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.http.direct_writes import descriptor_of
+from rsnotify_hub.live.connection import ConnectionHandler, LiveConnection
+from rsnotify_hub.live.encoding import Encoding
+from rsnotify_hub.live.send_queue import SendQueue
+from rsnotify_hub.log.topic_log import DeliveryChannel
+from rsnotify_hub.refusals import Refusal
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.store.interface import LogEntry
+
+log = logging.getLogger("rsnotify.hub.live")
+
+#: How long a subscriber that was cut off has to read what its transport holds, in seconds.
+_CUT_OFF_SECONDS = 10.0
+
+
+class Opening(Struct, frozen=True):
+    """What a subscriber is informed of before its replay.
+
+    Args:
+        since: The instant that it requested; None for live only.
+        select: The selection that it was granted.
+        through: The end of the log, if there is one.
+        audience: The number of subscribers of the topic.
+        begins: The begin of the log if that is after `since`: what is between is missing.
+    """
+
+    topic: str
+    since: Instant | None
+    select: PushSelection
+    through: Instant | None
+    audience: int
+    begins: Instant | None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class LiveSubscriber(ConnectionHandler):
+    """A connection that receives a topic.
+
+    Attributes:
+        key: The key of its audience; the topic itself if it receives all of it.
+        queue: What waits for it while it is slow.
+        cancel_replay: Cancels its replay; None once it is live.
+        replay_after: Begins a replay after a position.
+    """
+
+    connection: LiveConnection
+    topic: str
+    channel: LiveChannel
+    encoding: Encoding
+    key: str = ""
+    leave: Callable[[], None] = lambda: None
+    queue: SendQueue | None = None
+    cancel_replay: Callable[[], object] | None = None
+    replay_after: Callable[[LiveSubscriber, int], None] = lambda subscriber, position: None
+
+    def __post_init__(self) -> None:
+        self.key = self.key or self.topic
+
+    @abstractmethod
+    def opened(self, opening: Opening) -> None:
+        """Send the state of the topic."""
+
+    @abstractmethod
+    def refused(self, refusal: Refusal) -> None:
+        """Close, with the reason if the transport permits it."""
+
+    @abstractmethod
+    def failed(self) -> None:
+        """Close after a fault of the hub."""
+
+    def paused(self) -> None:
+        self.channel.mark_slow(self)
+
+    def resumed(self) -> None:
+        if self.queue is None or self.queue.send(self.connection):
+            self.channel.mark_quick(self)
+
+    def lost(self) -> None:
+        if self.cancel_replay is not None:
+            self.cancel_replay()
+        self.channel.leave(self)
+        self.leave()
+
+
+class Audience:
+    """The live subscribers of one topic that have the same encoding.
+
+    Theory of operation. A member is *quick* while nothing waits in its transport
+    (`LiveConnection.is_paused` is false). Then its socket can be written to directly, which
+    costs a tenth less than a write through the transport. What the socket does not accept, and
+    every error, is left to the transport. A member must be removed before its socket is closed;
+    `LiveConnection` reports its end before that.
+
+    Attributes:
+        quick: The quick members, and the file descriptors of their sockets.
+        slow: The others.
+    """
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.quick: dict[LiveSubscriber, int] = {}
+        self.slow: set[LiveSubscriber] = set()
+
+    def __len__(self) -> int:
+        return len(self.quick) + len(self.slow)
+
+    def put(self, member: LiveSubscriber) -> None:
+        """Add a member, or sort it again as quick or slow."""
+        self.remove(member)
+        if member.connection.is_paused:
+            self.slow.add(member)
+        else:
+            self.quick[member] = descriptor_of(member.connection.transport)
+
+    def remove(self, member: LiveSubscriber) -> None:
+        self.slow.discard(member)
+        self.quick.pop(member, None)
+
+    def write(self, data: bytes) -> None:
+        """Write to all quick members. One that becomes slow by it has still got all of the data."""
+        size, write = len(data), os.write
+        for member, descriptor in tuple(self.quick.items()):
+            try:
+                sent = write(descriptor, data)
+            except OSError:
+                sent = 0
+            if sent != size:
+                _write_rest(member.connection, data, sent)
+
+
+def _write_rest(connection: LiveConnection, data: bytes, sent: int) -> None:
+    try:
+        connection.transport.write(memoryview(data)[sent:])
+    except Exception:
+        # Its transport has ended, and reports that soon; the others must still get the data.
+        log.debug("a subscriber could not be written to", exc_info=True)
+
+
+class LiveChannel(DeliveryChannel):
+    """The live subscribers of every topic (a `DeliveryChannel`)."""
+
+    def __init__(self, configuration: WebSocketConfig, statistics: Statistics) -> None:
+        self._max_bytes = configuration.queue_bytes
+        self._max_frames = configuration.queue_frames
+        self._statistics = statistics
+        self._audiences: dict[str, dict[Encoding, Audience]] = {}
+        # The fragments of each topic that were sent early, until their write has ended.
+        self._early: dict[str, Sequence[Fragment]] = {}
+        self._open: Counter[tuple[str, DeliveryTransport]] = Counter()
+
+    def deliver_early(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        self._early[topic] = fragments
+        for audience in self._of(topic):
+            self._send(audience, _sent_early(fragments, audience.encoding))
+
+    def write_failed(self, topic: str) -> None:
+        self._early.pop(topic, None)
+
+    def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
+        early = self._early.pop(key, ())
+        for audience in self._of(key):
+            sent = {id(fragment) for fragment in _sent_early(early, audience.encoding)}
+            fragments = [each.fragment for each in entries if id(each.fragment) not in sent]
+            if audience.encoding.needs_thread(fragments):
+                self._send_back(audience, entries[0].position - 1)
+            else:
+                self._send(audience, fragments)
+
+    def _of(self, key: str) -> Sequence[Audience]:
+        return tuple(self._audiences.get(key, {}).values())
+
+    def _send(self, audience: Audience, fragments: Sequence[Fragment]) -> None:
+        if not fragments:
+            return
+        data = audience.encoding.encode(fragments)
+        count = len(fragments)
+        # A subscriber that becomes slow by the write below has got the data already.
+        slow = list(audience.slow)
+        self.count(audience.encoding.transport, data, count, len(audience))
+        audience.write(data)
+        for subscriber in slow:
+            self._queue(subscriber, data, count)
+
+    def _queue(self, subscriber: LiveSubscriber, data: bytes, count: int) -> None:
+        connection = subscriber.connection
+        if subscriber.queue is None:
+            subscriber.queue = SendQueue(self._max_bytes, self._max_frames)
+        ahead = connection.transport.get_write_buffer_size()
+        if not subscriber.queue.put(data, count, ahead=ahead):
+            log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
+            self._statistics.count(subscriber.encoding.transport, DeliveryOutcome.CUT_OFF)
+            # The queue is dropped with the connection.
+            connection.cut_off(seconds=_CUT_OFF_SECONDS)
+
+    def _send_back(self, audience: Audience, position: int) -> None:
+        """Let all members replay the log after a position, and join again."""
+        for subscriber in (*audience.quick, *audience.slow):
+            self._remove(subscriber)
+            if subscriber.queue is not None:
+                subscriber.queue.send(subscriber.connection, everything=True)
+                subscriber.queue = None
+            subscriber.replay_after(subscriber, position)
+
+    def count(
+        self, transport: DeliveryTransport, data: bytes, count: int, subscribers: int = 1
+    ) -> None:
+        self._statistics.deliveries[transport, DeliveryOutcome.DELIVERED] += count * subscribers
+        self._statistics.delivered_bytes[transport] += len(data) * subscribers
+
+    def subscribers(self, topic: str) -> int:
+        """Return the number of subscribers of a topic, including those that replay."""
+        return sum(self.subscribers_over(topic, transport) for transport in DeliveryTransport)
+
+    def subscribers_over(self, topic: str, transport: DeliveryTransport) -> int:
+        return self._open[topic, transport]
+
+    def queued(self) -> int:
+        """Return the number of bytes in the queues of all subscribers."""
+        audiences = (each for found in self._audiences.values() for each in found.values())
+        slow = (subscriber for audience in audiences for subscriber in audience.slow)
+        return sum(each.queue.size for each in slow if each.queue is not None)
+
+    def enter(self, subscriber: LiveSubscriber) -> None:
+        """Count a subscriber, which receives nothing yet."""
+        self._open[subscriber.topic, subscriber.encoding.transport] += 1
+
+    def join(self, subscriber: LiveSubscriber) -> None:
+        """Make a subscriber live, which has received the log up to its end."""
+        key, encoding = subscriber.key, subscriber.encoding
+        if early := _sent_early(self._early.get(key, ()), encoding):
+            data = encoding.encode(early)
+            subscriber.connection.send(data)
+            self.count(encoding.transport, data, len(early))
+        audiences = self._audiences.setdefault(key, {})
+        audiences.setdefault(encoding, Audience(encoding)).put(subscriber)
+
+    def leave(self, subscriber: LiveSubscriber) -> None:
+        self._remove(subscriber)
+        way = subscriber.topic, subscriber.encoding.transport
+        self._open[way] -= 1
+        if not self._open[way]:
+            del self._open[way]
+
+    def _remove(self, subscriber: LiveSubscriber) -> None:
+        audiences = self._audiences.get(subscriber.key, {})
+        if audience := audiences.get(subscriber.encoding):
+            audience.remove(subscriber)
+            if not audience:
+                del audiences[subscriber.encoding]
+        if not audiences:
+            self._audiences.pop(subscriber.key, None)
+
+    def _audience_of(self, subscriber: LiveSubscriber) -> Audience | None:
+        return self._audiences.get(subscriber.key, {}).get(subscriber.encoding)
+
+    def mark_slow(self, subscriber: LiveSubscriber) -> None:
+        """Queue for a subscriber from now on, if it is live."""
+        audience = self._audience_of(subscriber)
+        if audience is not None and subscriber in audience.quick:
+            audience.put(subscriber)
+
+    def mark_quick(self, subscriber: LiveSubscriber) -> None:
+        """Write to a subscriber at once from now on, if it is live."""
+        audience = self._audience_of(subscriber)
+        if audience is not None and subscriber in audience.slow:
+            subscriber.queue = None
+            audience.put(subscriber)
+
+
+def _sent_early(fragments: Sequence[Fragment], encoding: Encoding) -> Sequence[Fragment]:
+    """Return which fragments are sent early in an encoding: all of them, or none."""
+    return () if encoding.needs_thread(fragments) else fragments

@@ -1,0 +1,131 @@
+"""The MQTT brokers that the hubs of a Source state, which its Capability List advertises.
+
+Theory of operation. A hub that is named by its base URL states its endpoints in a document. Those
+of HTTP and WebSocket are advertised as the user named the hub, since that is known to work; what
+cannot be derived from that name is the broker. It is kept in a file, so that a Source whose hub
+does not answer advertises what it did before. Only a valid document changes that: an error, a
+document of something else, and a hub that is down do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import msgspec
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.hub_document import HubDocument
+from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify.sync.retry import Retry
+from rsnotify_publisher.files import write_atomically
+from rsnotify_publisher.hubs import Hub, url_for_topic
+
+_log = logging.getLogger("rsnotify.publisher")
+
+#: How often a document is read, in seconds; up to half of it is added at random.
+EVERY = 300.0
+RETRY = Retry(first=1.0, most=EVERY)
+_TIMEOUT = aiohttp.ClientTimeout(total=30.0)
+_MAX_BYTES = 65_536
+
+#: The broker by the URL of the document that states it; None if that states none.
+_Stated = dict[str, str | None]
+
+
+class StatedBrokers:
+    """Reads the documents of the hubs of a channel, and keeps the brokers in a file."""
+
+    def __init__(self, hubs: Sequence[Hub], topic: str, file: Path) -> None:
+        self._documents = tuple(document for hub in hubs for document in hub.documents)
+        self._topic = topic
+        self._file = file
+        self._stated: _Stated = {}
+        self._random = Random()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URLs of the brokers, with the topic of the channel, each once."""
+        stated = (self._stated.get(document) for document in self._documents)
+        return tuple(
+            dict.fromkeys(url_for_topic(url, self._topic) for url in stated if url is not None)
+        )
+
+    def load(self) -> None:
+        """Read the file, if there is one that can be used."""
+        try:
+            found = msgspec.json.decode(self._file.read_bytes(), type=_Stated)
+            self._stated = {document: _checked(url) for document, url in found.items()}
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError, ConfigurationError) as error:
+            _log.warning("%s cannot be used, and is written again: %s", self._file, error)
+
+    async def follow(self, changed: Callable[[], Awaitable[object]]) -> None:
+        """Read the documents regularly until cancelled; call `changed` when `urls` has changed."""
+        if not self._documents:
+            return
+        async with (
+            aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for document in self._documents:
+                tasks.create_task(self._follow(session, document, changed))
+
+    async def _follow(
+        self,
+        session: aiohttp.ClientSession,
+        document: str,
+        changed: Callable[[], Awaitable[object]],
+    ) -> None:
+        failures = 0
+        while True:
+            try:
+                broker = await _read(session, document)
+                before = self.urls
+                if broker != self._stated.get(document):
+                    self._stated[document] = broker
+                    self._save()
+                if self.urls != before:
+                    await changed()
+            except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+                failures += 1
+                _log.debug("%s cannot be read: %s", document, error)
+                await asyncio.sleep(RETRY.delay(failures, self._random))
+            else:
+                failures = 0
+                await asyncio.sleep(EVERY * self._random.uniform(1, 1.5))
+
+    def _save(self) -> None:
+        kept = {document: self._stated.get(document) for document in self._documents}
+        write_atomically(self._file, [msgspec.json.encode(kept)])
+
+
+async def _read(session: aiohttp.ClientSession, document: str) -> str | None:
+    """Return the broker that a document states; raise ValueError if it is no such document."""
+    async with session.get(document, allow_redirects=False) as response:
+        if response.status != 200:
+            raise ValueError(f"it answered {response.status}")
+        body = b""
+        async for part in response.content.iter_any():
+            body += part
+            if len(body) > _MAX_BYTES:
+                raise ValueError("it is too long")
+    try:
+        found = msgspec.json.decode(body, type=HubDocument)
+        broker = _checked(found.mqtt)
+    except (msgspec.MsgspecError, RecursionError, ConfigurationError) as error:
+        raise ValueError(str(error)) from None
+    if found.websub is None and found.websocket is None:
+        raise ValueError("it is no document of a hub")
+    return broker
+
+
+def _checked(url: str | None) -> str | None:
+    if url is not None:
+        parse_broker(url)
+    return url

@@ -1,0 +1,129 @@
+"""The page of docs/browser.md, in a real browser and of another origin than the hub's."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from rsnotify_hub.config.loading import load_configuration
+from tests.browser import Browser
+from tests.hub.helpers import PATIENCE, TOPIC, RunHub, fragment
+from tests.ports import free_port
+from tests.reader import ROOT, fences_of
+
+PAGE = (ROOT / "docs/browser.md").read_text()
+LINES = "[...document.querySelectorAll('li')].map(each => each.textContent).join()"
+
+
+def page_of_the_documentation() -> str:
+    page = block("html")
+    assert len(page.strip().splitlines()) == 10
+    assert f'"{TOPIC}"' in page
+    return page
+
+
+@asynccontextmanager
+async def site(page: str) -> AsyncIterator[str]:
+    async def show(request: web.Request) -> web.Response:
+        if request.path != "/":
+            return web.Response(status=204)
+        return web.Response(text=page, content_type="text/html")
+
+    app = web.Application()
+    app.router.add_get("/{name:.*}", show)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        server = web.TCPSite(runner, "127.0.0.1", 0)
+        await server.start()
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        await runner.cleanup()
+
+
+def shown(*seconds: int) -> str:
+    lines = ",".join(f"updated https://source.example/data/{second}" for second in seconds)
+    return f"{LINES} === '{lines}'"
+
+
+async def test_the_page_shows_each_change_once_also_over_a_restart_of_the_hub(
+    browser: Browser, run_hub: RunHub
+):
+    port = free_port()
+    page = page_of_the_documentation().replace("https://hub.example/", f"http://127.0.0.1:{port}/")
+    async with site(page) as origin, browser.open("about:blank") as tab:
+        async with run_hub(port=port, websocket_origins=[origin]) as hub:
+            await hub.accepted(fragment(0, 1))
+            await tab.goto(origin + "/")
+            await tab.until(f"({LINES}, stream.readyState === EventSource.OPEN)")
+            await hub.topics(lambda rows: rows[0]["event_streams"] == 1)
+            await hub.accepted(fragment(1, 2))
+            await hub.accepted(fragment(2, 3))
+            await tab.until(shown(2, 3))
+            assert tab.problems == []
+        async with run_hub(port=port, websocket_origins=[origin]) as hub:
+            await hub.accepted(fragment(3, 4))
+            await tab.until(shown(2, 3, 4))
+            await hub.accepted(fragment(4, 5))
+            await tab.until(shown(2, 3, 4, 5))
+
+
+async def test_the_page_says_that_changes_are_missing(browser: Browser, run_hub: RunHub):
+    port = free_port()
+    page = page_of_the_documentation().replace("https://hub.example/", f"http://127.0.0.1:{port}/")
+    page = page.replace("${topic}", "${topic}&since=2025-12-31T00:00:00Z")
+    async with (
+        site(page) as origin,
+        browser.open("about:blank") as tab,
+        run_hub(port=port, websocket_origins=[origin]) as hub,
+    ):
+        await hub.accepted(fragment(0, 1))
+        await tab.goto(origin + "/")
+        await tab.until(f"{LINES}.startsWith('Some changes are missing.,updated ')")
+
+
+async def test_a_page_of_an_origin_that_is_not_configured_reads_nothing(
+    browser: Browser, run_hub: RunHub
+):
+    port = free_port()
+    page = page_of_the_documentation().replace("https://hub.example/", f"http://127.0.0.1:{port}/")
+    async with (
+        site(page) as origin,
+        browser.open("about:blank") as tab,
+        run_hub(port=port) as hub,
+    ):
+        await tab.goto(origin + "/")
+        await tab.until("stream.readyState === EventSource.CLOSED")
+        assert 'rsnotify_hub_refused_total{code="forbidden"} 1.0' in (await hub.get("metrics"))[1]
+
+
+def block(language: str) -> str:
+    (found,) = [body for name, body in fences_of(PAGE) if name == language]
+    return found
+
+
+def test_the_setting_of_the_page_is_one(tmp_path: Path):
+    file = tmp_path / "hub.toml"
+    file.write_text(block("toml"))
+    assert load_configuration(str(file)).websocket.websocket_origins == ("https://page.example",)
+
+
+async def test_the_command_of_the_page_shows_changes(run_hub: RunHub):
+    async with run_hub() as hub:
+        await hub.accepted(fragment(0, 1))
+        command = shlex.split(block("sh").replace("https://hub.example/", hub.url))
+        assert command[0] == "curl"
+        curl = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert curl.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            await hub.topics(lambda rows: rows[0]["event_streams"] == 1)
+            await hub.accepted(fragment(400 * 86_400, 400 * 86_400 + 1))
+            while b"<url>" not in await curl.stdout.readline():
+                pass
+        curl.terminate()
+        await curl.wait()

@@ -1,0 +1,182 @@
+"""A Source advertises the broker that its hub states, and stays right while the hub is silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rsnotify.format.hub_document import HUB_DOCUMENT
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.sync.retry import Retry
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.hubs import parse_hub, parse_hubs
+from rsnotify_publisher.push import stated_brokers
+from tests.publisher.helpers import PATIENCE, QUICK
+
+BROKER = "mqtts://broker.example"
+WEBSUB = {"websub": "https://hub.example/websub"}
+
+
+class StatingHub:
+    """A hub that has nothing but the document."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.document: Any = {**WEBSUB, "mqtt": BROKER}
+        self.asked = asyncio.Event()
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.set()
+        await self.answering.wait()
+        if isinstance(self.document, bytes):
+            return web.Response(status=self.status, body=self.document)
+        return web.json_response(self.document, status=self.status)
+
+    async def read(self) -> None:
+        """Wait for the next request of the Source."""
+        self.asked.clear()
+        async with asyncio.timeout(PATIENCE):
+            await self.asked.wait()
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[StatingHub]:
+    found = StatingHub()
+    app = web.Application()
+    app.router.add_get("/" + HUB_DOCUMENT, found.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    yield found
+    found.answering.set()
+    await runner.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stated_brokers, "EVERY", 0.02)
+    monkeypatch.setattr(stated_brokers, "RETRY", Retry(first=0.02, most=0.02))
+
+
+def advertised(publisher: Publisher) -> list[str]:
+    file = publisher.source.documents_folder / "capabilitylist.xml"
+    offered = read_document(file.read_bytes()).resources
+    (channel,) = [each for each in offered if each.capability == Capability.CHANGE_NOTIFICATION]
+    return [link.href for link in channel.links if link.rel == Rel.HUB]
+
+
+async def advertises(publisher: Publisher, hub: StatingHub, *brokers: str) -> None:
+    while advertised(publisher) != [*derived(hub), *map(topic_at, brokers)]:
+        await hub.read()
+
+
+def topic_at(broker: str) -> str:
+    return f"{broker}/rsnotify/54d306916666ab3e3c34bfb25387c3de"
+
+
+def derived(hub: StatingHub) -> tuple[str, str]:
+    return hub.url + "websub", hub.url.replace("http", "ws") + "ws"
+
+
+def publisher_of(hub: StatingHub, folder: Path) -> Publisher:
+    base = "https://source.example/data/"
+    return Publisher(folder, base, hubs=[parse_hub(hub.url)], options=QUICK)
+
+
+async def test_the_broker_of_a_hub_is_advertised_as_long_as_the_hub_states_it(
+    hub: StatingHub, tmp_path: Path
+):
+    async with publisher_of(hub, tmp_path) as publisher:
+        assert await publisher.await_published(PATIENCE)
+        await advertises(publisher, hub, BROKER)
+        hub.document = {**WEBSUB, "mqtt": "wss+mqtt://other.example"}
+        await advertises(publisher, hub, "wss+mqtt://other.example")
+        hub.document = WEBSUB
+        await advertises(publisher, hub)
+
+
+async def test_a_hub_that_does_not_answer_neither_blocks_the_source_nor_changes_the_list(
+    hub: StatingHub, tmp_path: Path
+):
+    async with publisher_of(hub, tmp_path) as publisher:
+        assert await publisher.await_published(PATIENCE)
+        await advertises(publisher, hub, BROKER)
+    hub.answering.clear()
+    async with publisher_of(hub, tmp_path) as publisher:
+        (publisher.source.documents_folder / "capabilitylist.xml").unlink()
+        assert await publisher.await_published(PATIENCE)
+        assert advertised(publisher) == [*derived(hub), topic_at(BROKER)]
+
+
+async def test_a_hub_that_never_answered_is_advertised_by_its_name(hub: StatingHub, tmp_path: Path):
+    hub.answering.clear()
+    async with publisher_of(hub, tmp_path) as publisher:
+        assert await publisher.await_published(PATIENCE)
+        assert advertised(publisher) == [*derived(hub)]
+        hub.answering.set()
+        await advertises(publisher, hub, BROKER)
+
+
+@pytest.mark.parametrize(
+    ("status", "document"),
+    [
+        (500, WEBSUB),
+        (404, b""),
+        (302, WEBSUB),
+        (200, b"<html>"),
+        (200, b"\xff"),
+        (200, b"[" * 50_000),
+        (200, []),
+        (200, {}),
+        (200, {**WEBSUB, "mqtt": 5}),
+        (200, {**WEBSUB, "mqtt": "https://broker.example"}),
+        (200, {**WEBSUB, "mqtt": "mqtt://user:secret@broker.example"}),
+        (200, b'{"websub":"' + b"x" * 100_000 + b'"}'),
+    ],
+)
+async def test_an_error_and_a_wrong_document_change_nothing(
+    hub: StatingHub, tmp_path: Path, status: int, document: Any
+):
+    async with publisher_of(hub, tmp_path) as publisher:
+        assert await publisher.await_published(PATIENCE)
+        await advertises(publisher, hub, BROKER)
+        hub.status, hub.document = status, document
+        for _ in range(3):  # the first may be of before, and the last not answered
+            await hub.read()
+        assert advertised(publisher) == [*derived(hub), topic_at(BROKER)]
+        hub.status, hub.document = 200, WEBSUB
+        await advertises(publisher, hub)
+
+
+async def test_a_file_that_cannot_be_read_is_written_again(hub: StatingHub, tmp_path: Path):
+    (tmp_path / "brokers.json").write_text("{")
+    async with publisher_of(hub, tmp_path) as publisher:
+        await advertises_once_published(publisher, hub)
+    assert BROKER in (tmp_path / "brokers.json").read_text()
+
+
+async def advertises_once_published(publisher: Publisher, hub: StatingHub) -> None:
+    assert await publisher.await_published(PATIENCE)
+    await advertises(publisher, hub, BROKER)
+
+
+def test_only_hubs_that_are_named_by_their_base_url_have_a_document() -> None:
+    several = parse_hub("https://one.example/,https://two.example/push/")
+    assert several.documents == (
+        "https://one.example/" + HUB_DOCUMENT,
+        "https://two.example/push/" + HUB_DOCUMENT,
+    )
+    for url in ("https://hub.example/websub", "wss://hub.example/ws", "wss://hub.example/", BROKER):
+        assert parse_hub(url).documents == ()
+    (named,) = parse_hubs(["https://hub.example/"], advertise=["https://public.example/"])
+    assert named.documents == (), "the user has named what is advertised"
