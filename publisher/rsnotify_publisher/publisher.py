@@ -14,10 +14,10 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
@@ -36,10 +36,12 @@ from rsnotify_publisher.changes import (
     describe_record,
 )
 from rsnotify_publisher.hubs import Hub, parse_hub
-from rsnotify_publisher.journal import Recorder, system_clock
+from rsnotify_publisher.journal import Journal, Recorder, system_clock
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 from rsnotify_publisher.startable import Stoppable, running
+
+T = TypeVar("T")
 
 
 class Publisher(Stoppable):
@@ -266,6 +268,15 @@ class Publisher(Stoppable):
         records = [check_record(_as_record(change)) for change in changes]
         self.start()
         return self._recorder.submit(lambda journal: self.source.record(journal, records))
+
+    def transact(self, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
+        """Run work on the journal in the next transaction; return a future of its durable result.
+
+        So a reader of another log records changes together with its position in that log. The
+        work is run again if the transaction fails because of another caller. Errors as in `submit`.
+        """
+        self.start()
+        return self._recorder.submit(work)
 
     def record(self, changes: Iterable[Resource | Record]) -> list[Resource]:
         """Record a batch and wait until it is durable; arguments and errors as in `submit`.

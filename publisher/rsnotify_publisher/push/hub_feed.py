@@ -139,7 +139,8 @@ class HubFeed:
                 due = clock() + self.heartbeat
             elif not await wait_for_event(changed, due - clock()):
                 state = await self.promise()
-                if state.last_change == last:
+                # Nothing is promised again, such as by a clock that stands.
+                if state.last_change == last and state.reached > self._sent:
                     begin, until = from_microseconds(last), from_microseconds(state.reached)
                     yield self._sending(self.writer.heartbeat(begin, until, state.digest))
                     due = clock() + self.heartbeat
