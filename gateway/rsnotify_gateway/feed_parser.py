@@ -74,10 +74,12 @@ def _entry(entry: Any) -> FeedEntry | None:
     uri = entry.get("link") or entry.get("id") or ""
     if not uri.startswith(("http://", "https://")):
         return None
-    updated = entry.get("updated_parsed") or entry.get("published_parsed")
+    # Not by `get`, which returns the date of publication for a missing `updated`, and warns.
+    dates = [name for name in ("updated", "published") if name in entry]
+    updated = next((entry[f"{name}_parsed"] for name in dates), None)
     contents = [part.get("value", "") for part in entry.get("content", ())]
     files = [one.get(key, "") for one in entry.get("enclosures", ()) for key in ("href", "length")]
-    texts = [entry.get(name, "") for name in ("updated", "published", "title", "summary")]
+    texts = [*(entry[name] for name in dates), entry.get("title", ""), entry.get("summary", "")]
     digest = blake2b("\0".join([*texts, *contents, *files]).encode(), digest_size=16).hexdigest()
     when = None if updated is None else datetime.fromtimestamp(timegm(updated), UTC)
     return FeedEntry(uri, when, digest)

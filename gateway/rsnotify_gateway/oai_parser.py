@@ -62,13 +62,13 @@ class OaiResponse(Struct):
 
 
 if TYPE_CHECKING:
-    _ParserTarget = etree.ParserTarget[OaiResponse]
+    _ParserTarget = etree.ParserTarget[OaiResponse | None]
 else:
     _ParserTarget = object
 
 
 class OaiParser:
-    """Parses one response: `feed` every piece, then `close`. An error ends its use."""
+    """Parses one response: call `feed` with every piece, then `close`. An error ends its use."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -86,11 +86,14 @@ class OaiParser:
             raise MalformedDocument(f"not well-formed XML: {error}") from None
 
     def close(self) -> OaiResponse:
-        """Return the response; raise `MalformedDocument` if it is not complete."""
+        """Return the response; raise `DocumentError` if it is not complete."""
         try:
-            return self._parser.close()
+            response = self._parser.close()
         except etree.XMLSyntaxError as error:
             raise MalformedDocument(f"it ended too early: {error}") from None
+        if response is None:
+            raise InvalidDocument("it has no responseDate (OAI-PMH §3.2)")
+        return response
 
 
 def parse_response(data: bytes) -> OaiResponse:
@@ -211,10 +214,10 @@ class _OaiBuilder(_ParserTarget):
         # The parser may divide a text anywhere, so nothing stands between two of its parts.
         self._digest.update(text.encode("utf-8", "surrogatepass"))
 
-    def close(self) -> OaiResponse:
-        """Return the response, once the document has ended."""
+    def close(self) -> OaiResponse | None:
+        """Return the response; None without its date. An error here would hide an earlier one."""
         if self._date is None:
-            raise InvalidDocument("it has no responseDate (OAI-PMH §3.2)")
+            return None
         return OaiResponse(
             self._date,
             tuple(self._records),
