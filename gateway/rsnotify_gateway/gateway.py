@@ -94,9 +94,11 @@ class Gateway:
         options: Options | None,
     ) -> OriginWatch:
         base_url = f"{self._base_url}{origin.name}/"
-        checked = CheckedClock(system_clock())
+        folder = self._state / origin.name
+        # An empty set may begin now. One that exists goes on where its last check began.
+        checked = CheckedClock(0 if folder.exists() else system_clock())
         publisher = Publisher(
-            self._state / origin.name,
+            folder,
             base_url,
             hubs=hubs,
             described_by=origin.described_by or base_url + ABOUT,

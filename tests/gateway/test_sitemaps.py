@@ -181,8 +181,8 @@ async def test_what_entries_without_lastmod_cannot_show_is_stated(
 ) -> None:
     site.pages["/sitemap.xml"] = sitemap({A: None, B: "2026-11-02", C: MONDAY})
     assert await checking.check() == {A: "created", B: "created", C: "created"}
-    assert "1 of 3 entries have no lastmod" in checking.limits
-    assert "1 of 3 entries have a lastmod without a time" in checking.limits
+    assert "Entries without a lastmod: 1 of 3." in checking.limits
+    assert "Entries with a lastmod without a time: 1 of 3." in checking.limits
     site.pages["/sitemap.xml"] = sitemap({B: "2026-11-02", C: MONDAY})
     assert await checking.check() == {A: "deleted"}
 

@@ -131,11 +131,11 @@ class OaiAdapter:
         }
         limits = []
         if self._harvest.set is not None and not self._shows_deletions:
-            limits.append(f"a record that leaves the set {self._harvest.set} is seen {every}")
+            limits.append(f"A record that leaves the set {self._harvest.set} is seen {every}.")
         elif self._harvest.set is not None:
             limits.append(
-                f"a record that leaves the set {self._harvest.set} is seen only if the repository "
-                "lists it as deleted"
+                f"A record that leaves the set {self._harvest.set} is seen only if the repository "
+                "lists it as deleted."
             )
         return OriginTerms(
             f"OAI-PMH 2.0, deleted records: {policy}",

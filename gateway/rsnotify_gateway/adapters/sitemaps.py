@@ -27,7 +27,6 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import SitemapReader
 from rsnotify.format.vocabulary import Capability
-from rsnotify.plural import counted
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
@@ -84,16 +83,17 @@ class SitemapAdapter:
     def terms(self) -> OriginTerms:
         """Return what the Sitemap shows, by the entries that it had in the last check."""
         files = self._files.values()
-        total = counted(sum(file.entries for file in files), "entry", "entries")
+        total = sum(file.entries for file in files)
         limits = []
         if undated := sum(file.undated for file in files):
             limits.append(
-                f"{undated:,} of {total} have no lastmod: a change of their content is not seen"
+                f"Entries without a lastmod: {undated:,} of {total:,}. A change of their content "
+                "is not seen."
             )
         if daily := sum(file.daily for file in files):
             limits.append(
-                f"{daily:,} of {total} have a lastmod without a time: only the first change of a "
-                "day is seen"
+                f"Entries with a lastmod without a time: {daily:,} of {total:,}. Only the first "
+                "change of a day is seen."
             )
         return OriginTerms(
             "Sitemap",
