@@ -52,10 +52,10 @@ def gateway(
     ] = None,
     token: Annotated[str | None, option("TOKEN", "Bearer token for the hubs.")] = None,
 ) -> None:
-    """Follow the origins of FILE, and publish each as a set of resources with push.
+    """Publish origins that have no push as Sources that do.
 
-    An origin is a Sitemap, an OAI-PMH repository, or a feed. No content is copied: the documents
-    name the URIs of the origin.
+    FILE names the origins: Sitemaps, OAI-PMH repositories, and feeds. No content is copied: the
+    documents name the URIs of the origin.
 
     Examples:
         rsnotify gateway gateway.toml

@@ -76,10 +76,12 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def credentials(self) -> Credentials:
+        """What is sent to the scheme, host and port of the URL."""
         return Credentials(login=self.login, bearer=self.bearer)
 
     @property
     def pace(self) -> PollPace:
+        """How often the origin is checked."""
         return PollPace(self.poll, max(self.poll, self.poll_most))
 
     @property
@@ -89,6 +91,7 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def harvest(self) -> OaiHarvest:
+        """What is harvested from an OAI-PMH repository."""
         return OaiHarvest(**self._harvest_settings)
 
     def check(self) -> None:

@@ -84,6 +84,16 @@ async def test_entries_that_may_have_been_missed_are_reported(
         assert "Entries may have been missed before 20" in again.limits
 
 
+async def test_an_entry_that_is_pinned_to_the_top_hides_no_gap(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/feed"] = atom([("pinned", "P"), ("b", "B"), ("a", "A")])
+    await checking.check()
+    site.pages["/feed"] = atom([("pinned", "P"), ("f", "F"), ("e", "E")])
+    await checking.check()
+    assert "missed" in checking.limits
+
+
 @pytest.mark.parametrize("rel", ["next", "prev-archive"])
 async def test_pages_with_older_entries_close_the_gap(
     site: OriginServer, checking: Checking, rel: str

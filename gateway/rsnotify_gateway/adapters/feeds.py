@@ -5,9 +5,10 @@ Each entry is a resource, by its link.
 - A change is seen if the date, title, summary, content or enclosures of an entry change, while the
   feed has the entry.
 - A deletion is never seen: an entry leaves a feed as newer ones come. So nothing is ever deleted.
-- A feed shows its newest entries. If it has none that was there, unchanged, in the check before,
-  entries may have been missed between the two. Then pages of older entries are read, if it has
-  any (RFC 5005); otherwise the gap is reported.
+- A feed shows its newest entries first. If its older half has none that was there, unchanged, in
+  the check before, entries may have been missed between the two. Then pages of older entries are
+  read, if it has any (RFC 5005); otherwise the gap is reported. In a feed of another order, changes
+  on other pages than the first are not seen.
 """
 
 from __future__ import annotations
@@ -127,8 +128,12 @@ class FeedAdapter:
 
 
 def _joins(page: ParsedFeed, expected: set[str]) -> bool:
-    """Return whether a page has an entry of the last check that did not change since."""
-    return not expected.isdisjoint(map(_digest, page.entries))
+    """Return whether a page has an entry of the last check that did not change since.
+
+    Only its older half counts, since entries may be pinned to the top of a feed.
+    """
+    older = page.entries[len(page.entries) // 2 :]
+    return not expected.isdisjoint(map(_digest, older))
 
 
 def _digest(entry: FeedEntry) -> str:
