@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+import targets
 from callback_server import COUNT, SOUND, callbacks, secret_of
 from fanout import SIZE, TOPIC, MeasuredHub, fragment, processor_seconds, running
 
@@ -148,6 +149,8 @@ def main() -> None:
     hub = results[MeasuredHub.name]
     for name, took in results.items():
         print(f"{'a delivery by ' + name:36}{took:10.1f}{hub / took:10.3f}")
+    targets.compare("signed callback, ratio to aiohttp's client", hub / results[_CLIENT], 0.1)
+    targets.compare("signed callback, ratio to a bare writer", hub / results[_BARE], 2)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The Destination for `latency.py` in a separate process, which prints when changes are durable.
+"""The Destination for `latency.py` in a separate process: when changes are visible and durable.
 
-It prints `ready` once it is level and push works, then a line per change: the change's datetime
-and the time of its commit, both in microseconds since 1970.
+It prints `ready` once it is level and push works, then two lines per change: `visible` once its
+file is in place and `durable` once it is committed, each followed by the change's datetime and the
+time, both in microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -9,19 +10,30 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rsnotify.format.coverage import Change
-from rsnotify.format.datetimes import to_microseconds
-from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
+from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify_subscriber import FolderMirror, FollowOptions, Received, Subscriber
+
+
+def print_all(what: str, changed: Iterable[Instant]) -> None:
+    now = time.time_ns() // 1000
+    sys.stdout.write("".join([f"{what} {to_microseconds(at)} {now}\n" for at in changed]))
+    sys.stdout.flush()
 
 
 def print_committed(changes: Sequence[Change]) -> None:
-    now = time.time_ns() // 1000
-    lines = [f"{to_microseconds(change.at)} {now}\n" for change in changes]
-    sys.stdout.write("".join(lines))
-    sys.stdout.flush()
+    print_all("durable", (change.at for change in changes))
+
+
+class TimedMirror(FolderMirror):
+    """A mirror that prints when changes are visible."""
+
+    def apply_unflushed(self, changes: Sequence[Received]) -> None:
+        super().apply_unflushed(changes)
+        print_all("visible", (change.at for change in changes))
 
 
 async def in_step(subscriber: Subscriber) -> None:
@@ -36,7 +48,7 @@ async def in_step(subscriber: Subscriber) -> None:
 async def main(url: str, folder: Path) -> None:
     subscriber = Subscriber(
         url,
-        FolderMirror(folder),
+        TimedMirror(folder),
         state=folder.with_suffix(".state"),
         options=FollowOptions(allow_private_addresses=True),
         on_committed=print_committed,

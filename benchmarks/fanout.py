@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol
 
+import targets
 from websocket_clients import connect, frame, frame_size, receive_frame
 
 from rsnotify.format.model import Document, Link, Resource
@@ -340,6 +341,11 @@ def main() -> None:
     for kind_of_run, figures in results.items():
         show(kind_of_run, "us", figures)
     show(f"{IDLE} idle, each", "kB", idle)
+    targets.compare(f"{IDLE:,} idle WebSockets, each", idle[MeasuredHub.name], 5, "kB")
+    for kind_of_run, limit in (("one in flight", 0.9), ("bursts of eight", 0.15)):
+        if Nchan.name in results[kind_of_run]:
+            ours, theirs = results[kind_of_run].values()
+            targets.compare(f"WebSocket, {kind_of_run}, ratio to nchan", ours / theirs, limit)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ from rsnotify_subscriber.fleet import FollowedSourceStatus, totals
 from tests.ports import free_port
 
 SOURCES = 300
+#: Seconds for which nothing happens.
+REST = 40.0
 #: Seconds that anything here may take.
 PATIENCE = 600
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -66,8 +68,9 @@ def all_pushed(sources: Mapping[str, FollowedSourceStatus]) -> bool:
     return sums.level == sums.pushed == sums.sources
 
 
-async def follow(folder: Path, url: str, count: int) -> None:
-    """Follow all, change each, and count."""
+async def follow(folder: Path, url: str, count: int, rest: float) -> float:
+    """Follow all, change each, and print; return the processor seconds until all are changed."""
+    began = time.process_time()
     fleet = Fleet()
     for number in range(count):
         mirror = FolderMirror(folder / "copies" / str(number))
@@ -85,10 +88,12 @@ async def follow(folder: Path, url: str, count: int) -> None:
     async with fleet:
         await measure("all pushed to", lambda: fleet.until(all_pushed))
         await measure("a change in each", change)
-        await measure("40 s later", lambda: asyncio.sleep(40))
+        took = time.process_time() - began
+        await measure(f"{rest:.0f} s later", lambda: asyncio.sleep(rest))
         print(f"  {totals(fleet.status)}")
-        ended = time.monotonic()
-    print(f"  {'after the end':18} {time.monotonic() - ended:6.1f} s {counted()}")
+        stopped = time.monotonic()
+    print(f"  {'after the end':18} {time.monotonic() - stopped:6.1f} s {counted()}")
+    return took
 
 
 @asynccontextmanager
@@ -112,8 +117,8 @@ async def serving(hub: str, url: str, count: int) -> AsyncIterator[None]:
         await process.communicate()
 
 
-async def run(count: int) -> None:
-    """Start hub and Sources, and follow."""
+async def run(count: int, rest: float = REST) -> float:
+    """Start hub and Sources, and `follow`."""
     allow_files(count * 16 + 1000)
     hub, url = (f"http://127.0.0.1:{free_port()}/" for _ in range(2))
     with tempfile.TemporaryDirectory() as name:
@@ -124,7 +129,7 @@ async def run(count: int) -> None:
             await process.url()
             async with serving(hub, url, count):
                 print(f"{count} Sources of {RESOURCES} resources, followed by one process")
-                await follow(folder, url, count)
+                return await follow(folder, url, count, rest)
         finally:
             await process.stop()
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import targets
+
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Options, Publisher
@@ -51,6 +53,15 @@ def batches(size: int, count: int) -> Iterator[list[Resource]]:
         ]
 
 
+def loaded(folder: Path, size: int) -> Publisher:
+    """Start a publisher of a set."""
+    publisher = Publisher(folder, BASE, options=QUIET)
+    publisher.load(resource(number, number, None) for number in range(size))
+    publisher.start()
+    publisher.wait_published()
+    return publisher
+
+
 def measure(publisher: Publisher, size: int, count: int) -> tuple[float, float]:
     """Return changes a second, and microseconds of a processor for each."""
     made = wall = cpu = 0.0
@@ -69,17 +80,20 @@ def measure(publisher: Publisher, size: int, count: int) -> tuple[float, float]:
 def main(sets: tuple[int, ...] = SETS) -> None:
     """Measure and print."""
     print(f"recording changes; the floor is {FLOOR:,} a second in batches")
+    costs: dict[int, list[float]] = {}
     print(f"{'resources':>10}{'batch':>8}{'changes/s':>12}{'µs of CPU':>12}")
     for size in sets:
         with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name:
-            publisher = Publisher(Path(name), BASE, options=QUIET)
-            publisher.load(resource(number, number, None) for number in range(size))
-            publisher.start()
-            publisher.wait_published()
+            publisher = loaded(Path(name), size)
             for count in BATCHES:
                 rate, cost = measure(publisher, size, count)
+                costs.setdefault(count, []).append(cost)
                 print(f"{size:>10,}{count:>8,}{rate:>12,.0f}{cost:>12.1f}", flush=True)
             publisher.close()
+    for count, (small, *_, large) in costs.items() if len(sets) > 1 else ():
+        targets.compare(
+            f"recording in a large set, batches of {count:,}, ratio", large / small, 1.2
+        )
 
 
 if __name__ == "__main__":

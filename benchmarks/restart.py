@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import targets
 
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
@@ -29,19 +33,33 @@ def main() -> None:
     print(f"# restart: {ENTRIES:,} entries of the log, {SUBSCRIPTIONS:,} subscriptions")
     with tempfile.TemporaryDirectory() as name:
         empty, full = Path(name, "empty"), Path(name, "full")
-        asyncio.run(_fill(full))
+        asyncio.run(fill(full, ENTRIES, SUBSCRIPTIONS))
         for what, folder in (("nothing", empty), ("all of it", full)):
             passed, worked = map(
-                min, zip(*(asyncio.run(_start(folder)) for _ in range(TRIES)), strict=True)
+                min, zip(*(asyncio.run(start(folder)) for _ in range(TRIES)), strict=True)
             )
             print(
                 f"serves after {passed:.2f} s, {worked:.2f} s of them a processor's,"
                 f" at best of {TRIES} with {what}",
                 flush=True,
             )
+    targets.compare(f"start of a hub with {ENTRIES:,} log entries", passed, 1, "s")
+    _compare_help()
 
 
-async def _start(folder: Path) -> tuple[float, float]:
+def _compare_help() -> None:
+    """Compare the processor time of the command line alone."""
+    took = []
+    for _ in range(TRIES):
+        before = _processor_seconds()
+        subprocess.run(
+            [sys.executable, "-m", "rsnotify", "--help"], capture_output=True, check=True
+        )
+        took.append(_processor_seconds() - before)
+    targets.compare("rsnotify --help", min(took), 0.3, "s of CPU")
+
+
+async def start(folder: Path) -> tuple[float, float]:
     """Start a hub, and end it once it serves.
 
     Returns:
@@ -66,20 +84,24 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def _fill(folder: Path) -> None:
+async def fill(folder: Path, entries: int, subscriptions: int) -> None:
+    """Store entries of ten topics, and subscriptions to them."""
     now = datetime.now(UTC)
     store = SqliteStore(folder, LogRetention(size=10**9, age=timedelta(days=9)), lambda: now)
     await store.start(IgnoredNews())
     ends = dict[str, int]()
     for number in range(TOPICS):
         topic = _topic(number)
-        for first in range(0, ENTRIES // TOPICS, BATCH):
-            fragments = [_fragment(now, number, first + each) for each in range(BATCH)]
+        for first in range(0, entries // TOPICS, BATCH):
+            fragments = [
+                _fragment(now, number, each)
+                for each in range(first, min(first + BATCH, entries // TOPICS))
+            ]
             after = ends.get(topic, 0)
             appended = await store.append(topic, fragments, after=after, replacing=None)
             ends[topic] = appended.state.position
     await asyncio.gather(
-        *(store.save(_subscription(number, now, ends)) for number in range(SUBSCRIPTIONS))
+        *(store.save(_subscription(number, now, ends)) for number in range(subscriptions))
     )
     await store.close()
 

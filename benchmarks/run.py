@@ -8,19 +8,26 @@ import callbacks
 import cluster
 import documents
 import fanout
+import first_copy
 import inline
 import latency
 import recording
 import restart
+import scale
+import source
+import targets
 
 BENCHMARKS = {
     "documents": documents.main,
     "latency": latency.main,
     "recording": recording.main,
+    "source": source.main,
     "inline": inline.main,
+    "first-copy": first_copy.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,
     "restart": restart.main,
+    "scale": scale.main,
     "cluster": cluster.main,
 }
 
@@ -31,6 +38,7 @@ def main(names: list[str]) -> None:
         if name not in BENCHMARKS:
             sys.exit(f"there is no benchmark {name}; there are: {', '.join(BENCHMARKS)}")
         BENCHMARKS[name]()
+    targets.show()
 
 
 if __name__ == "__main__":

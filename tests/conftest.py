@@ -16,7 +16,7 @@ from tests import fork_server, watchdog
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
-from tests.ports import free_port
+from tests.ports import free_port, released
 from tests.postgresql import PostgreSQL, running_postgresql
 
 # Every process and every hub that a test starts loads the trusted authorities; no test needs them.
@@ -76,6 +76,13 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     fork_server.prepare()
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+
+
+@pytest.fixture(autouse=True)
+def ports_are_released() -> Iterator[None]:
+    """Give up the ports of a test after it, and not those of what several tests share."""
+    with released():
+        yield
 
 
 @pytest.fixture(scope="session")

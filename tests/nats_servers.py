@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -32,15 +32,26 @@ class NatsServer:
         name: Its name in the cluster.
         routes: The routes of the cluster, its own first; none for a server alone.
         settings: More lines for its configuration.
+        host: The address at which it listens.
+        enter: Called in its process before it begins.
     """
 
     def __init__(
-        self, folder: Path, name: str = "one", routes: Sequence[int] = (), settings: str = ""
+        self,
+        folder: Path,
+        name: str = "one",
+        routes: Sequence[int] = (),
+        settings: str = "",
+        *,
+        host: str = "127.0.0.1",
+        enter: Callable[[], None] | None = None,
     ) -> None:
         if shutil.which("nats-server", path=PATH) is None:
             pytest.skip("nats-server is not installed")
         self.port = free_port()
         self.name = name
+        self._host = host
+        self._enter = enter
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +59,7 @@ class NatsServer:
         flush = "sync_interval: always" if _version() >= (2, 10) else ""
         lines = [
             f"server_name: {name}",
-            f"listen: 127.0.0.1:{self.port}",
+            f"listen: {host}:{self.port}",
             f"jetstream {{ store_dir: '{folder}', {flush} }}",
             settings,
         ]
@@ -61,7 +72,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self.port}"
+        return f"nats://{self._host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -82,6 +93,7 @@ class NatsServer:
                 stdout=log,
                 stderr=log,
                 env={"PATH": PATH},
+                preexec_fn=self._enter,
             )
 
     def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
@@ -90,6 +102,10 @@ class NatsServer:
             self._process.send_signal(how)
             self._process.send_signal(signal.SIGCONT)
             self._process.wait(PATIENCE)
+
+    def wipe(self) -> None:
+        """Delete all that it stores, while it is down."""
+        shutil.rmtree(self._folder / "jetstream")
 
     def answers(self) -> bool:
         """Return whether JetStream answers; or the server at all, if it requires a login."""

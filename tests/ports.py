@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from weakref import finalize
 
 from rsnotify.runtime.processes import ProcessError
 
 #: Below the range of ephemeral ports, which systems assign themselves.
 _PORTS = range(20_000, 32_000)
+_claims: list[socket.socket] = []
 
 
 def free_port() -> int:
     """Return a free port of loopback, which stays free until it is used.
 
     The system does not assign it to other programs, since it is not an ephemeral port. And this
-    function does not return it again, in any process, as long as this process runs.
+    function does not return it again, in any process, until the test that asked for it has ended.
 
     Raises:
         ProcessError: No port is free.
@@ -29,15 +32,28 @@ def free_port() -> int:
 
 
 def _claim(port: int) -> bool:
-    """Reserve a port until this process ends, by opening the UDP port of the same number."""
-    with socket.socket(type=socket.SOCK_DGRAM) as claim, socket.socket() as listener:
+    """Reserve a port by opening the UDP port of the same number."""
+    with ExitStack() as stack, socket.socket() as listener:
+        claim = stack.enter_context(socket.socket(type=socket.SOCK_DGRAM))
         try:
             claim.bind(("127.0.0.1", port))
             listener.bind(("127.0.0.1", port))
         except OSError:
             return False
-        claim.detach()
+        _claims.append(claim)
+        stack.pop_all()
         return True
+
+
+@contextmanager
+def released() -> Iterator[None]:
+    """Return a context at whose end the ports are given up that were reserved in it."""
+    before = len(_claims)
+    try:
+        yield
+    finally:
+        while len(_claims) > before:
+            _claims.pop().close()
 
 
 def port_for(owner: object, host: str = "127.0.0.1", port: int = 0) -> int:

@@ -96,7 +96,12 @@ async def _open_nats(
     from rsnotify_hub.store.jetstream.store import open_jetstream
 
     settings = configuration.store.nats()
-    node = NodeRecord(name=gethostname(), url=public_url, hub=version("rsnotify"))
+    node = NodeRecord(
+        name=gethostname(),
+        url=public_url,
+        hub=version("rsnotify"),
+        bridges=configuration.mqtt.url is not None,
+    )
     store = await open_jetstream(settings, retention, clock, node)
     largest = configuration.intake.max_fragment_bytes
     report = ClusterReport(store, clock, largest_fragment=largest)

@@ -37,7 +37,7 @@ class DeliveryState(StrEnum):
     SUSPENDED = "suspended"
 
 
-class Subscription(Struct, frozen=True):
+class Subscription(Struct, frozen=True, gc=False):
     """A confirmed subscription.
 
     Args:

@@ -6,7 +6,7 @@ the content is in the document alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
 from rsnotify_publisher.hubs import url_for_topic
-from rsnotify_publisher.journal import Journal, JournalState
+from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, consecutive
 
 
 class FrameworkChannel(Struct, frozen=True):
@@ -75,11 +75,11 @@ class FrameworkNotices(Struct, frozen=True):
             sum=None,  # the digest is sent on the channel for changes
         )
 
-    def last_change_at(self, instant: int) -> int:
-        return self.journal.last_notice_at(instant)
+    def read(self, after: int, limit: int) -> RecordedChanges | None:
+        return consecutive(self.journal.last_notice_at(after), self.journal.notices(after, limit))
 
-    def changes(self, after: int, limit: int) -> list[Resource]:
-        return self.journal.notices(after, limit)
+    async def contents(self, _: RecordedChanges) -> Mapping[str, bytes | None]:
+        return {}
 
 
 def promise_notices(journal: Journal) -> JournalState:

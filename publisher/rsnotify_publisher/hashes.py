@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 #: The algorithms of core §7 and their successors, as `hashlib` calls them.
 ALGORITHMS = {"sha-256": "sha256", "sha-512": "sha512", "sha-1": "sha1", "md5": "md5"}
+_SHA256 = "sha-256:"
+_SHA256_LENGTH = len(_SHA256) + 64
 
 
 class Digests:
@@ -44,6 +46,12 @@ class Digests:
 
 def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
     """Return whether a content certainly has the digests of a `hash` attribute."""
+    if hashes is not None and len(hashes) == _SHA256_LENGTH and hashes.startswith(_SHA256):
+        # As nearly all have, and three times as fast.
+        digest = hashlib.sha256(usedforsecurity=False)
+        for chunk in chunks:
+            digest.update(chunk)
+        return digest.hexdigest() == hashes[len(_SHA256) :].lower()
     digests = Digests(hashes)
     for chunk in chunks:
         digests.update(chunk)

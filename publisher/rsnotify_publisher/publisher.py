@@ -23,13 +23,13 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.arguments import require, require_function
-from rsnotify.runtime.lanes import Lane
 from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.background.election import LeaderElection
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import (
     Metadata,
     Record,
+    as_record,
     check_record,
     check_resource,
     describe,
@@ -42,6 +42,7 @@ from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 from rsnotify_publisher.startable import Stoppable, running
 
 T = TypeVar("T")
+_Recording = Callable[[Journal], list[Resource]]
 
 
 class Publisher(Stoppable):
@@ -154,8 +155,8 @@ class Publisher(Stoppable):
             self._election = LeaderElection(self.source, self._pool)
             self._recorder = Recorder(
                 self.source.open_journal,
-                self._election.wake,
-                Lane(self._pool.threads.recorders),
+                self._election.recorded,
+                self._pool.threads.recorders,
                 memory=self._pool.memory,
             )
             self._recorder.start()
@@ -242,7 +243,7 @@ class Publisher(Stoppable):
         """
         if self.source.resources is not None:
             raise ConfigurationError("`resources` gives the set; there is nothing to load")
-        records = map(_as_record, resources)
+        records = map(as_record, resources)
         with self.source.open_journal() as journal, journal.transaction():
             return journal.load(
                 Record(check_resource(record.resource), record.validator) for record in records
@@ -265,16 +266,16 @@ class Publisher(Stoppable):
             ConfigurationError: A change is unusable; none of them is recorded.
             StorageError: The journal cannot be used.
         """
-        records = [check_record(_as_record(change)) for change in changes]
+        operation = self._recording(changes)  # which may start the recorder
+        return self._recorder.submit(operation)
+
+    def _recording(self, changes: Iterable[Resource | Record]) -> _Recording:
+        records = [check_record(as_record(change)) for change in changes]
         self.start()
-        return self._recorder.submit(lambda journal: self.source.record(journal, records))
+        return lambda journal: self.source.record(journal, records)
 
     def transact(self, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
-        """Run work on the journal in the next transaction; return a future of its durable result.
-
-        So a reader of another log records changes together with its position in that log. The
-        work is run again if the transaction fails because of another caller. Errors as in `submit`.
-        """
+        """Run work in the next transaction; again if another caller fails that; see `submit`."""
         self.start()
         return self._recorder.submit(work)
 
@@ -283,7 +284,8 @@ class Publisher(Stoppable):
 
         With `Options.change_dump`, the content of the changes is kept when this returns.
         """
-        recorded = self.submit(changes).result()
+        operation = self._recording(changes)
+        recorded = self._recorder.run(operation)
         if self.source.captured is not None:
             self.source.captured.keep(recorded)
         return recorded
@@ -295,8 +297,9 @@ class Publisher(Stoppable):
 
         Args:
             uri: The resource.
-            content: Its new content. Its hash and length become those of the change, and a Change
-                Dump has this very content, even if the resource changes again at once.
+            content: Its new content. Its hash and length become those of the change, small content
+                travels inside the fragment, and a Change Dump has this very content, even if the
+                resource changes again at once.
             metadata: See `Metadata`.
 
         Returns:
@@ -320,7 +323,8 @@ class Publisher(Stoppable):
 
     async def arecord(self, changes: Iterable[Resource | Record]) -> list[Resource]:
         """Record a batch in asyncio; see `record`."""
-        recorded = await asyncio.wrap_future(self.submit(changes))
+        operation = self._recording(changes)
+        recorded = await self._recorder.arun(operation)
         if self.source.captured is not None:
             await asyncio.to_thread(self.source.captured.keep, recorded)
         return recorded
@@ -329,20 +333,18 @@ class Publisher(Stoppable):
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource was created; see `created`."""
-        created = describe_record(uri, ChangeType.CREATED, content, metadata)
-        return (await self.arecord([created]))[0]
+        return (await self.arecord([describe_record(uri, ChangeType.CREATED, content, metadata)]))[
+            0
+        ]
 
     async def aupdated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource changed; see `created`."""
-        updated = describe_record(uri, ChangeType.UPDATED, content, metadata)
-        return (await self.arecord([updated]))[0]
+        return (await self.arecord([describe_record(uri, ChangeType.UPDATED, content, metadata)]))[
+            0
+        ]
 
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record in asyncio that a resource was deleted; see `created`."""
         return (await self.arecord([describe(uri, ChangeType.DELETED, metadata)]))[0]
-
-
-def _as_record(change: Resource | Record) -> Record:
-    return change if isinstance(change, Record) else Record(change)

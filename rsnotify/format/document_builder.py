@@ -7,7 +7,7 @@ entry without `loc`, and a malformed datetime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from lxml import etree
 
 from rsnotify.errors import InvalidDocument, MalformedDocument, TooLarge, WrongDocument
 from rsnotify.format.datetimes import parse_datetime
-from rsnotify.format.fast_reader import ATTRIBUTES
 from rsnotify.format.limits import DocumentLimits
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, ChangeType
@@ -91,14 +90,6 @@ _LINK: dict[str, tuple[str, _Convert]] = {
 }
 
 
-#: The parts of a plain entry, as (field, conversion).
-_PLAIN: tuple[tuple[str, _Convert], ...] = (
-    ("uri", None),
-    ("lastmod", parse_datetime),
-    *(_RESOURCE_MD[name] for name in ATTRIBUTES),
-)
-
-
 class DocumentBuilder(_ParserTarget):
     """The target of the parser. It reads three levels: the root, its children, and their children.
 
@@ -163,18 +154,20 @@ class DocumentBuilder(_ParserTarget):
         else:
             self._start_unknown(tag)
 
-    def _start_entry(self) -> dict[str, Any]:
-        self._count += 1
+    def _count_entries(self, number: int) -> None:
+        self._count += number
         if self._count > self._limits.entries:
             raise TooLarge(
                 f"it has more than {self._limits.entries} entries; the Source has to divide it"
                 " and list the parts in an index (core §6.2)"
             )
+
+    def _start_entry(self) -> None:
+        self._count_entries(1)
         self._left_outside = (self._characters_left, self._elements_left)
         self._characters_left = self._limits.entry_length
         self._elements_left = self._limits.entry_elements
         self._entry = {}
-        return self._entry
 
     def _start_skipped(self) -> None:
         self._skipped += 1
@@ -252,20 +245,10 @@ class DocumentBuilder(_ParserTarget):
         elif tag == self._entry_tag:
             self._end_entry()
 
-    def plain_entry(self, values: Sequence[str | None], links: Sequence[dict[str, str]]) -> None:
-        """Add an entry that `FastReader` read without the parser."""
-        entry = self._start_entry()
-        field = ""
-        try:
-            for (field, convert), value in zip(_PLAIN, values, strict=False):
-                if value is not None:
-                    entry[field] = convert(value) if convert is not None else value
-        except ValueError as error:
-            place = field if field == "lastmod" else f"rs:md/@{field}"
-            raise self._invalid(f"{place}: {error}") from None
-        for link in links:
-            self._start_ln(link)
-        self._end_entry()
+    def add(self, resources: list[Resource]) -> None:
+        """Add entries that `FastReader` read without the parser."""
+        self._count_entries(len(resources))
+        self.completed += resources
 
     def _end_text(self, field: str) -> None:
         assert self._entry is not None

@@ -65,12 +65,13 @@ class Frontier(Struct):
         """
         if not coverage.ordered:
             return list(coverage.changes)
-        seen = self.seen.copy()
+        seen: Counter[ChangeKey] | None = None
         fresh = []
         for change in coverage.changes:
             if change.at > self.instant:
                 fresh.append(change)
             elif change.at == self.instant:
+                seen = self.seen.copy() if seen is None else seen
                 if seen[change_key(change)]:
                     seen[change_key(change)] -= 1
                 else:

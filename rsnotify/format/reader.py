@@ -41,7 +41,7 @@ class SitemapReader:
         self._bytes = 0
         self._target = DocumentBuilder(limits)
         self._parser = safe_parser(self._target)
-        self._fast = FastReader(self._target.plain_entry, self._parse)
+        self._fast = FastReader(limits, self._target.add, self._parse)
         self._bytes_without_progress = 0
 
     def feed(self, chunk: bytes) -> list[Resource]:
@@ -80,8 +80,8 @@ class SitemapReader:
             MalformedDocument: The input ended before the document did.
         """
         try:
-            self._fast.close()
-            return self._parser.close()
+            head = self._fast.close()
+            return self._parser.close() if head is None else head
         except etree.XMLSyntaxError as error:
             raise MalformedDocument(f"it ended too early: {error}") from None
 

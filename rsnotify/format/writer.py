@@ -9,11 +9,15 @@ require one. Every text is escaped; one with a character that XML cannot represe
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import TypeVar
 
-from rsnotify.format.datetimes import format_datetime
+from msgspec.structs import astuple, replace
+
+from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Attributes, Document, Link, Resource
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, ChangeType
 
 
 class Profile(StrEnum):
@@ -42,11 +46,22 @@ _ESCAPES = {
 }
 #: ASCII characters that may need an escape.
 _SUSPECT = bytes(range(32)) + b'&<>"'
+_SUSPECTS = re.compile('[\x00-\x1f&<>"\ud800-\udfff\ufffe\uffff]')
+#: Entries that are tested and encoded at once.
+_AT_ONCE = 256
+
+T = TypeVar("T", str, None)
 
 
-def _escape(text: str) -> str:
-    # Nearly every text is plain, and this is the quickest test for it.
-    if text.isascii() and len(text.encode().translate(None, _SUSPECT)) == len(text):
+def _is_plain(text: str) -> bool:
+    """Return whether a text needs no escape, as nearly every one does not."""
+    if text.isascii():  # takes a fifth of the time of the expression
+        return len(text.encode().translate(None, _SUSPECT)) == len(text)
+    return _SUSPECTS.search(text) is None
+
+
+def _escape(text: T) -> T:
+    if text is None or _is_plain(text):
         return text
     if _ILLEGAL.search(text):
         raise ValueError(f"{text!r} has a character that XML cannot carry; percent-encode it")
@@ -55,114 +70,199 @@ def _escape(text: str) -> str:
     return text
 
 
-def _foreign(attributes: Attributes) -> str:
+def _escaped(resource: Resource) -> Resource:
+    """Return a resource with all texts escaped."""
+    names = ("uri", "changefreq", "capability", "encoding", "hash", "path", "type")
+    fields = {name: _escape(getattr(resource, name)) for name in names}
+    attributes = _escaped_attributes(resource.attributes)
+    links = tuple(map(_escaped_link, resource.links))
+    return replace(resource, **fields, links=links, attributes=attributes)
+
+
+def _escaped_link(link: Link) -> Link:
+    names = ("rel", "href", "encoding", "hash", "path", "type")
+    fields = {name: _escape(getattr(link, name)) for name in names}
+    return replace(link, **fields, attributes=_escaped_attributes(link.attributes))
+
+
+def _escaped_attributes(attributes: Attributes) -> Attributes:
+    return tuple((_escape(name), _escape(value)) for name, value in attributes)
+
+
+# These return markup with the texts as they are, and append them to `texts`, so that the caller
+# can test many at once.
+
+
+def _foreign(attributes: Attributes, texts: list[str]) -> str:
     """Return attributes of other namespaces, each prefix declared in place (core §7)."""
-    if not attributes:
-        return ""
     parts = []
     prefixes = {"http://www.w3.org/XML/1998/namespace": "xml"}
     for name, value in attributes:
+        texts += name, value
         namespace, _, local = name[1:].partition("}")
         if namespace not in prefixes:
             prefixes[namespace] = prefix = f"a{len(prefixes) - 1}"
-            parts.append(f' xmlns:{prefix}="{_escape(namespace)}"')
-        parts.append(f' {prefixes[namespace]}:{local}="{_escape(value)}"')
+            parts.append(f' xmlns:{prefix}="{namespace}"')
+        parts.append(f' {prefixes[namespace]}:{local}="{value}"')
     return "".join(parts)
 
 
-def _link(link: Link) -> str:
-    parts = [f'<rs:ln rel="{_escape(link.rel)}" href="{_escape(link.href)}"']
-    if link.encoding is not None:
-        parts.append(f' encoding="{_escape(link.encoding)}"')
-    if link.hash is not None:
-        parts.append(f' hash="{_escape(link.hash)}"')
-    if link.length is not None:
-        parts.append(f' length="{link.length}"')
-    if link.modified is not None:
-        parts.append(f' modified="{format_datetime(link.modified)}"')
-    if link.path is not None:
-        parts.append(f' path="{_escape(link.path)}"')
-    if link.pri is not None:
-        parts.append(f' pri="{link.pri}"')
-    if link.type is not None:
-        parts.append(f' type="{_escape(link.type)}"')
-    parts.append(_foreign(link.attributes))
-    parts.append("/>")
-    return "".join(parts)
+def _link(link: Link, texts: list[str]) -> str:
+    rel, href, encoding, hashes, length, modified, path, pri, type_, attributes = astuple(link)
+    texts.append(rel + href + (type_ or "") + (hashes or "") + (path or "") + (encoding or ""))
+    written = f'<rs:ln rel="{rel}" href="{href}"'
+    if encoding is not None:
+        written += f' encoding="{encoding}"'
+    if hashes is not None:
+        written += f' hash="{hashes}"'
+    if length is not None:
+        written += f' length="{length}"'
+    if modified is not None:
+        written += f' modified="{format_datetime(modified)}"'
+    if path is not None:
+        written += f' path="{path}"'
+    if pri is not None:
+        written += f' pri="{pri}"'
+    if type_ is not None:
+        written += f' type="{type_}"'
+    if attributes:
+        written += _foreign(attributes, texts)
+    return written + "/>"
 
 
-def _interval(item: Document | Resource) -> str:
+def _interval(
+    at: Instant | None, completed: Instant | None, from_: Instant | None, until: Instant | None
+) -> str:
     written = ""
-    if item.at is not None:
-        written += f' at="{format_datetime(item.at)}"'
-    if item.completed is not None:
-        written += f' completed="{format_datetime(item.completed)}"'
-    if item.from_ is not None:
-        written += f' from="{format_datetime(item.from_)}"'
-    if item.until is not None:
-        written += f' until="{format_datetime(item.until)}"'
+    if at is not None:
+        written += f' at="{format_datetime(at)}"'
+    if completed is not None:
+        written += f' completed="{format_datetime(completed)}"'
+    if from_ is not None:
+        written += f' from="{format_datetime(from_)}"'
+    if until is not None:
+        written += f' until="{format_datetime(until)}"'
     return written
 
 
 def opening(head: Document) -> bytes:
     """Return everything in a document before its entries (core §7)."""
+    texts: list[str] = []
+    written = _opening(head, texts)
+    if not _is_plain("".join(texts)):
+        escaped = replace(
+            head,
+            capability=None if head.capability is None else _escape(head.capability),
+            links=tuple(map(_escaped_link, head.links)),
+            attributes=_escaped_attributes(head.attributes),
+        )
+        written = _opening(escaped, texts)
+    return written.encode()
+
+
+def _opening(head: Document, texts: list[str]) -> str:
     root = "sitemapindex" if head.index else "urlset"
     parts = [
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<{root} xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">\n'
     ]
-    parts += [_link(link) + "\n" for link in head.links]
-    attributes = _interval(head) + _foreign(head.attributes)
+    parts += [_link(link, texts) + "\n" for link in head.links]
+    attributes = _interval(head.at, head.completed, head.from_, head.until)
+    attributes += _foreign(head.attributes, texts)
     if head.capability is not None:
-        parts.append(f'<rs:md capability="{_escape(head.capability)}"{attributes}/>\n')
+        texts.append(head.capability)
+        parts.append(f'<rs:md capability="{head.capability}"{attributes}/>\n')
     elif attributes:
         parts.append(f"<rs:md{attributes}/>\n")
-    return "".join(parts).encode()
+    return "".join(parts)
 
 
 def entry(resource: Resource, *, index: bool = False, profile: Profile | None = None) -> bytes:
     """Return one `<url>`, or `<sitemap>` when `index` is true."""
-    tag = "sitemap" if index else "url"
-    written = f"<{tag}><loc>{_escape(resource.uri)}</loc>"
-    changed = None if resource.datetime is None else format_datetime(resource.datetime)
-    lastmod = None if resource.lastmod is None else format_datetime(resource.lastmod)
-    if profile is not None and changed is not None:
-        lastmod = changed if profile is Profile.V1_0 else lastmod or changed
-        changed = None if profile is Profile.V1_0 else changed
-    if lastmod is not None:
-        written += f"<lastmod>{lastmod}</lastmod>"
-    if resource.changefreq is not None:
-        written += f"<changefreq>{_escape(resource.changefreq)}</changefreq>"
-    attributes = _resource_md(resource, changed)
+    return _entries((resource,), "sitemap" if index else "url", profile)
+
+
+def _entries(resources: Sequence[Resource], tag: str, profile: Profile | None) -> bytes:
+    # One test for all texts takes a fifth off the time of an entry.
+    texts: list[str] = []
+    written = "".join([_entry(one, tag, profile, texts) for one in resources])
+    tested = "".join(texts)
+    if "&" in tested:  # as in many URIs; markup has none
+        written, tested = written.replace("&", "&amp;"), tested.replace("&", "")
+    if not _is_plain(tested):
+        written = "".join([_entry(_escaped(one), tag, profile, texts) for one in resources])
+    return written.encode()
+
+
+def _entry(resource: Resource, tag: str, profile: Profile | None, texts: list[str]) -> str:
+    # fmt: off
+    (uri, lastmod, changefreq, change, changed, at, completed, from_, until, capability,
+     encoding, hashes, length, path, type_, links, attributes) = astuple(resource)
+    # fmt: on
+    texts.append(uri + (hashes or "") + (type_ or "") + (path or "") + (encoding or ""))
+    if capability is not None:
+        texts.append(capability)
+    changed_at = None if changed is None else format_datetime(changed)
+    if lastmod is None:
+        modified = None
+    else:
+        modified = changed_at if lastmod is changed else format_datetime(lastmod)
+    if profile is not None and changed_at is not None:
+        modified = changed_at if profile is Profile.V1_0 else modified or changed_at
+        changed_at = None if profile is Profile.V1_0 else changed_at
+    # fmt: off
+    md = _resource_md(capability, change, changed_at, at, completed, from_, until,
+                      encoding, hashes, length, path, type_, attributes, texts)
+    # fmt: on
+    written = f"<{tag}><loc>{uri}</loc>"
+    if modified is not None:
+        written += f"<lastmod>{modified}</lastmod>"
+    if changefreq is not None:
+        texts.append(changefreq)
+        written += f"<changefreq>{changefreq}</changefreq>"
+    if md:
+        written += f"<rs:md{md}/>"
+    for link in links:
+        written += _link(link, texts)
+    return f"{written}</{tag}>\n"
+
+
+def _resource_md(
+    capability: str | None,
+    change: ChangeType | None,
+    changed_at: str | None,
+    at: Instant | None,
+    completed: Instant | None,
+    from_: Instant | None,
+    until: Instant | None,
+    encoding: str | None,
+    hashes: str | None,
+    length: int | None,
+    path: str | None,
+    type_: str | None,
+    attributes: Attributes,
+    texts: list[str],
+) -> str:
+    md = "" if capability is None else f' capability="{capability}"'
+    if change is not None:
+        md += ' change="' + change + '"'  # formatting an enumeration takes longer
+    if changed_at is not None:
+        md += f' datetime="{changed_at}"'
+    if at or completed or from_ or until:
+        md += _interval(at, completed, from_, until)
+    if encoding is not None:
+        md += f' encoding="{encoding}"'
+    if hashes is not None:
+        md += f' hash="{hashes}"'
+    if length is not None:
+        md += f' length="{length}"'
+    if path is not None:
+        md += f' path="{path}"'
+    if type_ is not None:
+        md += f' type="{type_}"'
     if attributes:
-        written += f"<rs:md{attributes}/>"
-    for link in resource.links:
-        written += _link(link)
-    return f"{written}</{tag}>\n".encode()
-
-
-def _resource_md(resource: Resource, changed: str | None) -> str:
-    written = ""
-    if resource.capability is not None:
-        written += f' capability="{_escape(resource.capability)}"'
-    if resource.change is not None:
-        written += f' change="{resource.change.value}"'
-    if changed is not None:
-        written += f' datetime="{changed}"'
-    written += _interval(resource)
-    if resource.encoding is not None:
-        written += f' encoding="{_escape(resource.encoding)}"'
-    if resource.hash is not None:
-        written += f' hash="{_escape(resource.hash)}"'
-    if resource.length is not None:
-        written += f' length="{resource.length}"'
-    if resource.path is not None:
-        written += f' path="{_escape(resource.path)}"'
-    if resource.type is not None:
-        written += f' type="{_escape(resource.type)}"'
-    if resource.attributes:
-        written += _foreign(resource.attributes)
-    return written
+        md += _foreign(attributes, texts)
+    return md
 
 
 def closing(head: Document) -> bytes:
@@ -171,8 +271,8 @@ def closing(head: Document) -> bytes:
 
 
 def write_document(document: Document, *, profile: Profile | None = None) -> bytes:
-    written = bytearray(opening(document))
-    for resource in document.resources:
-        written += entry(resource, index=document.index, profile=profile)
-    written += closing(document)
-    return bytes(written)
+    tag = "sitemap" if document.index else "url"
+    resources = document.resources
+    starts = range(0, len(resources), _AT_ONCE)
+    parts = [_entries(resources[start : start + _AT_ONCE], tag, profile) for start in starts]
+    return b"".join([opening(document), *parts, closing(document)])

@@ -167,6 +167,8 @@ def _versions(resource: Resource) -> tuple[RepresentationSource, ...]:
 
 def _links(resource: Resource, rel: str, random: Random | None = None) -> tuple[Link, ...]:
     found = [link for link in resource.links if link.rel == rel]
+    if len(found) < 2:
+        return tuple(found)
     if random is not None:
         random.shuffle(found)
     return tuple(sorted(found, key=lambda link: link.pri or _LAST))

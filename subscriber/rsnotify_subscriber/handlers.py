@@ -77,6 +77,27 @@ class BlockingHandler(Protocol):
 
 
 @runtime_checkable
+class DeferredHandler(BlockingHandler, Protocol):
+    """A handler that can make changes visible first, and flush them later, many at once.
+
+    The state keeps the content of such changes until they are flushed. So T may cover them at once,
+    and after a crash they are applied again.
+    """
+
+    def apply_unflushed(self, changes: Sequence[Received]) -> None:
+        """Apply changes as `apply_blocking` does, but only as durably as the next `flush`."""
+
+    def apply_again(self, changes: Sequence[Received]) -> None:
+        """Apply changes durably that may have been applied, and not flushed, before a crash."""
+
+    def flush(self) -> None:
+        """Flush all that was applied before; called in another thread, also during `apply_*`.
+
+        If it has failed once, it fails until `prepare` is called.
+        """
+
+
+@runtime_checkable
 class TransactionalHandler(Protocol):
     """A handler whose effect is committed in one transaction with T, and so comes exactly once.
 
@@ -114,6 +135,20 @@ class LocatedHandler(ReadableHandler, Protocol):
     @property
     def place(self) -> str:
         """An identifier of the place; empty while it does not exist."""
+
+
+def deferred_handler(handler: object) -> DeferredHandler | None:
+    """Return a handler that may defer its flushes.
+
+    A subclass with another way to apply changes, and not to defer, may not.
+    """
+    if isinstance(handler, DeferredHandler):
+        for kind in type(handler).__mro__:
+            if "apply_unflushed" in vars(kind):
+                return handler
+            if not vars(kind).keys().isdisjoint(("apply", "apply_blocking")):
+                return None
+    return None
 
 
 class PerChangeHandler:

@@ -45,6 +45,7 @@ from rsnotify_subscriber.storage.disk import is_disk_fault
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
 from rsnotify_subscriber.sync.following import Following
 from rsnotify_subscriber.sync.presence import PresenceCheck, check_files, check_location
+from rsnotify_subscriber.sync.replay import apply_unfinished
 from rsnotify_subscriber.via import NAMES, Via
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -243,6 +244,13 @@ class Subscriber:
         options = self._options
         fetcher = Fetcher(self._sessions, incoming, options.largest, kept, options.pace.rate)
         known = await loop.run_in_executor(worker, state.identity)
+        handler = self._handler
+        folder = self._location if isinstance(self._location, Path) else incoming
+        await loop.run_in_executor(worker, check_location, handler, state)
+        if known is not None and state.contents.unfinished:
+            if isinstance(handler, PreparedHandler):
+                handler.prepare(known.base, folder)
+            await loop.run_in_executor(worker, apply_unfinished, handler, state, incoming)
         memory = known.memory if known is not None else None
         offers = OfferDiscovery(DescriptionReader(fetcher, memory), self._url)
         identifying = SourceIdentification(
@@ -251,10 +259,7 @@ class Subscriber:
         identity = await identifying.identify(known, patient=not once)
         if identity is None:
             return
-        handler = self._handler
-        await loop.run_in_executor(worker, check_location, handler, state)
         if isinstance(handler, PreparedHandler):
-            folder = self._location if isinstance(self._location, Path) else incoming
             handler.prepare(identity.base, folder)
         await loop.run_in_executor(worker, check_files, handler, state, identity)
         identity = replace(

@@ -15,6 +15,16 @@ from tests.core.documents import DOCUMENTS
 
 DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 ROOT = f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'
+#: The usual root, and others with more namespaces.
+ROOTS = [
+    ROOT,
+    ROOT.replace(">", ' xmlns:i="urn:i" i:a="b">'),
+    ROOT.replace(">", f' xmlns:i="{SITEMAP_NS}">'),
+    ROOT.replace(">", f' xmlns:i="{RS_NS}">'),
+    ROOT.replace(">", ' xmlns:i="urn:i" xmlns:i="urn:j">'),
+    f'<urlset\nxmlns:rs="{RS_NS}" xmlns:i="urn:i"\n xmlns="{SITEMAP_NS}" >',
+    f'<urlset xmlns="{SITEMAP_NS}">',
+]
 #: A comment before the root: such a document is read by the parser alone.
 ONLY_PARSED = "<!-- -->"
 
@@ -29,6 +39,53 @@ PIECES = [
     '<url><loc>http://e.example/c</loc><rs:ln rel="via"/></url>',
     '<url><loc>http://e.example/c</loc><rs:ln rel="via" href="a" pri="0"/></url>',
     '<url><loc>http://e.example/?a=1&amp;b=2</loc></url>',
+    '<url><loc>http://e.example/?a=1&amp;lt;b=2</loc><rs:md type="&quot;&lt;&apos;"/></url>',
+    "<url><loc>http://e.example/?a=1&#38;b=2</loc></url>",
+    "<url><loc>\xa0http://é.example/\u3000</loc></url>",
+    "<url><loc>\xa0</loc></url>",
+    "<url><loc>&#32;</loc></url>",
+    f"<url><loc>http://e.example/{'a' * 8_200}</loc></url>",
+    f"<url><loc>http://e.example/</loc><rs:ln rel='a' href='{'b' * 8_200}'/></url>",
+    f'<url><loc>http://e.example/</loc><rs:ln rel="a" href="{"b" * 8_200}"/></url>',
+    f'<url><loc>http://e.example/</loc><rs:ln rel="a" href="data:,{"b" * 8_200}"/></url>',
+    '<url><loc>a:b</loc><rs:ln href="a" pri="2" rel="via" x="y"/></url>',
+    '<url><loc>a:b</loc><rs:ln rel="a" href="b" length="007" modified="2013-01-03"/></url>',
+    '<url><loc>a:b</loc><rs:ln rel="a" href="b" pri="7" modified="2013-01-03T09:00:00Z"/></url>',
+    '<url><loc>a:b</loc><rs:ln rel="a" href="b">c</rs:ln></url>',
+    "<url><loc>a:b</loc><changefreq>hourly</changefreq><priority>0.5</priority></url>",
+    # Elements and attributes of other namespaces.
+    "<url><loc>a:b</loc><i:i><i:loc>http://e.example/a.png</i:loc></i:i><rs:md length='1'/></url>",
+    '<url><loc>a:b</loc><i:i a=">"/>text<rs:md length="1"/><rs:ln rel="a" href="b"/><i:j/></url>',
+    '<url><loc>a:b</loc><i:i a="1" a="2"/></url>',
+    '<url><loc>a:b</loc><i:i b="</url>"/></url>',
+    '<url><loc>a:b</loc><i:i>&undefined;</i:i></url>',
+    "<url><loc>a:b</loc><i:i>]]></i:i></url>",
+    "<url><loc>a:b</loc><i:i>\x01</i:i></url>",
+    '<url><loc>a:b</loc><i:i><rs:ln rel="a" href="b"/></i:i></url>',
+    '<url><loc>a:b</loc><i:i><rs:md length="1"/></i:i></url>',
+    '<url><loc>a:b</loc><i:i></i:i><rs:md length="1"/></i:j></url>',
+    "<url><loc>a:b</loc><i:i></i:j></url>",
+    "<url><loc>a:b</loc></i:i><i:i></url>",
+    "<url><loc>a:b</loc><u:u/></url>",
+    "<url><loc>a:b</loc><x:y xmlns:x='urn:x'/></url>",
+    f"<url><loc>a:b</loc><x:ln xmlns:x='{RS_NS}' rel='a' href='b'/></url>",
+    f"<url><loc>a:b</loc><x:loc xmlns:x='{SITEMAP_NS}'>c:d</x:loc></url>",
+    f"<url><loc>a:b</loc><x:loc xmlns:x='{SITEMAP_NS[:-1]}&#57;'>c:d</x:loc></url>",
+    f"<x:url xmlns:x='{SITEMAP_NS}'><x:loc>a:b</x:loc></x:url>",
+    f"<x:url\nxmlns:x='{SITEMAP_NS}'><x:loc>a:b</x:loc></x:url\n>",
+    "<url><loc>a:b</loc>" + "<i:i>" * 101 + "</i:i>" * 101 + "</url>",
+    '<url><loc>a:b</loc><rs:md length="1" i:a="b &amp; c" xml:lang="de"/></url>',
+    '<url><loc>a:b</loc><rs:md length="1" i:a="b &amp; c" i:d=""/></url>',
+    '<url><loc>a:b</loc><rs:md length="1" i:a="b" i:a="c"/></url>',
+    '<url><loc>a:b</loc><rs:md i:a="b" xmlns:j="urn:i" j:a="c"/></url>',
+    '<url><loc>a:b</loc><rs:md xmlns:x="urn:x" x:a="b" xmlns:x="urn:y"/></url>',
+    '<url><loc>a:b</loc><rs:md xmlns:x="urn:x" x:a="b" i:c="d"/></url>',
+    '<url><loc>a:b</loc><rs:md xmlns:rs="urn:x" rs:length="1"/></url>',
+    f'<url><loc>a:b</loc><rs:md xmlns:x="{RS_NS}" x:length="1"/></url>',
+    '<url><loc>a:b</loc><rs:md rs:length="1"/></url>',
+    '<url><loc>a:b</loc><rs:md u:a="b"/></url>',
+    '<url><loc>a:b</loc><rs:md xmlns:x="a b" x:a="b"/></url>',
+    '<url><loc>a:b</loc><rs:md xmlns:x="" x:a="b"/></url>',
     "<url>\n  <loc>http://e.example/e</loc>\n</url>\n",
     "<url><loc>http://é.example/</loc></url>",
     '<url><loc>http://e.example/f</loc><rs:md type="a > b"/></url>',
@@ -73,15 +130,33 @@ def cut(data: bytes, size: int) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.integers(1, 400))
-@example(f"{PLAIN}<!--{PLAIN}-->{PLAIN}", 1_000)
-@example(f"<url><loc>http://e.example/a</loc><!-- </url>{PLAIN} --></url>", 1_000)
-@example(f"<url><x xmlns='urn:x'>{PLAIN}</x></url>{PLAIN}", 1_000)
-@example(PLAIN.replace("\n", " " * 70_000) + PLAIN, 1_000)
-@example("<url>\n<loc>http://e.example/</loc>\n</url>\n" * 300 + PLAIN, 1_000)
-def test_it_makes_no_difference_whatever_the_document_holds(body: str, size: int) -> None:
-    plain = f"{DECLARATION}{ROOT}{body}</urlset>\n".encode()
-    parsed = f"{DECLARATION}{ONLY_PARSED}{ROOT}{body}</urlset>\n".encode()
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
+    st.integers(1, 400),
+    st.sampled_from(ROOTS),
+)
+@example(f"{PLAIN}<!--{PLAIN}-->{PLAIN}", 1_000, ROOT)
+@example(f"<url><loc>http://e.example/a</loc><!-- </url>{PLAIN} --></url>", 1_000, ROOT)
+@example(f"<url><x xmlns='urn:x'>{PLAIN}</x></url>{PLAIN}", 1_000, ROOT)
+@example(PLAIN.replace("\n", " " * 70_000) + PLAIN, 1_000, ROOT)
+@example("<url>\n<loc>http://e.example/</loc>\n</url>\n" * 300 + PLAIN, 1_000, ROOT)
+def test_it_makes_no_difference_whatever_the_document_holds(
+    body: str, size: int, root: str
+) -> None:
+    assert_read_as_parsed(body, size, root)
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("piece", PIECES)
+def test_it_makes_no_difference_for_each_piece(piece: str, root: str) -> None:
+    for body in (piece, PLAIN + piece + PLAIN, piece * 2):
+        assert_read_as_parsed(body, 100_000, root)
+        assert_read_as_parsed(body, 7, root)
+
+
+def assert_read_as_parsed(body: str, size: int, root: str) -> None:
+    plain = f"{DECLARATION}{root}{body}</urlset>\n".encode()
+    parsed = f"{DECLARATION}{ONLY_PARSED}{root}{body}</urlset>\n".encode()
     assert outcome(cut(plain, size)) == outcome(cut(parsed, size))
 
 

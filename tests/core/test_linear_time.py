@@ -1,17 +1,29 @@
-"""Every reader of documents takes time in proportion to what it reads, whatever that is."""
+"""Every reader of documents takes time in proportion to what it reads, whatever that is.
+
+`test_reading_takes_steps_in_proportion` counts instead of measuring: the lines of `rsnotify.format`
+that are executed, and the bytes that are joined, decoded and parsed. What a regular expression does
+within one call is left to `tests/test_regular_expressions.py`.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from rsnotify.errors import DocumentError
-from rsnotify.format.reader import read_document
+from rsnotify.format import plain_form
+from rsnotify.format.fast_reader import FastReader
+from rsnotify.format.reader import SitemapReader, read_document
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.validation.validator import validate
 from tests.core.test_fast_reader import PIECES, PLAIN, cut
-from tests.growth import check_growth
+from tests.growth import TIMES, check_growth
 
 OPENING = (
     f'<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'
@@ -31,6 +43,17 @@ SHAPES = {
         f"\n    <url>\n        <loc>a:b</loc>\n        {FOREIGN}\n    </url>",
         "",
     ),
+    "plain entries": ("", PLAIN, ""),
+    "plain entries and others": ("", f"{PLAIN}<url><loc>&#97;</loc></url>{PLAIN * 9}", ""),
+    "entries with references": ("", "<url><loc>a:?b&amp;c</loc></url>", ""),
+    "entries with links": ("", '<url><loc>a:b</loc><rs:ln href="b:c" rel="a"/></url>', ""),
+    "entries with foreign elements": (
+        "",
+        f"<url><loc>a:b</loc>{FOREIGN}<rs:md xmlns:x='urn:x' x:y='z'/>{FOREIGN}</url>",
+        "",
+    ),
+    "foreign attributes": ("<url><loc>a:b</loc><rs:md", ' i:a="b"', "/></url>"),
+    "entries of another prefix": ("", f"<x:url xmlns:x='{SITEMAP_NS}'></x:url>", ""),
     "comments in an entry": ("<url>", "<!-- -->", "<loc>a:b</loc></url>"),
     "a comment that has entries": ("<!--", PLAIN, "-->"),
     "a comment that does not end": ("<!--", " -", ""),
@@ -53,6 +76,7 @@ SHAPES = {
     "nested elements": ("", "<x>", ""),
     "text": ("", "a", ""),
 }
+FORMAT = str(Path(plain_form.__file__).parent)
 SIZES = (1, 7, 1_000, 65_536)
 
 
@@ -67,6 +91,62 @@ def test_reading_takes_linear_time(shape: str, size: int) -> None:
             read_document(cut(f"{OPENING}{body}</urlset>".encode(), size))
 
     check_growth(read, 12_000 if size < 1_000 else 60_000)
+
+
+@pytest.mark.parametrize(("size", "length"), [(7, 4_000), (1_000, 20_000), (65_536, 60_000)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_reading_takes_steps_in_proportion(
+    shape: str, size: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, repeated, after = SHAPES[shape]
+    steps = Steps(monkeypatch)
+
+    def count(length: int) -> int:
+        body = before + repeated * (length // len(repeated)) + after
+        chunks = cut(f"{OPENING}{body}</urlset>".encode(), size)
+        return steps.of(lambda: read_document(chunks))
+
+    assert count(TIMES * length) <= 1.5 * TIMES * count(length)
+
+
+class Steps:
+    """Counts executed lines of `rsnotify.format`, and bytes that it joins, decodes or parses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._count = 0
+
+        def add_lengths(owner: object, name: str, length: Callable[..., int]) -> None:
+            original = getattr(owner, name)
+
+            def counting(*arguments: Any) -> Any:
+                self._count += length(*arguments)
+                return original(*arguments)
+
+            monkeypatch.setattr(owner, name, counting)
+
+        add_lengths(SitemapReader, "_parse", lambda _, data: len(data))
+        add_lengths(FastReader, "_read", lambda reader, _: sum(map(len, reader._pending)))
+        add_lengths(FastReader, "_begin", lambda reader: sum(map(len, reader._pending)))
+        add_lengths(plain_form, "is_well_formed", len)
+
+    def of(self, work: Callable[[], object]) -> int:
+        """Return the number of steps of a work, which may refuse the document."""
+        self._count = 0
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            with suppress(DocumentError):
+                work()
+        finally:
+            sys.settrace(before)
+        return self._count
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._count_line if frame.f_code.co_filename.startswith(FORMAT) else None
+
+    def _count_line(self, frame: FrameType, event: str, argument: object) -> Any:
+        self._count += event == "line"
+        return self._count_line
 
 
 @pytest.mark.parametrize("size", SIZES)

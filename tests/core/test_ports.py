@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 
@@ -31,6 +32,19 @@ def test_a_port_that_somebody_listens_on_is_not_free(monkeypatch: pytest.MonkeyP
         port = server.getsockname()[1]
         offer(monkeypatch, port)
         assert free_port() != port
+
+
+def test_ports_are_given_again_after_the_test_that_they_were_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = free_port()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with ports.released():
+        one = free_port()
+        assert len(os.listdir("/proc/self/fd")) == descriptors + 1
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    offer(monkeypatch, before, one)
+    assert free_port() == one
 
 
 def test_it_is_an_error_if_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.format.signatures import METHODS, signature, verify_signature
+from rsnotify.format.signatures import METHODS, SigningKey, signature, verify_signature
 
 
 def test_the_signature_is_the_hmac_of_the_body() -> None:
@@ -25,6 +25,15 @@ def test_a_valid_signature_is_recognised_with_its_method(
     assert verify_signature(f" {header.upper()} ", secret, body) == method
     assert verify_signature(header, secret + "x", body) is None
     assert verify_signature(header, secret, body + b"x") is None
+
+
+@given(st.text(max_size=300), st.lists(st.binary(max_size=200)), st.sampled_from(METHODS))
+def test_a_prepared_secret_makes_the_same_signatures(
+    secret: str, bodies: list[bytes], method: str
+) -> None:
+    key = SigningKey(secret, method)
+    for body in bodies:
+        assert key.sign(body) == signature(secret, body, method)
 
 
 @given(st.text())

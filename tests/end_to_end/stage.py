@@ -98,7 +98,7 @@ class Stage:
             await self._start_hub(name)
 
     async def _start_hub(self, name: str) -> None:
-        bridges = name == "hub" and self.broker is not None
+        bridges = (name == "hub" or self._nats is not None) and self.broker is not None
         settings = self.root / f"{name}.toml"
         settings.write_text(f'mqtt_url = "{self.broker.url}"\n' if bridges else "")
         port = self._hubs[name].rpartition(":")[2]

@@ -236,3 +236,22 @@ async def test_a_callback_of_the_same_host_that_fails_does_not_end_the_others(
         assert deliveries.channel.registry.all() == [good]
         assert deliveries.channel.registry.count_host("127.0.0.1") == 1
         assert deliveries.statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GONE] == 1
+
+
+async def test_a_delivery_that_a_lease_delays_is_made_when_the_lease_is_renewed(
+    deliveries: Deliveries, callback: Callback, monkeypatch: pytest.MonkeyPatch
+):
+    await deliveries.subscribed(callback)
+    asked = asyncio.Event()
+
+    def owns(authority: str) -> bool:
+        asked.set()
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deliveries.store, "owns", owns)
+        await deliveries.publish(1)
+        async with asyncio.timeout(PATIENCE):
+            await asked.wait()
+    _, body = await callback.delivery()
+    assert seconds_of(body) == [1]

@@ -103,6 +103,10 @@ class FakeHub:
         async with self._news, asyncio.timeout(PATIENCE):
             await self._news.wait_for(happened)
 
+    async def until_disconnected(self) -> None:
+        """Wait until all that was sent has been read."""
+        await self.until(lambda: not self._sockets)
+
     async def has(self, *uris: str) -> None:
         await self.until(lambda: set(uris) <= set(self.uris()))
 
@@ -137,14 +141,18 @@ class FakeHub:
         known = self.through if of_changes else None
         through = format_datetime(known) if known else None
         await socket.send_json({"type": "publishing", "topic": topic, "through": through})
-        async for message in socket:
-            assert message.type is WSMsgType.TEXT
-            fragment = await self.keep(message.data.encode())
-            assert fragment.until is not None
-            until = format_datetime(fragment.until)
-            if self.answering.is_set():
-                await socket.send_json({"type": "accepted", "topic": topic, "until": until})
-        self._sockets.discard(socket)
+        try:
+            async for message in socket:
+                assert message.type is WSMsgType.TEXT
+                fragment = await self.keep(message.data.encode())
+                assert fragment.until is not None
+                until = format_datetime(fragment.until)
+                if self.answering.is_set():
+                    await socket.send_json({"type": "accepted", "topic": topic, "until": until})
+        finally:
+            async with self._news:
+                self._sockets.discard(socket)
+                self._news.notify_all()
         return socket
 
 

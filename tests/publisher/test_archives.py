@@ -329,7 +329,7 @@ def test_temporary_files_that_a_crash_left_go_at_once(tmp_path: Path) -> None:
 def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path) -> None:
     name = "resourcesync/changedump-20200101T000000000000Z.xml"
     source = Published(tmp_path).publisher.source
-    recorder = Recorder(source.open_journal, lambda: None, ThreadPoolExecutor(1))
+    recorder = Recorder(source.open_journal, lambda _: None, ThreadPoolExecutor(1))
     recorder.start()
     archives = Archives(source, recorder)
 

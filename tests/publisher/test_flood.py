@@ -42,7 +42,7 @@ class Flood:
 def test_a_flood_does_not_keep_the_other_documents_from_being_written(tmp_path: Path) -> None:
     flood = Flood()
     source = SourceContext(tmp_path, BASE, (), Options(rotate="4 changes"), flood)
-    recorder = Recorder(source.open_journal, lambda: None, ThreadPoolExecutor(1))
+    recorder = Recorder(source.open_journal, lambda _: None, ThreadPoolExecutor(1))
     recorder.start()
     flood.record(recorder)
     library = DocumentStore(source, recorder)

@@ -17,7 +17,6 @@ from watchfiles import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability, ChangeType
-from rsnotify.runtime.lanes import Lane
 from rsnotify_publisher import Publisher, SourceDescription
 from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.changes import Record
@@ -154,7 +153,7 @@ def change(name: str) -> Record:
 
 
 def in_turns(folder: Path, pool: ThreadPoolExecutor) -> Recorder:
-    recorder = Recorder(lambda: Journal(folder / "j.sqlite3", BASE), lambda: None, Lane(pool))
+    recorder = Recorder(lambda: Journal(folder / "j.sqlite3", BASE), lambda _: None, pool)
     recorder.start()
     return recorder
 

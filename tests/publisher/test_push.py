@@ -454,8 +454,10 @@ async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(
             await asyncio.sleep(0)
 
     with publisher.source.open_journal() as journal:
-        recorder = Recorder(publisher.source.open_journal, lambda: None, ThreadPoolExecutor(1))
-        push = HubPush(publisher.source, journal, recorder)
+        pool = ThreadPoolExecutor(1)
+        recorder = Recorder(publisher.source.open_journal, lambda _: None, pool)
+        call = asyncio.get_running_loop().call_soon
+        push = HubPush(publisher.source, journal, recorder, call, pool)
         slow = asyncio.create_task(be_slow())
         await push.drain()
         slow.cancel()

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher import Publisher
+from rsnotify_publisher import Publisher, Record
+from rsnotify_publisher.journal import Journal
 from tests.publisher.helpers import BASE, PATIENCE, QUICK
 
 WRITER = """
@@ -188,6 +189,68 @@ def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Pat
         with pytest.raises(ZeroDivisionError):
             bad.result(PATIENCE)
         assert len(recorded(publisher)) == 1
+
+
+def test_a_thread_that_records_while_nobody_does_commits_itself(tmp_path: Path) -> None:
+    committed_in: list[threading.Thread] = []
+
+    def note(_: object) -> None:
+        committed_in.append(threading.current_thread())
+
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+        recorder = publisher._recorder
+        caller = threading.Thread(target=recorder.run, args=(note,))
+        caller.start()
+        caller.join()
+        assert committed_in == [caller]
+        # A KeyboardInterrupt could end a commit in the main thread.
+        recorder.run(note)
+        assert committed_in[1] is not threading.current_thread()
+
+
+def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path) -> None:
+    passed_on: list[str] = []
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+        recorder = publisher._recorder
+        recorder.on_recorded = lambda recorded: passed_on.extend(
+            change.uri for each in recorded for change in each.changes
+        )
+        database = recorder._journal._db
+        database.execute("PRAGMA foreign_keys = ON")
+        database.execute(
+            "CREATE TEMP TABLE bad (a PRIMARY KEY, b REFERENCES bad DEFERRABLE INITIALLY DEFERRED)"
+        )
+
+        def fail_at_the_commit(journal: Journal) -> None:
+            journal.record([Record(Resource(BASE + "bad", change=ChangeType.UPDATED))])
+            database.execute("INSERT INTO bad VALUES (1, 2)")
+
+        with pytest.raises(StorageError, match="FOREIGN KEY"):
+            recorder.run(fail_at_the_commit)
+        publisher.updated(BASE + "good")
+        assert [change.uri for change in recorded(publisher)] == [BASE + "good"]
+    assert passed_on == [BASE + "good"]
+
+
+async def test_a_caller_that_gives_up_leaves_the_others_of_its_group(tmp_path: Path) -> None:
+    async with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+        started, go = threading.Event(), threading.Event()
+
+        def hold(_: object) -> None:
+            started.set()
+            go.wait(PATIENCE)
+
+        holding = publisher._recorder.submit(hold)
+        await asyncio.to_thread(started.wait, PATIENCE)
+        impatient = asyncio.create_task(publisher.aupdated(BASE + "a"))
+        patient = asyncio.create_task(publisher.aupdated(BASE + "b"))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        go.set()
+        assert (await patient).uri == BASE + "b"
+        assert holding.result(PATIENCE) is None
+        # It may have been recorded all the same, as after a lost connection to a database.
+        assert BASE + "b" in [change.uri for change in recorded(publisher)]
 
 
 def test_a_baseline_is_all_or_nothing(tmp_path: Path) -> None:

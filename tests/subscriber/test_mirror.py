@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import FolderMirror, Received
+from rsnotify_subscriber.handlers import deferred_handler
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
 
@@ -54,7 +56,7 @@ class Mirrored:
         }
 
     def content(self, name: str) -> bytes:
-        return MirrorTree(self.root, BASE).find(BASE + name).read_bytes()
+        return Path(MirrorTree(self.root, BASE).find(BASE + name)).read_bytes()
 
 
 @pytest.fixture
@@ -187,14 +189,27 @@ async def test_however_many_mirrors_and_changes_the_same_few_threads_flush(tmp_p
     assert 0 < len(flushing) <= 8
 
 
+def test_a_mirror_of_another_class_may_apply_changes_in_its_own_way(tmp_path: Path) -> None:
+    class Own(FolderMirror):
+        def apply_blocking(self, changes: Sequence[Received]) -> None:
+            """Apply changes in another way."""
+
+    class Named(FolderMirror):
+        """A mirror that applies changes as all do."""
+
+    mirror = Named(tmp_path)
+    assert deferred_handler(mirror) is mirror
+    assert deferred_handler(Own(tmp_path)) is None
+
+
 def test_a_file_system_that_ignores_case_may_be_mounted_at_the_mirror(tmp_path: Path) -> None:
     """As far as can be seen: a name and the same in capitals are one file."""
     root = tmp_path / "mirror"
     root.mkdir()
-    assert MirrorTree(root, BASE).find(BASE + "README") == root / "README"
+    assert MirrorTree(root, BASE).find(BASE + "README") == str(root / "README")
     (root / "abc").touch()
     (root / "ABC").hardlink_to(root / "abc")
     place = MirrorTree(root, BASE).find(BASE + "README")
-    assert place.name == place.name.lower()
+    assert os.path.basename(place) == os.path.basename(place).lower()
     assert place != MirrorTree(root, BASE).find(BASE + "readme")
     assert sorted(path.name for path in root.iterdir()) == ["ABC", "abc"]

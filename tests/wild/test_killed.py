@@ -77,7 +77,7 @@ def unknown_to_the_state(story: Story, folder: Path) -> set[str]:
     return {
         name
         for name in story.source.resources
-        if story.source.uri(name) not in known and tree.find(story.source.uri(name)).is_file()
+        if story.source.uri(name) not in known and Path(tree.find(story.source.uri(name))).is_file()
     }
 
 

@@ -15,6 +15,9 @@ class ClusterRecords(Protocol):
     async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
         """Pass on each record with its revision, and from now on each change, in order."""
 
+    async def latest(self, key: str) -> tuple[bytes | None, int]:
+        """Return a record and its revision as they are stored now; None and 0 if there is none."""
+
     async def put(self, key: str, value: bytes) -> int:
         """Store a record, and return its revision."""
 

@@ -29,7 +29,7 @@ Cost: `decide` looks at each node and at the shards of this node, not at all sha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import Enum, auto
 
 from msgspec import Struct
@@ -37,6 +37,7 @@ from msgspec import Struct
 from rsnotify_hub.cluster.assignment import Assignment
 from rsnotify_hub.cluster.node_views import NodeViews
 from rsnotify_hub.cluster.pace import ClusterPace
+from rsnotify_hub.cluster.sharding import BRIDGE
 
 
 class Take(Struct, frozen=True):
@@ -127,21 +128,23 @@ class Membership:
         self._views = dict.fromkeys(shards, ShardView())
         self._recorded: dict[str, None] = {}  # the shards whose record names this node
         self._holds: dict[str, _Hold] = {}
-        self._assignment = Assignment(node, shards)
+        self._assignment = Assignment(node, [shard for shard in shards if shard != BRIDGE])
+        self._bridge = Assignment(node, [shard for shard in shards if shard == BRIDGE])
         self._renewed = float("-inf")
         self._deposed: list[str] = []
 
     # Events.
 
-    def node_seen(self, node: str, *, is_draining: bool, now: float) -> None:
+    def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
         """Note that the record of a node was written.
 
         Args:
             node: The node.
             is_draining: Whether it is about to stop.
             now: The current instant; for this node's own record, when it sent that.
+            bridges: Whether it can run the bridge to the MQTT broker.
         """
-        self._nodes.seen(node, is_draining=is_draining, now=now)
+        self._nodes.seen(node, is_draining=is_draining, bridges=bridges, now=now)
 
     def node_gone(self, node: str) -> None:
         """Note that the record of a node was deleted."""
@@ -157,11 +160,7 @@ class Membership:
         """Note the record of a shard, unless a later one is known."""
         if shard not in self._views or view.revision <= self._views[shard].revision:
             return
-        self._views[shard] = view
-        if view.owner == self.node:
-            self._recorded[shard] = None
-        else:
-            self._recorded.pop(shard, None)
+        self.shard_read(shard, view)
         hold = self._holds.get(shard)
         if hold is None:
             return
@@ -169,6 +168,14 @@ class Membership:
         if hold.state.is_working and view.epoch > hold.epoch and not is_own_release:
             del self._holds[shard]
             self._deposed.append(shard)
+
+    def shard_read(self, shard: str, view: ShardView) -> None:
+        """Note the record of a shard as it is stored, whatever was seen of it before."""
+        self._views[shard] = view
+        if view.owner == self.node:
+            self._recorded[shard] = None
+        else:
+            self._recorded.pop(shard, None)
 
     def taken(self, take: Take, revision: int) -> bool:
         """Note that a shard was taken and loaded.
@@ -224,15 +231,17 @@ class Membership:
         actions: list[Action] = [Revoke(tuple(deposed))] if deposed else []
         if self.is_fenced(now) or not self._nodes.is_current(now):
             return actions
-        self._assignment.set_nodes(self._nodes.candidates(now))
-        return [*actions, *self._releases(), *self._takes(now)]
+        candidates = self._nodes.candidates(now)
+        self._assignment.set_nodes(candidates)
+        self._bridge.set_nodes(self._nodes.bridging(candidates))
+        own = dict.fromkeys((*self._assignment.own, *self._bridge.own))
+        return [*actions, *self._releases(own), *self._takes(own, now)]
 
     def _give_up_all(self) -> None:
         self._deposed += self._holds
         self._holds = {}
 
-    def _releases(self) -> Iterator[Release]:
-        own = self._assignment.own
+    def _releases(self, own: Collection[str]) -> Iterator[Release]:
         leaving = [
             # The answer to a take or a release was lost, so nobody works on these.
             *(shard for shard in self._recorded if shard not in self._holds and shard not in own),
@@ -248,8 +257,7 @@ class Membership:
             self._holds[shard] = _Hold(_Holding.RELEASING, view.epoch)
             yield Release(shard, view.epoch + 1, view.revision)
 
-    def _takes(self, now: float) -> Iterator[Take]:
-        own = self._assignment.own
+    def _takes(self, own: Collection[str], now: float) -> Iterator[Take]:
         free = [
             shard
             for shard in own

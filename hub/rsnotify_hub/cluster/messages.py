@@ -23,6 +23,7 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster.calls import A, Handler, NodeCall, R
 from rsnotify_hub.cluster.node import ClusterNode
 from rsnotify_hub.cluster.sharding import BRIDGE
+from rsnotify_hub.cluster.versions import decode_versioned
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
 
@@ -47,7 +48,7 @@ class CallRequest(Struct, frozen=True, kw_only=True):
     argument: bytes
 
 
-class CallReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CallReply(Struct, frozen=True, kw_only=True):
     """A reply: an answer; or the code and the reason of a refusal, or an error of the store.
 
     Args:
@@ -185,7 +186,8 @@ class NodeMessages:
         except (errors.Error, TimeoutError, OSError):
             name = self._node.nodes[node].name if node in self._node.nodes else node
             raise StorageError(f"the node {name or node} of this hub does not answer") from None
-        return _read_reply(msgspec.msgpack.decode(message.data, type=CallReply))
+        what = "the reply of another node of this hub"
+        return _read_reply(decode_versioned(message.data, CallReply, VERSION, what))
 
     # The node that answers.
 
@@ -196,10 +198,10 @@ class NodeMessages:
 
     async def _reply(self, message: Msg) -> None:
         try:
-            request = msgspec.msgpack.decode(message.data, type=CallRequest)
-            reply = await self._answer(request)
-        except msgspec.DecodeError as error:
-            reply = CallReply(reason=f"this node cannot read the request: {error}")
+            what = "a request to another node of this hub"
+            reply = await self._answer(decode_versioned(message.data, CallRequest, VERSION, what))
+        except StorageError as error:
+            reply = CallReply(reason=str(error))
         with suppress(errors.Error, OSError):  # whoever asks notices
             await message.respond(msgspec.msgpack.encode(reply))
 

@@ -24,16 +24,10 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster import records as formats
 from rsnotify_hub.cluster.clock import lease_clock
 from rsnotify_hub.cluster.interface import ClusterRecords, ShardWork
-from rsnotify_hub.cluster.membership import (
-    Membership,
-    Release,
-    Revoke,
-    ShardView,
-    Take,
-)
+from rsnotify_hub.cluster.membership import Membership, Release, Revoke, ShardView, Take
 from rsnotify_hub.cluster.pace import ClusterPace
 from rsnotify_hub.cluster.records import ClusterMeta, NodeRecord, ShardRecord
-from rsnotify_hub.cluster.sharding import DEFAULT_SHARDS, Sharding
+from rsnotify_hub.cluster.sharding import BRIDGE, DEFAULT_SHARDS, Sharding
 
 log = logging.getLogger("rsnotify.hub.cluster")
 
@@ -47,11 +41,9 @@ class ClusterNode:
     """This node.
 
     Args:
-        records: The records of the cluster.
         describe: What the others should know about this node; `renewals`, `draining` and `shards`
             are replaced.
         shards: The number of shards if this node creates the cluster.
-        pace: How fast nodes and shards change.
         clock: The clock of the leases.
 
     Attributes:
@@ -157,9 +149,14 @@ class ClusterNode:
         return [shard for shard in self.membership.owned() if self.owns(shard)]
 
     def owners(self) -> Counter[str | None]:
-        """Return how many shards each living node owns; those of None are free."""
+        """Return how many shards each living node owns; those of None are free.
+
+        The shard of the bridge counts only if a living node can run the bridge.
+        """
         living = set(self.living())
-        owners = map(self.membership.owner, self.sharding.names())
+        bridges = any(self.nodes[node].bridges for node in living if node in self.nodes)
+        shards = [name for name in self.sharding.names() if bridges or name != BRIDGE]
+        owners = map(self.membership.owner, shards)
         return Counter(owner if owner in living else None for owner in owners)
 
     # What is seen.
@@ -187,7 +184,9 @@ class ClusterNode:
         now = self._clock()
         if node == self.id:
             now = self._sent.get(record.renewals, float("-inf"))
-        self.membership.node_seen(node, is_draining=record.draining, now=now)
+        self.membership.node_seen(
+            node, is_draining=record.draining, now=now, bridges=record.bridges
+        )
 
     # Renewals.
 
@@ -267,6 +266,7 @@ class ClusterNode:
             key = formats.shard_key(take.shard)
             revision = await self._records.replace(key, record, take.revision)
             if revision is None:
+                await self._read(take.shard)
                 self.membership.take_failed(take)
                 return
             await self._work.load(take.shard, take.epoch)
@@ -292,6 +292,8 @@ class ClusterNode:
             record = formats.encode(ShardRecord(epoch=release.epoch, owner=None))
             key = formats.shard_key(release.shard)
             revision = await self._records.replace(key, record, release.revision)
+            if revision is None:
+                await self._read(release.shard)
         except StorageError as error:
             log.warning("the shard %s cannot be released yet: %s", release.shard, error)
         finally:
@@ -299,6 +301,15 @@ class ClusterNode:
         self.moved["released"] += revision is not None
         if self._record.draining and revision is not None:
             self._wanted.set()
+
+    async def _read(self, shard: str) -> None:
+        """Read a record that is not as it was seen: a server's copy of it may have been wrong."""
+        value, revision = await self._records.latest(formats.shard_key(shard))
+        view = ShardView()
+        if value is not None:
+            record = formats.read_shard(value)
+            view = ShardView(record.owner, record.epoch, revision)
+        self.membership.shard_read(shard, view)
 
     # The end.
 
@@ -329,7 +340,7 @@ class ClusterNode:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop without a word to the others, as in a crash."""
+        """Stop as in a crash: the others are not informed."""
         tasks = [*self._loops, *self._moves.values()]
         self._loops = []
         await cancel(tasks)

@@ -16,6 +16,7 @@ class _NodeView(Struct):
     first_seen: float
     last_seen: float
     is_draining: bool
+    bridges: bool
 
 
 class NodeViews:
@@ -26,11 +27,11 @@ class NodeViews:
         self._pace = pace
         self._views: dict[str, _NodeView] = {}
 
-    def seen(self, node: str, *, is_draining: bool, now: float) -> None:
+    def seen(self, node: str, *, is_draining: bool, bridges: bool, now: float) -> None:
         """Note that the record of a node was written."""
         known = self._views.get(node)
         if known is None:
-            self._views[node] = _NodeView(now, now, is_draining)
+            self._views[node] = _NodeView(now, now, is_draining, bridges)
             return
         if node == self._node and now - known.last_seen >= self._pace.fence_seconds:
             self._excuse_silence(known.last_seen, now)
@@ -72,6 +73,10 @@ class NodeViews:
             and view.last_seen > max(living, view.first_seen)
             and view.first_seen <= settled
         }
+
+    def bridging(self, nodes: set[str]) -> set[str]:
+        """Return those of some nodes that can run the bridge to the MQTT broker."""
+        return {node for node in nodes if self._views[node].bridges}
 
     def is_alive(self, node: str, now: float) -> bool:
         """Return whether a node has renewed its record lately."""

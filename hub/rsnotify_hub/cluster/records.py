@@ -1,14 +1,11 @@
-"""The records of the cluster: nodes, shards, and what all nodes have in common.
-
-A later version may add fields; a hub ignores those that it does not know.
-"""
+"""The records of the cluster: nodes, shards, and what all nodes have in common."""
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import StorageError
+from rsnotify_hub.cluster.versions import decode_versioned
 
 #: The version of the format of these records.
 VERSION = 1
@@ -42,6 +39,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
         renewals: How often it has renewed this record.
         draining: Whether it is about to stop.
         shards: The number of shards that it works on.
+        bridges: Whether it has the settings for the bridge to the MQTT broker.
         behind: How many records of the stream it did not have yet; None if unknown.
         server: The server that it is connected to; empty if unknown.
     """
@@ -54,6 +52,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     renewals: int = 0
     draining: bool = False
     shards: int = 0
+    bridges: bool = True
     behind: int | None = None
     server: str = ""
 
@@ -87,31 +86,12 @@ def encode(record: ClusterMeta | NodeRecord | ShardRecord) -> bytes:
 
 
 def read_meta(value: bytes) -> ClusterMeta:
-    try:
-        meta = msgspec.msgpack.decode(value, type=ClusterMeta)
-    except msgspec.DecodeError as error:
-        raise _unreadable(META, error) from None
-    if meta.version > VERSION:
-        raise StorageError(
-            f"the cluster in NATS has version {meta.version}, and this hub reads version "
-            f"{VERSION}: upgrade this hub, too"
-        )
-    return meta
+    return decode_versioned(value, ClusterMeta, VERSION, "the record of the cluster in NATS")
 
 
 def read_node(value: bytes) -> NodeRecord:
-    try:
-        return msgspec.msgpack.decode(value, type=NodeRecord)
-    except msgspec.DecodeError as error:
-        raise _unreadable("a node", error) from None
+    return decode_versioned(value, NodeRecord, VERSION, "the record of a node in NATS")
 
 
 def read_shard(value: bytes) -> ShardRecord:
-    try:
-        return msgspec.msgpack.decode(value, type=ShardRecord)
-    except msgspec.DecodeError as error:
-        raise _unreadable("a shard", error) from None
-
-
-def _unreadable(what: str, error: Exception) -> StorageError:
-    return StorageError(f"the record of {what} of the cluster in NATS cannot be read: {error}")
+    return decode_versioned(value, ShardRecord, VERSION, "the record of a shard in NATS")

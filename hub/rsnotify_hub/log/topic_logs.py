@@ -144,8 +144,8 @@ class TopicLogs:
 
     def position(self, topic: str) -> int:
         """Return the position of the last entry of a log; 0 if there is none."""
-        state = self.state(topic)
-        return state.position if state else 0
+        found = self._logs.get(topic)
+        return found.state.position if found and found.state else 0
 
     def audience(self, topic: str) -> int:
         """Estimate the number of subscribers of a topic: each node has about as many."""

@@ -21,7 +21,7 @@ from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
 from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.store.interface import LogEntry
+from rsnotify_hub.store.interface import LogEntry, NotOwner
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
@@ -81,6 +81,8 @@ class BacklogSender:
                     async with self._slots:
                         await self._send_page(selection)
                     failures = 0
+                except NotOwner:
+                    await asyncio.sleep(self.retry.delay(1, self._random))
                 except (ConnectionRefused, StorageError) as error:
                     failures += 1
                     self._readers.pop(selection, None)  # reading restarts at the cursor
@@ -163,7 +165,11 @@ class BacklogSender:
         if selection.select:
             part = self.broker.filtered_topic(topic, selection.select)
         return await self.connection.publish(
-            part or self.broker.topic(topic), body, content_type=content_type, channel=topic
+            part or self.broker.topic(topic),
+            body,
+            content_type=content_type,
+            channel=topic,
+            check=self.cursors.check_owner,
         )
 
     async def _send_entry(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:

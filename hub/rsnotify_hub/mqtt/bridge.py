@@ -35,7 +35,7 @@ from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
 from rsnotify_hub.mqtt.inbox import MqttInbox
 from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import LogEntry, Store
+from rsnotify_hub.store.interface import LogEntry, NotOwner, Store
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
@@ -78,6 +78,8 @@ class MqttBridge(DeliveryChannel):
         self._warned: set[str] = set()
 
     def state(self) -> BrokerState:
+        if self._task is None:
+            return BrokerState(False, 0)  # another node has the cursors
         selections = (TopicSelection(state.topic) for state in self._topics.states())
         behind = sum(map(self._cursors.is_behind, selections))
         return BrokerState(self._sender is not None, behind)
@@ -107,6 +109,8 @@ class MqttBridge(DeliveryChannel):
         while True:
             try:
                 await self._connect()
+            except NotOwner:
+                pass  # another node continues, and this one is about to stop
             except RsnotifyError as error:
                 self._report(error)
             except Exception:
@@ -127,6 +131,7 @@ class MqttBridge(DeliveryChannel):
         self._warned.add(text)
 
     async def _connect(self) -> None:
+        self._cursors.check_owner()  # it would end the session of the owner, of the same client ID
         config = self._config
         arrived: asyncio.Queue[MqttMessage] = asyncio.Queue()
         async with connect(
@@ -159,6 +164,7 @@ class MqttBridge(DeliveryChannel):
                 self._statistics,
                 self._requested,
                 sender.wake,
+                self._cursors.check_owner,
             )
             try:
                 sender.wake_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsnotify_hub.filtering.topic_selection import TopicSelection, selection_of_key
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.store.interface import SubscriptionStore
+from rsnotify_hub.store.interface import NotOwner, SubscriptionStore
 
 #: The key of the broker itself, which is no topic's.
 _KNOWN = ""
@@ -32,6 +32,11 @@ class BrokerCursors:
             self._positions = {state.topic: state.position - 1 for state in self._topics.states()}
             self._positions[_KNOWN] = 0
             await self._store.bridge(self._broker, self._positions)
+
+    def check_owner(self) -> None:
+        """Raise `NotOwner` if another node may publish to the broker."""
+        if not self._store.owns_bridge():
+            raise NotOwner("this node does not run the bridge to the broker")
 
     def parts(self) -> list[TopicSelection]:
         selections = (selection_of_key(key) for key in self._positions if key)

@@ -51,6 +51,7 @@ class MqttInbox:
         channels: Topics, or prefixes of topics, that may be published on through the broker.
         prefix: The beginning of the MQTT topics.
         wake: Called with a topic that has something to send.
+        check: Raises `NotOwner` if another node handles the messages.
     """
 
     channels: Sequence[str]
@@ -60,6 +61,7 @@ class MqttInbox:
     statistics: Statistics
     requested: RequestedSelections
     wake: Callable[[str], None]
+    check: Callable[[], None]
 
     def __post_init__(self) -> None:
         self._warned: set[Code] = set()
@@ -124,6 +126,8 @@ class MqttInbox:
         if self.requested.is_request(message):
             self.wake(self.requested.add(message))
             return None
+        # A content that arrives late must not replace what another node has published since.
+        self.check()
         if message.packet_id is None:
             raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
         channel = self._channel(message)

@@ -252,6 +252,9 @@ class SubscriptionStore(Protocol):
         The state is deleted with the subscription.
         """
 
+    def owns_bridge(self) -> bool:
+        """Return whether this node may publish to brokers right now."""
+
     async def bridged(self, broker: str) -> dict[str, int]:
         """Return the cursor of a broker in each log; empty for a new broker."""
 

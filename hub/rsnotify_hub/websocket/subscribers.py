@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.http.direct_writes import descriptor_of
 from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry
@@ -31,8 +32,6 @@ from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import TRY_AGAIN_LATER, document_frames
 
 log = logging.getLogger("rsnotify.hub.websocket")
-
-_SOCKETS_ARE_FILES = os.name == "posix"
 
 _DELIVERED = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.DELIVERED)
 
@@ -137,7 +136,7 @@ class Audience:
         if member.connection.is_paused:
             self.slow.add(member)
         else:
-            self.quick[member] = _descriptor(member.connection)
+            self.quick[member] = descriptor_of(member.connection.transport)
 
     def remove(self, member: WebSocketSubscriber) -> None:
         self.slow.discard(member)
@@ -161,12 +160,6 @@ def _write_rest(connection: WebSocketConnection, data: bytes, sent: int) -> None
     except Exception:
         # Its transport has ended, and reports that soon; the others must still get the data.
         log.debug("a subscriber could not be written to", exc_info=True)
-
-
-def _descriptor(connection: WebSocketConnection) -> int:
-    """Return the file descriptor of a connection's socket; -1 where sockets are no files."""
-    socket = connection.transport.get_extra_info("socket") if _SOCKETS_ARE_FILES else None
-    return -1 if socket is None else socket.fileno()
 
 
 class WebSocketChannel(DeliveryChannel):

@@ -93,8 +93,7 @@ class WebSubChannel(DeliveryChannel):
         return self._scheduler.waiting()
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        for delivery in self.registry.of_topic(topic):
-            self._sender.deliver_appended(delivery)
+        self._sender.deliver_appended(self.registry.of_topic(topic))
 
     async def put(self, subscription: Subscription) -> None:
         self._sender.retry_now(await self._updates.put(subscription))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 from filelock import FileLock, Timeout
@@ -12,7 +13,7 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.background.leader import Leader
 from rsnotify_publisher.background.pool import PublisherPool
-from rsnotify_publisher.journal import Recorder
+from rsnotify_publisher.journal import RecordedChanges, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import DESCRIPTION, RESOURCE_LIST
 
@@ -43,11 +44,11 @@ class LeaderElection:
         """Lead from now on, or wait until that is possible."""
         self._running = self._pool.spawn(self._run(recorder))
 
-    def wake(self) -> None:
-        """Notify the feeds of the hubs, from any thread, that the journal has new changes."""
+    def recorded(self, recorded: Sequence[RecordedChanges]) -> None:
+        """Pass durable changes to the feeds of the hubs, from any thread."""
         leader = self._leader
-        if leader is not None:
-            self._pool.call(leader.push.changes.notify)
+        if leader is not None and recorded and self._source.hubs:
+            leader.push.changes.recorded(recorded)
 
     def stop(self) -> None:
         """Begin to end in order, so that several Publishers can do so at the same time."""

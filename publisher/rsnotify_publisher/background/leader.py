@@ -1,7 +1,7 @@
 """The leading process of a Source: it feeds the hubs and writes the documents.
 
-One wake-up on its way to a hub: the recorder has committed, `LeaderElection.wake` changes from its
-thread to the event loop, and `ChannelNews.notify` resumes each `HubFeed`, which reads the journal.
+A change on its way to a hub: the recorder has committed, `ChangeStream.recorded` passes it from
+that thread to the event loop, and `ChannelNews.notify` resumes each `HubFeed`.
 
 Documents are written by two kinds of jobs. Frequent ones (the open Change List, cursors, Change
 Dumps) run in a loop. Those that a user schedules (Resource List, Resource Dump, rotation,
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -52,7 +52,9 @@ class Leader:
     on_published: Callable[[], None]
 
     def __post_init__(self) -> None:
-        self.push = HubPush(self.source, self.journal, self.recorder)
+        self.push = HubPush(
+            self.source, self.journal, self.recorder, self.pool.call, self.pool.threads.contents
+        )
         self._store = DocumentStore(self.source, self.recorder)
         self._random = Random()
         self._busy = {kind: asyncio.Lock() for kind in WorkKind}
@@ -62,9 +64,8 @@ class Leader:
 
     async def lead(self, stop: asyncio.Event) -> None:
         """Lead until `stop` is set, then end in order."""
-        every = self.source.options.poll
         try:
-            with self.pool.threads.poller.watch(self.journal, every, self.push.changes.notify):
+            with self._watching():
                 async with asyncio.TaskGroup() as tasks:
                     working = tasks.create_task(self._work())
                     try:
@@ -79,6 +80,13 @@ class Leader:
             # The next leader must not meet a thread of ours that still writes.
             await self.pool.in_thread(WorkKind.CHANGES, self._store.close)
         await self.push.save_cursors()
+
+    def _watching(self) -> AbstractContextManager[None]:
+        """Notice for the hubs, if there are any, what other processes record."""
+        if not self.source.hubs:
+            return nullcontext()
+        every = self.source.options.poll
+        return self.pool.threads.poller.watch(self.journal, every, self.push.changes.check)
 
     async def _work(self) -> None:
         async with AsyncExitStack() as permit, asyncio.TaskGroup() as tasks:
@@ -179,7 +187,7 @@ class Leader:
         if await self._in_thread(WorkKind.CHANGES, self._store.write_change_lists):
             self._written, self._skipped_writes = current, 0
             changes, _, notices = current
-            self.push.changes.set_documented(changes)
+            self.push.changes.news.set_documented(changes)
             self.push.notices.set_documented(notices)
 
     async def _write_last(self) -> None:

@@ -32,7 +32,7 @@ class WorkKind(StrEnum):
 _WORKERS = {WorkKind.CHANGES: 6, WorkKind.RESOURCES: 4, WorkKind.DUMPS: 2}
 #: Threads that read contents to send them inline.
 _READERS = 6
-#: Threads that commit changes; they wait for the disk. A single set needs only one of them.
+#: Threads that commit changes for callers that cannot; they wait for the disk.
 _RECORDERS = 8
 #: MiB of cache for all journals together, and at least for each.
 _MEMORY, _LEAST_MEMORY = 512.0, 2.0
@@ -48,7 +48,7 @@ class PoolThreads:
         self.workers = {
             kind: ThreadPoolExecutor(most, f"rsnotify-{kind}") for kind, most in _WORKERS.items()
         }
-        self._contents = ThreadPoolExecutor(_READERS, "rsnotify-contents")
+        self.contents = ThreadPoolExecutor(_READERS, "rsnotify-contents")
         self.recorders = ThreadPoolExecutor(_RECORDERS, "rsnotify-recorder")
         self.poller = JournalPoller()
         self.permits = asyncio.Semaphore(_STARTING)
@@ -68,7 +68,7 @@ class PoolThreads:
             runner.run(self._main())
 
     async def _main(self) -> None:
-        self.loop.set_default_executor(self._contents)
+        self.loop.set_default_executor(self.contents)
         tasks = [asyncio.create_task(work.run()) for work in (self.poller, self.scheduler)]
         try:
             await self._stop.wait()

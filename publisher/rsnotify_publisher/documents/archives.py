@@ -182,4 +182,4 @@ class Archives:
         self.keep_only(f"{kind}-archive-", parts)
 
     def _note(self, note: Callable[[Journal], None]) -> None:
-        self._recorder.submit(note).result()
+        self._recorder.run(note)

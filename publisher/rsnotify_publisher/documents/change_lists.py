@@ -91,7 +91,7 @@ class ChangeLists:
             return
         if not (self._folder / OPEN_PART).exists():
             write_atomically(self._folder / OPEN_PART, self._open.open_chunks())
-        self._recorder.submit(note).result()
+        self._recorder.run(note)
 
     def _publish(self) -> None:
         version = self._open.version

@@ -170,7 +170,7 @@ class DocumentStore:
 
     def _write_resource_list(self, journal: Journal) -> None:
         if journal.state().last_change != self._listed:
-            state = self._recorder.submit(Journal.promise).result()
+            state = self._recorder.run(Journal.promise)
             self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
             resources = self._resources(journal)
             document = write_resource_list(

@@ -67,4 +67,4 @@ def notify_version(
     The version differs whenever the document does.
     """
     if documents.framework is not None:
-        recorder.submit(lambda journal: journal.add_version_notice(document, version)).result()
+        recorder.run(lambda journal: journal.add_version_notice(document, version))

@@ -193,7 +193,7 @@ class SourceDumps:
         if removed and archives:
             self.archives.add(journal, removed, lambda journal: journal.archive(removed))
         elif removed:
-            self.recorder.submit(lambda journal: journal.drop(removed)).result()
+            self.recorder.run(lambda journal: journal.drop(removed))
         if removed:
             self._begin = max(self._begin, removed[-1].end)
 
@@ -251,7 +251,7 @@ class SourceDumps:
             )
         files = [f"{own}.xml", *parts, *files]
         dump = self._finished(Capability.CHANGE_DUMP, closed.begin, closed.end, files, packages)
-        self.recorder.submit(lambda journal: journal.put(dump)).result()
+        self.recorder.run(lambda journal: journal.put(dump))
 
 
 def _names(packages: list[WrittenPackage]) -> Iterator[str]:

@@ -20,11 +20,12 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.vocabulary import INLINE_LIMIT, Capability
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.journal.current_set import CurrentSet, RecordedState, decode, encode
 from rsnotify_publisher.journal.finished_documents import FinishedDocument
 from rsnotify_publisher.journal.notice_log import NoticeLog
+from rsnotify_publisher.journal.recorded_changes import RecordedChanges
 from rsnotify_publisher.journal.storage import JournalState
 
 
@@ -55,6 +56,12 @@ class Journal(NoticeLog, CurrentSet):
             # If the set is not tracked, the Source returns it.
             total = None if state.sum is None else self.apply(states, state.sum)
             self._db.execute("UPDATE state SET last_change = ?, sum = ?", (at, total))
+            contents = {
+                each.record.resource.uri: each.record.content
+                for each in states
+                if each.record.content is not None and len(each.record.content) <= INLINE_LIMIT
+            }
+            self.recorded.append(RecordedChanges(state.last_change, at, recorded, contents))
         return recorded
 
     def load(self, records: Iterable[Record]) -> int:

@@ -1,22 +1,27 @@
-"""Group commit: changes that many threads submit at the same time share one fsync.
+"""Group commit: changes that many threads record at the same time share one fsync.
 
-One connection of the process writes. It makes one transaction of everything that was submitted
-during the last commit. If there are many journals, a few threads commit for all of them, one group
-after the other.
+One connection of the process writes, in one thread at a time. A thread that records while nobody
+commits does so itself, for all that wait; what arrives meanwhile waits for its end, and is the next
+group. A thread of the executor commits that group, and what may not be committed where it came
+from: an event loop must not wait for the disk, and a KeyboardInterrupt may end any instruction of
+the main thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rsnotify.errors import StorageError
 from rsnotify_publisher.journal.journal import Journal
+from rsnotify_publisher.journal.recorded_changes import RecordedChanges
 from rsnotify_publisher.journal.storage import USUAL_MEMORY
 
 T = TypeVar("T")
@@ -28,46 +33,54 @@ _GROUP = 5_000
 
 class _Entry(NamedTuple, Generic[T]):
     operation: Callable[[Journal], T]
-    future: Future[T]
+    future: Future[T] | asyncio.Future[T]
 
-    def settle(self, result: T) -> None:
+    def settle(self, result: T | None, error: BaseException | None = None) -> None:
+        if isinstance(self.future, asyncio.Future):
+            with suppress(RuntimeError):  # its loop was closed, so nothing waits any more
+                self.future.get_loop().call_soon_threadsafe(_complete, self.future, result, error)
         # A future cannot be cancelled any more once this is true.
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_result(result)
+        elif self.future.set_running_or_notify_cancel():
+            _complete(self.future, result, error)
 
-    def fail(self, error: BaseException) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
+
+def _complete(
+    future: Future[T] | asyncio.Future[T], result: Any, error: BaseException | None
+) -> None:
+    if not future.done():
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
 
 
 @dataclass(eq=False)
 class Recorder:
-    """Commits what the threads of one process submit.
+    """Commits what the threads of one process record.
 
     Args:
         open_journal: Returns the connection that writes.
-        on_commit: Called after every transaction.
-        executor: Opens the journal and commits, one task after another, in any thread.
+        on_recorded: Called with the changes of a transaction once they are durable, in the order
+            of the transactions and in the thread that committed; it must not block.
+        executor: Commits for callers that cannot.
         memory: Cache of the connection in MiB.
     """
 
     open_journal: Callable[[], Journal]
-    on_commit: Callable[[], None]
+    on_recorded: Callable[[Sequence[RecordedChanges]], None]
     executor: Executor
     memory: float = USUAL_MEMORY
 
     def __post_init__(self) -> None:
         self._journal: Journal
-        self._lock = threading.Lock()
-        # A commit is scheduled whenever an entry waits.
+        self._changed = threading.Condition(threading.Lock())
+        # Something waits only while a thread commits, or will do so next.
         self._waiting: deque[_Entry[Any]] = deque()
+        self._busy = False
         self._closed = False
 
     def start(self) -> None:
         """Open the journal; RsnotifyError if that fails."""
-        self.executor.submit(self._open).result()
-
-    def _open(self) -> None:
         self._journal = self.open_journal()
         self._journal.expect_writes(self.memory)
 
@@ -77,57 +90,78 @@ class Recorder:
         The operation may be run twice, if its transaction failed because of another operation.
         """
         future: Future[T] = Future()
-        with self._lock:
-            if self._closed:
-                raise StorageError("the Publisher is closed; nothing more can be recorded")
-            self._waiting.append(_Entry(operation, future))
-            if len(self._waiting) == 1:
-                self.executor.submit(self._commit_next)
+        if self._enter(_Entry(operation, future)):
+            self.executor.submit(self._commit_next)
         return future
+
+    def run(self, operation: Callable[[Journal], T]) -> T:
+        """Run an operation as `submit` does, and wait for its durable result."""
+        future: Future[T] = Future()
+        if self._enter(_Entry(operation, future)):
+            if threading.current_thread() is threading.main_thread():
+                self.executor.submit(self._commit_next)
+            else:
+                self._commit_next()
+        return future.result()
+
+    async def arun(self, operation: Callable[[Journal], T]) -> T:
+        """Run an operation as `submit` does, and wait in asyncio for its durable result."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self._enter(_Entry(operation, future)):
+            self.executor.submit(self._commit_next)
+        return await future
 
     def promise(self) -> int:
         """Promise durably that no later change gets a datetime up to the one returned."""
-        return self.submit(Journal.promise).result().reached
-
-    def _commit_next(self) -> None:
-        """Commit one group; the next waits until other journals have committed theirs."""
-        with self._lock:
-            group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
-            if self._waiting:
-                self.executor.submit(self._commit_next)
-        if group:
-            self._commit(group)
+        return self.run(Journal.promise).reached
 
     def close(self) -> None:
-        """Commit what was submitted, then end."""
-        with self._lock:
+        """Wait until everything is committed, then end."""
+        with self._changed:
             if self._closed:
                 return
             self._closed = True
-        self.executor.submit(self._commit_rest).result()
-        self.executor.shutdown()
-
-    def _commit_rest(self) -> None:
-        while self._waiting:
-            self._commit_next()
+            self._changed.wait_for(lambda: not self._busy)
         self._journal.close()
+
+    def _enter(self, entry: _Entry[Any]) -> bool:
+        """Add an entry to the next group; return whether the caller has to get it committed."""
+        with self._changed:
+            if self._closed:
+                raise StorageError("the Publisher is closed; nothing more can be recorded")
+            self._waiting.append(entry)
+            was_busy, self._busy = self._busy, True
+            return not was_busy
+
+    def _commit_next(self) -> None:
+        """Commit one group; the next waits until other journals have committed theirs."""
+        with self._changed:
+            group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+        self._commit(group)
+        with self._changed:
+            self._busy = bool(self._waiting)
+            if self._busy:
+                self.executor.submit(self._commit_next)
+            else:
+                self._changed.notify_all()
 
     def _commit(self, group: list[_Entry[Any]]) -> None:
         try:
             with self._journal.transaction():
                 results = [entry.operation(self._journal) for entry in group]
-        except Exception as error:  # any error belongs to a caller; the thread goes on
+        except BaseException as error:  # any error belongs to a caller; the thread goes on
             self._commit_alone(group, error)
             return
-        self.on_commit()
+        # In this order, since the thread that feeds the hubs has more to do than the callers.
         for entry, result in zip(group, results, strict=True):
             entry.settle(result)
+        self.on_recorded(self._journal.recorded)
 
-    def _commit_alone(self, group: list[_Entry[Any]], error: Exception) -> None:
+    def _commit_alone(self, group: list[_Entry[Any]], error: BaseException) -> None:
         """Commit each entry of a failed group by itself, so that only the cause fails."""
         if len(group) == 1:
             _log.debug("a transaction was rolled back: %s", error)
-            group[0].fail(error)
+            group[0].settle(None, error)
             return
         for entry in group:
             self._commit([entry])

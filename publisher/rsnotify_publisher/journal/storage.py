@@ -16,9 +16,12 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.digest import SetDigest, SetSum
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_publisher.journal import schema
+from rsnotify_publisher.journal.recorded_changes import RecordedChanges
 
 #: MiB of cache for the connection that writes.
 USUAL_MEMORY = 64.0
+# Pages in the WAL of a small file before a checkpoint.
+_CHECKPOINT = 2_000
 
 
 def system_clock() -> int:
@@ -49,6 +52,9 @@ class JournalState(Struct, frozen=True):
 class JournalConnection:
     """One connection to the file, for one thread at a time; creates the file if it is missing.
 
+    Attributes:
+        recorded: The changes that the last transaction recorded.
+
     Raises:
         StorageError: The file cannot be used.
         ConfigurationError: It belongs to a Source with another base URL.
@@ -59,6 +65,7 @@ class JournalConnection:
     ) -> None:
         self._path = path
         self._clock = clock
+        self.recorded: list[RecordedChanges] = []
         check_role(path)
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,15 +122,14 @@ class JournalConnection:
     def expect_writes(self, memory: float = USUAL_MEMORY) -> None:
         """Prepare for many transactions; otherwise a large set makes each change slower.
 
-        The pages of a change are scattered over the file, so a cache of 64 MB pays off. The WAL is
-        checkpointed after 32 MB instead of 2; if the file is large, after up to 128 MB, since a
-        checkpoint spends most of its time on seeking. Until the WAL has that size for the first
-        time, each flush also writes its new length.
+        The pages of a change are scattered over the file, so a cache of 64 MB pays off. If the file
+        is large, the WAL is checkpointed only after up to 128 MB, since a checkpoint spends most of
+        its time on seeking; otherwise soon, since until the WAL has that size for the first time,
+        each flush also writes its new length.
         """
         self._db.execute(f"PRAGMA cache_size={-round(memory * 1024)}")
         size, pages = self._value("PRAGMA page_size"), self._value("PRAGMA page_count")
-        unit = memory * 2**20 / size
-        after = min(max(unit / 2, pages / 2), unit * 2)
+        after = min(max(_CHECKPOINT, pages / 2), memory * 2**20 / size * 2)
         self._db.execute(f"PRAGMA wal_autocheckpoint={round(after)}")
 
     def close(self) -> None:
@@ -138,6 +144,7 @@ class JournalConnection:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit all writes at the end, or none if an exception is raised."""
+        self.recorded = []
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -42,7 +43,7 @@ class FragmentWriter(Struct, frozen=True):
         self,
         from_: Instant,
         changes: Sequence[Resource],
-        contents: Mapping[str, bytes],
+        contents: Mapping[str, bytes | None],
         digest: SetDigest | None = None,
     ) -> Iterator[OutgoingFragment]:
         """Write consecutive fragments of changes in order, the first of which comes after `from_`.
@@ -108,7 +109,11 @@ def with_content(change: Resource, content: bytes | None) -> Resource:
     """
     if content is None or len(content) > INLINE_LIMIT or not matches(change.hash, [content]):
         return change
-    media_type = quote(change.type or "application/octet-stream", safe="/;=+.-_!#$&^*")
     data = base64.b64encode(content).decode()
-    link = Link(Rel.DUPLICATE, f"data:{media_type};base64,{data}")
+    link = Link(Rel.DUPLICATE, f"data:{_quoted(change.type)};base64,{data}")
     return replace(change, links=(*change.links, link))
+
+
+@lru_cache(maxsize=256)
+def _quoted(media_type: str | None) -> str:
+    return quote(media_type or "application/octet-stream", safe="/;=+.-_!#$&^*")

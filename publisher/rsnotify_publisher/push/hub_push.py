@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import Executor
 
 from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.framework import FrameworkNotices, allows_second_channel, promise_notices
 from rsnotify_publisher.hubs import Hub
-from rsnotify_publisher.journal import Journal, JournalState, Recorder
+from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.push.change_stream import Call, ChangeStream
+from rsnotify_publisher.push.channel_news import ChannelNews
 from rsnotify_publisher.push.channel_push import ChannelPush
 from rsnotify_publisher.push.fragments import FragmentWriter
-from rsnotify_publisher.push.hub_feed import ChannelNews, HubFeed
+from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import CAPABILITY_LIST
 
@@ -29,15 +32,24 @@ class HubPush:
     """Feeds the hubs; the journal is read in the event loop's thread.
 
     Attributes:
-        changes: Resumes the feeds of the channel for changes.
+        changes: What the feeds of the channel for changes read.
         notices: Resumes the feeds of the channel for notices of documents.
     """
 
-    def __init__(self, source: SourceContext, journal: Journal, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        source: SourceContext,
+        journal: Journal,
+        recorder: Recorder,
+        call: Call,
+        readers: Executor,
+    ) -> None:
         self._source = source
         self._journal = journal
         self._recorder = recorder
-        self.changes, self.notices = ChannelNews(), ChannelNews()
+        contents = None if source.contents is None else source.contents.inline
+        self.changes = ChangeStream(journal, contents, call, readers, self._sent)
+        self.notices = ChannelNews()
         channel = source.documents.framework
         self._change_push = ChannelPush(
             source.documents.topic,
@@ -57,14 +69,13 @@ class HubPush:
         self._left_behind: set[str] = set()
 
     def _change_feed(self, hub: Hub) -> HubFeed:
-        options, contents = self._source.options, self._source.contents
+        options = self._source.options
         return HubFeed(
-            self._journal,
+            self.changes,
             self._journal.cursor(hub.uri),
             self._writer(self._source.documents.uri(CAPABILITY_LIST)),
-            lambda: self._promise(Journal.promise),
-            None if contents is None else contents.inline,
-            self.changes,
+            lambda: self._recorder.arun(Journal.promise),
+            self.changes.news,
             heartbeat=options.heartbeat,
             batch=options.fragment_entries,
         )
@@ -75,8 +86,7 @@ class HubPush:
             FrameworkNotices(self._journal),
             self._journal.notice_cursor(hub.uri),
             self._writer(documents.description_uri, Capability.FRAMEWORK_NOTIFICATION),
-            lambda: self._promise(promise_notices),
-            None,
+            lambda: self._recorder.arun(promise_notices),
             self.notices,
             heartbeat=options.heartbeat * _HEARTBEATS_PER_NOTICE_HEARTBEAT,
             batch=options.fragment_entries,
@@ -88,8 +98,8 @@ class HubPush:
             up, options.fragment_entries, options.fragment_bytes, profile, capability
         )
 
-    async def _promise(self, promise: Callable[[Journal], JournalState]) -> JournalState:
-        return await asyncio.wrap_future(self._recorder.submit(promise))
+    def _sent(self) -> Iterator[int]:
+        return (feed.sent for _, feed in self._change_push.feeds)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -126,7 +136,7 @@ class HubPush:
             if through is not None:
                 journal.prune(through)
 
-        await asyncio.wrap_future(self._recorder.submit(save))
+        await self._recorder.arun(save)
         self._saved = current
 
     def _warn_of_gaps(self, hubs: set[str]) -> None:

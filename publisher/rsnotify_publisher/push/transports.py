@@ -10,12 +10,12 @@ import socket
 from collections import deque
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.format.datetimes import Instant, parse_datetime
@@ -31,6 +31,7 @@ from rsnotify_publisher.push.http_post import (
     remedy,
     seconds_to_wait,
 )
+from rsnotify_publisher.push.hub_connection import HubConnection
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.mqtt import feed_by_mqtt
 
@@ -75,6 +76,7 @@ async def _feed_by_websocket(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer
     try:
         window = _Window(feed)
         through = await _begin(hub, websocket, topic)
+        websocket.on_accepted = window.accepted
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_receive(hub, topic, websocket, window))
             tasks.create_task(_send(websocket, feed, window, through))
@@ -82,10 +84,11 @@ async def _feed_by_websocket(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer
         await websocket.close()
 
 
-async def _open(hub: Hub, dialer: Dialer) -> ClientConnection:
+async def _open(hub: Hub, dialer: Dialer) -> HubConnection:
     opening = partial(
         connect,
         hub.uri,
+        create_connection=HubConnection,
         additional_headers=hub.headers,
         # Compression would cost more time than it saves on a small fragment.
         compression=None,
@@ -96,11 +99,12 @@ async def _open(hub: Hub, dialer: Dialer) -> ClientConnection:
         close_timeout=1,
     )
     if is_proxied(hub.uri):
-        return await opening()
+        return cast(HubConnection, await opening())
     try:
-        return await opening(sock=await _dial(hub.uri, dialer))
+        opened = await opening(sock=await _dial(hub.uri, dialer))
     except ValueError:  # a redirect, which cannot be followed with a socket
-        return await opening()
+        opened = await opening()
+    return cast(HubConnection, opened)
 
 
 async def _dial(uri: str, dialer: Dialer) -> socket.socket:
@@ -109,7 +113,7 @@ async def _dial(uri: str, dialer: Dialer) -> socket.socket:
     return await dialer.dial(parts.hostname or "", port)
 
 
-async def _begin(hub: Hub, websocket: ClientConnection, topic: str) -> Instant | None:
+async def _begin(hub: Hub, websocket: HubConnection, topic: str) -> Instant | None:
     """Announce the channel, and return through which instant the hub has it."""
     async with asyncio.timeout(RESPONSE_TIMEOUT):
         await websocket.send(msgspec.json.encode({"type": "publish", "topic": topic}).decode())
@@ -120,15 +124,15 @@ async def _begin(hub: Hub, websocket: ClientConnection, topic: str) -> Instant |
 
 
 async def _send(
-    websocket: ClientConnection, feed: HubFeed, window: _Window, through: Instant | None
+    websocket: HubConnection, feed: HubFeed, window: _Window, through: Instant | None
 ) -> None:
     async with aclosing(feed.fragments(through)) as fragments:
         async for fragment in fragments:
             await window.enter(fragment)
-            await websocket.send(fragment.body.decode())
+            await websocket.send_fragment(fragment.body)
 
 
-async def _receive(hub: Hub, topic: str, websocket: ClientConnection, window: _Window) -> None:
+async def _receive(hub: Hub, topic: str, websocket: HubConnection, window: _Window) -> None:
     async for message in websocket:
         answer = _read_control(hub, topic, message)
         if answer.get("type") == "accepted":

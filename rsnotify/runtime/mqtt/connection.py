@@ -95,9 +95,18 @@ class BrokerConnection:
     # For users of the connection
 
     async def publish(
-        self, topic: str, payload: bytes, *, content_type: str, channel: str, retain: bool = True
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        content_type: str,
+        channel: str,
+        retain: bool = True,
+        check: Callable[[], None] = lambda: None,
     ) -> asyncio.Future[None]:
         """Send a message with QoS 1, as soon as the send quota allows it.
+
+        `check` is called right before that; nothing is sent if it raises an error.
 
         Returns:
             A future that is done when the broker has acknowledged the message. It fails with
@@ -114,6 +123,11 @@ class BrokerConnection:
             raise ConnectionRefused(self._broker.url, reason, too_large=True)
         await self._send_quota.acquire()
         self._check_connected()
+        try:
+            check()
+        except BaseException:
+            self._send_quota.release()
+            raise
         properties = publish_properties(content_type, channel) if self.version == "5" else None
         info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
         if info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:

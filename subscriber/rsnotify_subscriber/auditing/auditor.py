@@ -172,9 +172,9 @@ class _MirrorComparison:
         found: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
         contested = {uri: change.resource for uri, change in expected.contested.items()}
         for uri, resource in (contested | expected.resources).items():
-            found[str(self._tree.find(uri))] = resource
+            found[self._tree.find(uri)] = resource
         for uri in expected.ambiguous - expected.resources.keys():
-            found[str(self._tree.find(uri))] = Resource(uri)
+            found[self._tree.find(uri)] = Resource(uri)
         if self._suspects is None:
             return found
         return {path: found.get(path) for path in self._suspects}

@@ -30,7 +30,7 @@ from rsnotify.selection.representations import (
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.content.freshness import FreshnessCheck, check_announced
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
-from rsnotify_subscriber.fetching.digests import agree, parse_hashes, verifies
+from rsnotify_subscriber.fetching.digests import agree, parse_hashes, verified_hashes
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.patching import Patch
@@ -83,8 +83,8 @@ class ContentResolver:
 
     def inline(self, wanted: WantedRepresentation) -> Content | None:
         """Return the verified content inside the document; None if it has to be fetched."""
-        data = _inline_content(wanted)
-        return None if data is None else self._fetcher.store(data, wanted.entry.hash)
+        found = _inline_content(wanted)
+        return None if found is None else self._fetcher.store(*found)
 
     async def resolve(
         self, wanted: WantedRepresentation, held: ResourceState | None
@@ -157,13 +157,15 @@ class ContentResolver:
                 continue
             data = await self._patcher.patched(wanted, held, link, document)
             if data is not None:
-                return self._fetcher.store(data, wanted.entry.hash)
+                hashes = verified_hashes(data, wanted.entry.hash)
+                assert hashes is not None, "the patched content was verified"
+                return self._fetcher.store(data, hashes)
         return None
 
     async def _document(self, wanted: WantedRepresentation) -> Content:
-        data = _inline_content(wanted, needs_hash=False)
-        if data is not None:
-            return self._fetcher.store(data, wanted.entry.hash)
+        found = _inline_content(wanted, needs_hash=False)
+        if found is not None:
+            return self._fetcher.store(*found)
         return await self._member(wanted) or await self._get(wanted)
 
     async def _get(self, wanted: WantedRepresentation, *, fresh: bool = False) -> Content:
@@ -222,8 +224,10 @@ def _host(place: RepresentationSource) -> str:
     return place.uri.partition("://")[2].partition("/")[0]
 
 
-def _inline_content(wanted: WantedRepresentation, *, needs_hash: bool = True) -> bytes | None:
-    """Return the content inside a document, if it has the announced hash and length.
+def _inline_content(
+    wanted: WantedRepresentation, *, needs_hash: bool = True
+) -> tuple[bytes, str] | None:
+    """Return the content inside a document and its hashes, if they and its length are as announced.
 
     None if the entry has no hash, or the content has another: it is fetched from its own URI.
     By the hash, a list of the Source can confirm or contradict content that came by a hub.
@@ -234,8 +238,11 @@ def _inline_content(wanted: WantedRepresentation, *, needs_hash: bool = True) ->
         return None
     for uri in wanted.inline:
         content = _decode_data_uri(uri)
-        if content is not None and verifies(content, entry.hash, entry.length):
-            return content
+        if content is None:
+            continue
+        hashes = verified_hashes(content, entry.hash, entry.length)
+        if hashes is not None:
+            return content, hashes
     return None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from rsnotify.errors import ContentMismatch
@@ -16,9 +18,12 @@ _ALGORITHMS: dict[str, tuple[str, Callable[[], Any], int]] = {
     "sha256": ("sha-256", hashlib.sha256, 64),
     "sha512": ("sha-512", hashlib.sha512, 128),
 }
+#: How many attributes are remembered, as each is read several times for one change.
+_REMEMBERED = 1_000
 
 
-def parse_hashes(text: str | None) -> dict[str, str]:
+@lru_cache(_REMEMBERED)
+def parse_hashes(text: str | None) -> Mapping[str, str]:
     """Read a `hash` attribute: white-space separated `algorithm:digest` pairs.
 
     Returns:
@@ -31,7 +36,7 @@ def parse_hashes(text: str | None) -> dict[str, str]:
         known = _ALGORITHMS.get(algorithm.lower().replace("-", ""))
         if known is not None and len(digest) == known[2]:
             found[known[0]] = digest.lower()
-    return found
+    return MappingProxyType(found)
 
 
 def agree(one: str | None, other: str | None) -> bool | None:
@@ -77,8 +82,16 @@ class Digester:
             )
 
 
-def verifies(content: bytes, announced: str | None, length: int | None = None) -> bool:
-    """Return whether content has the announced hash and length, as far as that can be checked."""
+def verified_hashes(content: bytes, announced: str | None, length: int | None = None) -> str | None:
+    """Return the `hashes` of content; None if it has not the announced hash and length."""
+    if length not in (None, len(content)):
+        return None
     digester = Digester(announced)
     digester.update(content)
-    return length in (None, digester.length) and agree(announced, digester.hashes) is not False
+    hashes = digester.hashes
+    return hashes if agree(announced, hashes) is not False else None
+
+
+def verifies(content: bytes, announced: str | None, length: int | None = None) -> bool:
+    """Return whether content has the announced hash and length, as far as that can be checked."""
+    return verified_hashes(content, announced, length) is not None

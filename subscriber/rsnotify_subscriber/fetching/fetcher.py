@@ -22,7 +22,6 @@ from rsnotify.format.reader import SitemapReader, with_resources
 from rsnotify_subscriber.fetching.cache import DocumentCache
 from rsnotify_subscriber.fetching.connections import RequestRate
 from rsnotify_subscriber.fetching.contents import Content, ContentCollector, Unchanged
-from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.downloading import stream_document
 from rsnotify_subscriber.fetching.origin import ResponseOrigin
 from rsnotify_subscriber.fetching.responses import (
@@ -255,11 +254,9 @@ class Fetcher:
                     raise ContentMismatch(resource.uri, f"it has more than {most} bytes")
             return await collector.content(resource if verify else None, recoded=recoded)
 
-    def store(self, data: bytes, announced: str | None) -> Content:
+    def store(self, data: bytes, hashes: str) -> Content:
         """Return content that is in memory and verified, with a file to write it to."""
-        digester = Digester(announced)
-        digester.update(data)
-        return Content(self._new_file(), digester.hashes, digester.length, data)
+        return Content(self._new_file(), hashes, len(data), data)
 
     def _new_file(self) -> Path:
         self._files += 1

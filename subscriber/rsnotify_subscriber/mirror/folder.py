@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Lock
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.arguments import require
@@ -28,10 +29,11 @@ def default_state(folder: str | os.PathLike[str]) -> Path:
 
 
 class FolderMirror:
-    """Keeps a folder equal to the Source's resources; a `Handler`.
+    """Keeps a folder equal to the Source's resources; a `DeferredHandler`.
 
-    Content is flushed before it is renamed into place, and the folders after it, before `apply`
-    returns. So every resource of the state is on the disk.
+    `apply` flushes content before it renames it into place, and the folders after it. A subscriber
+    flushes small content later, several files at once, and keeps it in the state until then. So
+    every resource of the state is on the disk, or is put there when the state is opened again.
 
     Args:
         folder: The root of the mirror; made if it does not exist.
@@ -42,6 +44,13 @@ class FolderMirror:
         self._root = Path(folder).absolute()
         self._tree: MirrorTree | None = None
         self._place = ""
+        self._top = str(self._root)
+        #: Held while the paths below are read or written.
+        self._lock = Lock()
+        self._unflushed = _TouchedPaths()
+        #: Held during a flush, so that another returns only after it.
+        self._flushing = Lock()
+        self._flush_failed = False
 
     def prepare(self, base: str, temporary: Path) -> None:
         """Prepare the folder for a set of resources; called once, before the first `apply`.
@@ -56,6 +65,7 @@ class FolderMirror:
         """
         self.check(temporary)
         self._tree = MirrorTree(self._root, base)
+        self._unflushed, self._flush_failed = _TouchedPaths(), False
         self._place = self.place
 
     def check(self, temporary: Path) -> None:
@@ -101,7 +111,7 @@ class FolderMirror:
     def held_content(self, uri: str) -> Path | None:
         """Return the file of a resource, if there is one."""
         assert self._tree is not None, "prepare is called first"
-        path = self._tree.find(uri)
+        path = Path(self._tree.find(uri))
         return path if path.is_file() and not path.is_symlink() else None
 
     async def apply(self, changes: Sequence[Received]) -> None:
@@ -114,62 +124,134 @@ class FolderMirror:
         Raises:
             StorageError: The folder was removed, unmounted or replaced since `prepare`.
         """
+        _flush_all(str(change.content) for change in changes if change.content is not None)
+        self._put(changes, flushed=True)
+        self.flush()
+
+    def apply_unflushed(self, changes: Sequence[Received]) -> None:
+        """Put each resource in its place, or remove it, as durably as the next `flush` makes it.
+
+        Raises:
+            StorageError: As for `apply_blocking`.
+        """
+        self._put(changes, flushed=False)
+
+    def apply_again(self, changes: Sequence[Received]) -> None:
+        """Apply durably what may have been applied, and not flushed, before a crash."""
+        self._put(changes, flushed=False)
+        for folder in list(self._unflushed.folders):  # the crash may have come after `mkdir`
+            while folder != self._top:
+                folder = os.path.dirname(folder)
+                self._unflushed.folders.add(folder)
+        self.flush()
+
+    def flush(self) -> None:
+        """Flush all that was put or removed before; may be called in another thread.
+
+        Raises:
+            StorageError: It failed, now or earlier. A later flush would not show what was lost.
+        """
+        with self._flushing:
+            if self._flush_failed:
+                raise StorageError(f"{self._root}: an earlier flush failed")
+            with self._lock:
+                touched, self._unflushed = self._unflushed, _TouchedPaths()
+            self._flush_failed = True
+            _flush_all(touched.files)
+            _flush_all(touched.folders)
+            self._flush_failed = False
+
+    def _put(self, changes: Sequence[Received], *, flushed: bool) -> None:
+        """Put each resource in its place, or remove it; `flushed` is whether the contents are."""
         assert self._tree is not None, "prepare is called first"
         if self.place != self._place:
             raise StorageError(f"{self._root} is not there any more, or not the folder it was")
-        touched: set[Path] = set()
-        deleted = [change for change in changes if change.content is None]
-        _flush_all(change.content for change in changes if change.content is not None)
-        # First, since a file may have become a folder of the same name.
-        for change in deleted:
-            self._remove(self._tree.find(change.uri), touched)
-        for change in changes:
-            if change.content is not None:
-                self._move(change.content, self._tree.find(change.uri), touched)
-        if deleted:
-            for source, target in self._tree.freed_paths():
+        touched, freed = _TouchedPaths(), False
+        try:
+            deleted = [change for change in changes if change.content is None]
+            # First, since a file may have become a folder of the same name.
+            for change in deleted:
+                self._remove(self._tree.find(change.uri), touched)
+            for change in changes:
+                if change.content is not None:
+                    target = self._tree.find(change.uri)
+                    self._move(str(change.content), target, touched)
+                    if not flushed:
+                        touched.files.add(target)
+            for source, target in self._tree.freed_paths() if deleted else ():
+                freed = True
                 self._move(source, target, touched)
-                self._remove_empty(source.parent, touched)
-        _flush_all(folder for folder in touched if folder.exists())
+                touched.files.add(target)
+                self._remove_empty(os.path.dirname(source), touched)
+        finally:
+            with self._lock:
+                self._unflushed.files |= touched.files
+                self._unflushed.folders |= touched.folders
+        if freed:
+            self.flush()  # the state has no content of these
 
-    def _move(self, source: Path, target: Path, touched: set[Path]) -> None:
-        self._make_folder(target.parent, touched)
-        source.replace(target)
-        touched.add(target.parent)
+    def _move(self, source: str, target: str, touched: _TouchedPaths) -> None:
+        folder = os.path.dirname(target)
+        try:
+            os.replace(source, target)
+        except FileNotFoundError:
+            self._make_folder(folder, touched)
+            os.replace(source, target)
+        touched.folders.add(folder)
 
-    def _make_folder(self, folder: Path, touched: set[Path]) -> None:
-        if not folder.is_dir():
-            self._make_folder(folder.parent, touched)
-            folder.mkdir(exist_ok=True)
-            touched.add(folder.parent)
+    def _make_folder(self, folder: str, touched: _TouchedPaths) -> None:
+        if not os.path.isdir(folder):
+            above = os.path.dirname(folder)
+            self._make_folder(above, touched)
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+            touched.folders.add(above)
 
-    def _remove(self, path: Path, touched: set[Path]) -> None:
+    def _remove(self, path: str, touched: _TouchedPaths) -> None:
         # NotADirectoryError: a folder of the path is a file.
         with suppress(FileNotFoundError, NotADirectoryError):
-            path.unlink()
-        touched.add(path.parent)
-        self._remove_empty(path.parent, touched)
+            os.unlink(path)
+        folder = os.path.dirname(path)
+        touched.folders.add(folder)
+        self._remove_empty(folder, touched)
 
-    def _remove_empty(self, folder: Path, touched: set[Path]) -> None:
-        while folder != self._root:
+    def _remove_empty(self, folder: str, touched: _TouchedPaths) -> None:
+        while folder != self._top:
             try:
-                folder.rmdir()
+                os.rmdir(folder)
             except FileNotFoundError:
                 pass  # it was never made, or removed with an earlier change
             except OSError:
                 return  # not empty
-            folder = folder.parent
-            touched.add(folder)
+            folder = os.path.dirname(folder)
+            touched.folders.add(folder)
 
 
-def _flush_all(paths: Iterable[Path]) -> None:
-    """Flush files and folders, several at once, so that the file system joins its own commits."""
+class _TouchedPaths:
+    """The files that were put in place, and the folders with entries that were changed."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.folders: set[str] = set()
+
+
+def _flush_all(paths: Iterable[str]) -> None:
+    """Flush files and folders, several at once, so that the file system joins its own commits.
+
+    What was removed meanwhile is left out.
+    """
     waiting = list(paths)
     if len(waiting) < 2:
-        for path in waiting:
-            flush(path)
+        _flush_each(waiting)
         return
-    list(_flushers(os.getpid()).map(flush, waiting))
+    parts = [waiting[start::_FLUSHES] for start in range(min(_FLUSHES, len(waiting)))]
+    list(_flushers(os.getpid()).map(_flush_each, parts))
+
+
+def _flush_each(paths: Iterable[str]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            flush(path)
 
 
 @cache

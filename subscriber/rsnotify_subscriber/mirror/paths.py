@@ -33,6 +33,8 @@ FALLBACKS = _MARK + "@"
 #: The longest name and path in bytes that file systems allow, less a margin for the root.
 _NAME_BYTES = 240
 _PATH_BYTES = 800
+#: Segments that are their own names, as nearly all are.
+_PLAIN = re.compile(r"(?!\.{1,2}\Z|@@)[A-Za-z0-9_.~!$&'()*+,;=:@-]++")
 _HARMLESS = re.compile(r"[a-z0-9 !#$&'()+,;=@_.-]*[a-z0-9!#$&'()+,;=@_-]")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9])(?:[ .].*)?")
 
@@ -89,6 +91,8 @@ class MirrorLayout(Struct, frozen=True):
 
 def _decoded(segment: str) -> str | None:
     """Decode a segment if it is the one spelling of a name that all file systems allow."""
+    if _PLAIN.fullmatch(segment):
+        return segment
     try:
         name = unquote_to_bytes(segment).decode()
     except UnicodeError:

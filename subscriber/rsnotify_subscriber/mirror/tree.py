@@ -54,49 +54,56 @@ class MirrorTree:
     def __init__(self, root: Path, base: str) -> None:
         self.root = root.absolute()
         self._layout = MirrorLayout(base, portable=ignores_case(self.root))
+        # Text, as objects for paths would take most of the time.
+        self._root = str(self.root)
+        self._fallbacks = os.path.join(self._root, FALLBACKS)
 
-    def find(self, uri: str) -> Path:
+    def find(self, uri: str) -> str:
         """Return the path of a resource, whether it exists or not.
 
         Raises:
             StorageError: The path is behind a symbolic link.
         """
-        fallback = self.root.joinpath(*self._layout.fallback(uri))
-        has_fallbacks = _is_folder(fallback.parent)
-        if has_fallbacks and os.path.lexists(fallback):
-            return fallback
+        mode = _mode(self._fallbacks)
+        if mode is not None and stat.S_ISDIR(mode):
+            fallback = self._fallback(uri)
+            return fallback if os.path.lexists(fallback) else self._natural(uri) or fallback
         natural = self._natural(uri)
-        if natural is None and not has_fallbacks and os.path.lexists(fallback.parent):
+        if natural is None and mode is not None:
             raise StorageError(
-                f"{fallback.parent} is no folder of the copy, but a symbolic link or a file; "
+                f"{self._fallbacks} is no folder of the copy, but a symbolic link or a file; "
                 "remove it"
             )
-        return natural or fallback
+        return natural or self._fallback(uri)
 
-    def freed_paths(self) -> Iterator[tuple[Path, Path]]:
+    def freed_paths(self) -> Iterator[tuple[str, str]]:
         """Yield (fallback, natural) paths of resources whose natural path has become free."""
-        folder = self.root / FALLBACKS
-        for name in os.listdir(folder) if _is_folder(folder) else ():
+        for name in os.listdir(self._fallbacks) if _is_folder(self._fallbacks) else ():
             uri = self._layout.uri_of_fallback(name)
             natural = None if uri is None else self._natural(uri)
             if natural is not None:
-                yield folder / name, natural
+                yield os.path.join(self._fallbacks, name), natural
 
-    def _natural(self, uri: str) -> Path | None:
+    def _fallback(self, uri: str) -> str:
+        return os.path.join(self._root, *self._layout.fallback(uri))
+
+    def _natural(self, uri: str) -> str | None:
         names = self._layout.natural(uri)
-        return self.root.joinpath(*names) if names and self._is_free(names) else None
+        return self._path(names) if names else None
 
-    def _is_free(self, names: PathNames) -> bool:
-        path = self.root
+    def _path(self, names: PathNames) -> str | None:
+        """Return a path; None if a file or a symbolic link is in its way."""
+        path = self._root
+        exists = True
         for name in names[:-1]:
-            path = path / name
-            mode = _mode(path)
-            if mode is None:
-                return True
-            if not stat.S_ISDIR(mode):  # nor a symbolic link, which may lead anywhere
-                return False
-        mode = _mode(path / names[-1])
-        return mode is None or not stat.S_ISDIR(mode)
+            path = f"{path}{os.sep}{name}"
+            mode = _mode(path) if exists else None
+            exists = mode is not None
+            if mode is not None and not stat.S_ISDIR(mode):  # a symbolic link may lead anywhere
+                return None
+        path = f"{path}{os.sep}{names[-1]}"
+        mode = _mode(path) if exists else None
+        return path if mode is None or not stat.S_ISDIR(mode) else None
 
     def files(self) -> Iterator[Path]:
         for folder, _, names in os.walk(self.root):
@@ -104,14 +111,14 @@ class MirrorTree:
                 yield Path(folder, name)
 
 
-def _is_folder(path: Path) -> bool:
+def _is_folder(path: str) -> bool:
     """Return whether a path is a folder, and not a symbolic link to one."""
     mode = _mode(path)
     return mode is not None and stat.S_ISDIR(mode)
 
 
-def _mode(path: Path) -> int | None:
+def _mode(path: str) -> int | None:
     try:
-        return path.lstat().st_mode
+        return os.lstat(path).st_mode
     except FileNotFoundError:
         return None

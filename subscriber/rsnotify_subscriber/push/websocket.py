@@ -6,13 +6,16 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.frames import DATA_OPCODES, Frame
+from websockets.http11 import Response
+from websockets.typing import BytesLike
 
 from rsnotify.errors import FetchError, Unavailable
 from rsnotify.format.datetimes import Instant, format_datetime
@@ -33,6 +36,52 @@ class _Control(Struct):
     code: str = ""
     message: str = ""
     audience: Annotated[int, Meta(ge=0, le=2**53)] = 0
+
+
+class _DirectConnection(ClientConnection):
+    """A connection that passes messages on where they are received, without a queue and a task.
+
+    Attributes:
+        subscribed: Is done once a message has confirmed the subscription, or `ended` is.
+        ended: Is done once the connection is lost, or with the error of a message.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.subscribed: asyncio.Future[None] = self.loop.create_future()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        #: Handles a message, and returns whether that confirms the subscription.
+        self.handle: Callable[[bytes], bool]
+        self._frames: list[BytesLike] = []
+
+    def process_event(self, event: Frame | Response) -> None:  # type: ignore[override]
+        if not isinstance(event, Frame) or event.opcode not in DATA_OPCODES:
+            super().process_event(event)
+            return
+        self._frames.append(event.data)
+        if event.fin:
+            message = b"".join(self._frames)
+            self._frames.clear()
+            if not self.ended.done():
+                self._handle(message)
+
+    def _handle(self, message: bytes) -> None:
+        try:
+            if self.handle(message) and not self.subscribed.done():
+                self.subscribed.set_result(None)
+        except Exception as error:
+            self.ended.set_exception(error)
+            self._finish()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self.subscribed.done():
+            self.subscribed.set_result(None)
 
 
 @dataclass(repr=False)
@@ -69,6 +118,7 @@ class WebSocketTransport:
             async with connect(
                 self.hub,
                 sock=sock,
+                create_connection=_DirectConnection,
                 additional_headers=self.credentials,
                 # Small frames gain nothing by it, and it could hide a decompression bomb.
                 compression=None,
@@ -78,12 +128,13 @@ class WebSocketTransport:
                 ping_timeout=_PONG,
                 close_timeout=1,
             ) as connection:
+                assert isinstance(connection, _DirectConnection)
+                connection.handle = lambda message: self._handle(message, listener)
                 await connection.send(self._subscription(since))
                 async with asyncio.timeout(TIMEOUT):
-                    while not self._handle(await connection.recv(decode=False), listener):
-                        pass
-                while True:
-                    self._handle(await connection.recv(decode=False), listener)
+                    await connection.subscribed
+                await connection.ended
+                raise connection.protocol.close_exc
         except TimeoutError:
             raise Unavailable(self.hub, "no answer in time") from None
         except ConnectionClosed as error:
@@ -109,9 +160,8 @@ class WebSocketTransport:
             frame["select"] = self.select
         return msgspec.json.encode(frame).decode()
 
-    def _handle(self, message: str | bytes, listener: TransportListener) -> bool:
-        """Handle a frame; return whether it confirms the subscription."""
-        data = message.encode() if isinstance(message, str) else message
+    def _handle(self, data: bytes, listener: TransportListener) -> bool:
+        """Handle a message; return whether it confirms the subscription."""
         if not data.startswith(b"{"):
             listener.fragment(data)
             return False

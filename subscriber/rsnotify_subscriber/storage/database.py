@@ -1,7 +1,8 @@
 """The interface between a state and the database in which it is kept.
 
 SQL is written once, for all databases: parameters are `?`, tables `{facts}`, `{resources}` and
-`{seen}`, the last of them temporary. Everything else in it is common to all of them.
+`{seen}`, the last of them temporary. Everything else in it is common to all of them. A local one
+has `{contents}`, too.
 """
 
 from __future__ import annotations

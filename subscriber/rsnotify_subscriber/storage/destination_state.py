@@ -23,6 +23,7 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.storage.baseline import BaselineTables
+from rsnotify_subscriber.storage.content_log import ContentLog, UnflushedContent
 from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.storage.handler_intent import IntentLog
 from rsnotify_subscriber.storage.identity import Identity, has_moved
@@ -83,11 +84,13 @@ class DestinationState:
             self._latest: int = latest or 0
             self.sum = usable(stored, count) or sum_up(self.database.execute)
             self._intents = IntentLog(self.database, committed)
+            self.contents = ContentLog(self.database, committed)
         if unfinished := self._intents.unfinished:
             # So whatever the Source announces of them is applied, versions and deletions.
             unknown = [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in unfinished]
             with self.transactions.writing():
                 self._write(unknown, None)
+                self.contents.keep(self._intents.batch)
 
     def store_intent(self, uris: Sequence[str], refused: Collection[str]) -> None:
         """Store which resources are about to be applied, until the next commit.
@@ -208,14 +211,22 @@ class DestinationState:
         states: Sequence[ResourceState],
         progress: Progress | None,
         doubts: Mapping[str, str] = NO_DOUBTS,
+        unflushed: Sequence[UnflushedContent] | None = None,
     ) -> None:
         """Make applied changes and the progress over them, if it moved, durable together.
 
         What a handler did by `apply_within` since the last commit becomes durable with them. The
-        doubts are why, by URI, resources may differ from what the Source announced.
+        doubts are why, by URI, resources may differ from what the Source announced. What a
+        `DeferredHandler` has not flushed is kept in the state; None if it has flushed everything.
         """
         with self.transactions.writing(ends=True):
-            self._write(states, progress, doubts)
+            self._write(states, progress, doubts, unflushed)
+
+    def delete_flushed(self) -> None:
+        """Delete the contents that were flushed since the last commit."""
+        if self.contents.has_flushed:
+            with self.transactions.writing():
+                self.contents.delete_flushed()
 
     def save_progress(self, progress: Progress) -> None:
         """Store a progress that moved without a change being applied.
@@ -230,6 +241,7 @@ class DestinationState:
         states: Sequence[ResourceState],
         progress: Progress | None,
         doubts: Mapping[str, str] = NO_DOUBTS,
+        unflushed: Sequence[UnflushedContent] | None = (),
     ) -> None:
         facts: dict[str, object] = {}
         if self.doubts or doubts:
@@ -248,6 +260,7 @@ class DestinationState:
             facts["progress"] = progress
         if (batch := self._intents.settle()) is not None:
             facts["batch"] = batch
+        self.contents.write(self._intents.batch, unflushed)
         if facts:
             self.transactions.write_facts(**facts)
         if progress is not None:

@@ -27,8 +27,8 @@ def make_durably(folder: Path) -> None:
             flush(parent)
 
 
-def flush(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
+def flush(path: str | Path) -> None:
+    if os.name == "nt" and os.path.isdir(path):
         return  # Windows cannot open a folder, and does not need to
     descriptor = os.open(path, os.O_RDONLY)
     try:

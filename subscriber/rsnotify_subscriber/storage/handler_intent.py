@@ -56,6 +56,11 @@ class IntentLog:
         record = msgspec.json.encode(HandlerIntent(self._batch, tuple(uris), tuple(refused)))
         self._database.store_intent(record, durably=len(uris) > 1)
 
+    @property
+    def batch(self) -> int:
+        """The number of the last intent."""
+        return self._batch
+
     def settle(self) -> int | None:
         """Flush the last intent, and return its number for the commit; None if that has it."""
         if self._batch == self._committed:

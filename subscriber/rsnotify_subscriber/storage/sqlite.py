@@ -24,11 +24,13 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WI
 CREATE TABLE IF NOT EXISTS resources (
     uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
     hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS contents (
+    number INTEGER PRIMARY KEY, batch INTEGER NOT NULL, uri TEXT NOT NULL, content BLOB);
 CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
 """
 #: The length of the record at the start of a file; the rest is left over from a longer one.
 _LENGTH = struct.Struct(">Q")
-_TABLES = {"facts": "facts", "resources": "resources", "seen": "temp.seen"}
+_TABLES = {"facts": "facts", "resources": "resources", "contents": "contents", "seen": "temp.seen"}
 
 
 class SQLiteFolder:

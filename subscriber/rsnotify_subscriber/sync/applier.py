@@ -18,11 +18,18 @@ from rsnotify.format.coverage import Change
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.content.resolver import ContentResolver
-from rsnotify_subscriber.handlers import BlockingHandler, Handler, Received, TransactionalHandler
+from rsnotify_subscriber.handlers import (
+    BlockingHandler,
+    Handler,
+    Received,
+    TransactionalHandler,
+    deferred_handler,
+)
+from rsnotify_subscriber.storage.content_log import UnflushedContent
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import ResourceState
 from rsnotify_subscriber.sync.preparation import Preparation
-from rsnotify_subscriber.sync.prepared_change import PreparedChange, write
+from rsnotify_subscriber.sync.prepared_change import PreparedChange, unflushed_contents, write
 from rsnotify_subscriber.tasks import Tasks
 
 T = TypeVar("T")
@@ -72,6 +79,10 @@ class Applier:
         self._within = handler if isinstance(handler, TransactionalHandler) else None
         blocking = handler.apply_blocking if isinstance(handler, BlockingHandler) else None
         self._blocking: _Apply | None = self._apply_within if self._within else blocking
+        #: For content that the state keeps until it is flushed.
+        self._unflushed: _Apply | None = None
+        if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
+            self._unflushed = deferred.apply_unflushed
         self._outcome = outcome
         self._worker = worker
         self._ready: list[PreparedChange] = []
@@ -198,11 +209,15 @@ class Applier:
         progress: Progress | None,
     ) -> bool:
         """Do both without returning to the event loop, which would take part of a millisecond."""
+        unflushed: Sequence[UnflushedContent] | None = ()
         if new:
+            unflushed = unflushed_contents(new) if self._unflushed is not None else None
+            if self._unflushed is not None and unflushed is not None:
+                apply = self._unflushed
             self._store_intent(new)
             if self._call_blocking(apply, new) is not None:
                 return False
-        self._commit(batch, states, progress)
+        self._commit(batch, states, progress, unflushed)
         return True
 
     def _call_blocking(self, apply: _Apply, batch: Sequence[PreparedChange]) -> str | None:
@@ -227,10 +242,11 @@ class Applier:
         batch: Sequence[PreparedChange],
         states: Sequence[ResourceState],
         progress: Progress | None,
+        unflushed: Sequence[UnflushedContent] | None = None,
     ) -> None:
         if states or progress is not None or self._within is not None:
             doubts = {ready.stored_uri: ready.doubt for ready in batch if ready.doubt}
-            self._state.commit(states, progress, doubts)
+            self._state.commit(states, progress, doubts, unflushed)
         for ready in batch:
             if ready.content is not None:
                 ready.content.discard()

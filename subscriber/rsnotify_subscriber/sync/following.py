@@ -80,7 +80,7 @@ class Following:
             pushed=state.changed_after(progress.confirmed) if progress is not None else (),
             incomparable=incomparable(identity),
         )
-        self._saver = ProgressSaver(state, context.worker, self._follower)
+        self._saver = ProgressSaver(state, context.worker, self._follower, context.handler)
         self._packages = DumpPackages(context.fetcher)
         content = ContentResolver(
             context.fetcher,
@@ -95,6 +95,7 @@ class Following:
         )
         self._counters = StatusCounters()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: float | None = None
         self._push = PushChannels(context, observers, self._follower, self._perform, once=once)
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
@@ -187,18 +188,22 @@ class Following:
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
             self._do(action)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due = self._follower.wakeup
-        if due is not None and not self._ended.done():
-            self._timer = self._loop.call_at(due, self._tick)
+        self._set_timer()
         if self._packages.open_count and self._follower.level:
             self._tasks.spawn(self._packages.close())
         self._check_events()
         self._saver.check_compared()
         self._check_for_nothing()
         self._after_change()
+
+    def _set_timer(self) -> None:
+        due = None if self._ended.done() else self._follower.wakeup
+        if self._timer is not None:
+            if self._timer_due == due:  # uvloop's timers do not know when they are due
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = None if due is None else self._loop.call_at(due, self._tick)
 
     def _check_events(self) -> None:
         self._events.check(self._follower, self._loop.time(), self._doubt)
@@ -210,7 +215,7 @@ class Following:
 
     def _check_for_nothing(self) -> None:
         """Log once that nothing is selected and the copy therefore empty, perhaps by a typo."""
-        if self._checked_for_nothing or not self._is_level or self._state.resources:
+        if self._checked_for_nothing or self._state.resources or not self._is_level:
             return
         self._checked_for_nothing = True
         selection = self._context.identity.selection
@@ -232,6 +237,7 @@ class Following:
             self._perform(self._follower.audited(self._state.sum, self._state.latest, now))
 
     def _tick(self) -> None:
+        self._timer = None
         if not self._ended.done():
             self._perform(self._follower.tick(self._loop.time()))
 

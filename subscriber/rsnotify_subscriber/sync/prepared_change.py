@@ -14,7 +14,11 @@ from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.handlers import Received
+from rsnotify_subscriber.storage.content_log import UnflushedContent
 from rsnotify_subscriber.storage.resource_state import ResourceState
+
+#: The most bytes of content that are cheaper to keep in the state than to flush at once.
+_SMALL = 16_384
 
 
 class PreparedChange(Struct, frozen=True):
@@ -97,6 +101,18 @@ class PreparedChange(Struct, frozen=True):
             content.validator,
             content.fetched_at,
         )
+
+
+def unflushed_contents(batch: Iterable[PreparedChange]) -> list[UnflushedContent] | None:
+    """Return what the state keeps until a handler has flushed it; None if that is too large."""
+    kept: list[UnflushedContent] = []
+    for ready in batch:
+        assert ready.decided is not None, "only a decided change is applied"
+        data = ready.content.data if ready.content is not None else None
+        if ready.content is not None and (data is None or len(data) > _SMALL):
+            return None
+        kept.append((ready.decided.uri, data))
+    return kept
 
 
 def write(batch: Iterable[PreparedChange]) -> None:

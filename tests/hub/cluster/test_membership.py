@@ -21,6 +21,7 @@ from rsnotify_hub.cluster.membership import (
     Take,
 )
 from rsnotify_hub.cluster.pace import ClusterPace
+from rsnotify_hub.cluster.sharding import BRIDGE
 
 SHARDS = tuple(str(number) for number in range(8))
 PACE = ClusterPace()
@@ -469,3 +470,22 @@ def test_each_node_knows_the_shards_that_belong_to_it_whichever_nodes_come_and_g
         for node, assignment in assignments.items():
             assignment.set_nodes(nodes)
             assert set(assignment.own) == {s for s in shards if node_of(s, nodes) == node}
+
+
+@pytest.mark.parametrize("other", ["b", "c", "d", "e"])
+def test_a_node_that_cannot_run_the_bridge_leaves_it_to_one_that_can(other: str) -> None:
+    a = Membership("a", (*SHARDS, BRIDGE), PACE)
+    b = Membership(other, (*SHARDS, BRIDGE), PACE)
+    seconds = PACE.settle_seconds
+    for membership in (a, b):
+        for now in (0.0, seconds):
+            membership.renewed(now)
+            membership.node_seen("a", is_draining=False, now=now, bridges=False)
+            membership.node_seen(other, is_draining=False, now=now)
+    taken = [
+        {each.shard for each in membership.decide(seconds) if isinstance(each, Take)}
+        for membership in (a, b)
+    ]
+    assert BRIDGE not in taken[0]
+    assert BRIDGE in taken[1]
+    assert taken[0] | taken[1] == {*SHARDS, BRIDGE}

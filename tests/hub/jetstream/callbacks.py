@@ -33,6 +33,7 @@ class CallbackPorts:
         self.waiting: set[str] = set()
         self._running: set[str] = set()
         self._changed = asyncio.Condition()
+        self.runner: web.AppRunner
 
     async def get(self, request: web.Request) -> web.Response:
         return web.Response(text=request.query.get("hub.challenge", ""))
@@ -57,6 +58,15 @@ class CallbackPorts:
         finally:
             self._running.discard(url)
         return web.Response(status=204)
+
+    async def add(self) -> str:
+        """Listen on one more port, and return its callback."""
+        site = web.TCPSite(self.runner, "127.0.0.1", 0)
+        await site.start()
+        assert site._server is not None
+        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        self.urls.append(f"http://127.0.0.1:{port}/callback")
+        return self.urls[-1]
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE), self._changed:
@@ -85,13 +95,10 @@ async def callback_ports(count: int) -> AsyncIterator[CallbackPorts]:
     app.router.add_post("/callback", callbacks.post)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
+    callbacks.runner = runner
     try:
         for _ in range(count):
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            assert site._server is not None
-            port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-            callbacks.urls.append(f"http://127.0.0.1:{port}/callback")
+            await callbacks.add()
         yield callbacks
     finally:
         callbacks.open.set()

@@ -19,10 +19,12 @@ PATIENCE = 60
 
 
 @contextmanager
-def hub_process(settings: NatsSettings, name: str) -> Iterator[Popen[bytes]]:
+def hub_process(
+    settings: NatsSettings, name: str, module: str = "tests.hub.jetstream.hub_process"
+) -> Iterator[Popen[bytes]]:
     """Run a hub until the end of the block."""
     (url,) = settings.servers
-    command = (sys.executable, "-m", "tests.hub.jetstream.hub_process", url, settings.prefix, name)
+    command = (sys.executable, "-m", module, url, settings.prefix, name)
     process = Popen(command, cwd=Path(__file__).parents[3])
     try:
         yield process

@@ -168,7 +168,8 @@ async def run(history: list[tuple[str, Any, Any]], folder: Path) -> None:
                 for state in await stored_logs(store):
                     if state.topic == what:
                         await store.forget(what, after=state.position)
-                stream.add(LogRecord(0, RecordKind.RESET, what))
+                after = stream.index.last(what)
+                stream.add(LogRecord(0, RecordKind.RESET, what, after=after))
             elif step == "trim":
                 state = await store.trim(what)
                 stream.index.trim(what, clock())

@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from nats.aio.msg import Msg
 
 from rsnotify.errors import ConfigurationError, StorageError, TooLarge
 from rsnotify_hub.fragments.content import whole_content
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.store.jetstream import connection as connecting
 from rsnotify_hub.store.jetstream.cleaning import TRIMMED_TOGETHER
-from rsnotify_hub.store.jetstream.connection import NatsConnection
+from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
 from rsnotify_hub.store.jetstream.log import JetStreamLog
 from rsnotify_hub.store.jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 from tests.certificates import Authority
@@ -296,3 +297,34 @@ async def test_the_log_may_be_reached_over_tls(tmp_path: Path, clock: Clock):
             await node.append(TOPIC, made(0, 1))
         with pytest.raises(ConfigurationError, match=r"not trusted.*its authority"):
             await NatsConnection(parse_nats_url(url)).open("test")
+
+
+async def test_what_a_new_leader_does_not_have_yet_is_not_taken_for_deleted(
+    settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    async with running_node(settings, clock) as node:
+        await node.append(TOPIC, made(0, 1))
+    answers = 3
+    api = NatsConnection.api
+
+    async def behind(self: NatsConnection, subject: str, *rest: Any, what: str) -> dict[str, Any]:
+        nonlocal answers
+        if subject.startswith("STREAM.MSG.GET.") and answers:
+            answers -= 1
+            raise ApiError(what, {"err_code": 10037, "code": 404})
+        found = await api(self, subject, *rest, what=what)
+        if subject.startswith("STREAM.INFO.") and answers:
+            found["state"]["last_seq"] = 0
+        return found
+
+    async def no_copy(self: NatsConnection, subject: str, *rest: Any, **options: Any) -> Msg:
+        if subject.startswith("$JS.API.DIRECT.GET."):
+            return Msg(self.client, headers={"Status": "404"})
+        return await request(self, subject, *rest, **options)
+
+    request = NatsConnection.request
+    async with running_node(settings, clock) as node:
+        monkeypatch.setattr(NatsConnection, "request", no_copy)
+        monkeypatch.setattr(NatsConnection, "api", behind)
+        assert await node.kept(TOPIC) == [made(0, 1)]
+        assert answers == 0

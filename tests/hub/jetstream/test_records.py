@@ -78,7 +78,7 @@ def test_a_record_is_read_as_it_was_written(
 
 @given(texts, positions)
 def test_a_reset_is_read_as_it_was_written(topic: str, position: int):
-    record = LogRecord(position, RecordKind.RESET, topic, received=5)
+    record = LogRecord(position, RecordKind.RESET, topic, received=5, after=position - 1)
     assert read_record(position, sent(headers_of(record)), 0) == record
     check = LogRecord(position, RecordKind.CHECK)
     assert read_record(position, headers_of(check), 0) == check
@@ -90,7 +90,7 @@ def some_headers() -> dict[str, str]:
 
 
 def test_a_record_of_a_newer_version_is_refused_with_what_to_do():
-    with pytest.raises(StorageError, match=r"records of version 2.*version 1.*upgrade this hub"):
+    with pytest.raises(StorageError, match=r"has version 2.*version 1.*upgrade this hub"):
         read_record(7, some_headers() | {"Rs-Version": "2"}, 5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.store.jetstream.log import JetStreamLog
 from rsnotify_hub.store.jetstream.server_check import ServerFacts, read_facts, warnings_of
 from rsnotify_hub.store.jetstream.settings import NatsSettings
 from tests.hub.jetstream.nodes import Notified, connected
 from tests.hub.storing import FOREVER
+from tests.nats_servers import NatsCluster
 
 GOOD = ServerFacts(
     version="2.11.4",
@@ -73,3 +77,24 @@ async def test_the_facts_are_read_from_a_server(settings: NatsSettings, ahead: f
     assert (facts.servers, facts.offline, facts.stream["num_replicas"]) == (1, (), 1)
     assert facts.storage > 0
     assert abs(facts.skew + timedelta(seconds=ahead)) < timedelta(seconds=60)
+
+
+async def test_of_two_hubs_the_one_whose_clock_is_wrong_warns_when_it_starts(
+    nats_server: NatsCluster, settings: NatsSettings, caplog: pytest.LogCaptureFixture
+):
+    def warned(about: str) -> bool:
+        found = about in caplog.text
+        caplog.clear()
+        return found
+
+    def clock(wrong: timedelta) -> Callable[[], Instant]:
+        return lambda: datetime.now(UTC) + wrong
+
+    store = f"{nats_server.url}?prefix={settings.prefix}"
+    configuration = load_configuration(None, port=0, store=store)
+    async with serve(configuration, clock=clock(timedelta(0))):
+        assert not warned("the clock of NATS")
+        async with serve(configuration, clock=clock(timedelta(hours=1))):
+            assert warned("seconds behind the clock of this hub: set the clocks")
+        async with serve(configuration, clock=clock(-timedelta(hours=1))):
+            assert warned("seconds ahead of the clock of this hub: set the clocks")

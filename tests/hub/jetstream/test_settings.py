@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_hub.store.jetstream import connection as connecting
-from rsnotify_hub.store.jetstream.settings import NatsFiles, parse_nats_url
+from rsnotify_hub.store.jetstream.settings import parse_nats_url
 from tests.hub.jetstream.nodes import connected
-from tests.nats_servers import NatsCluster, running_nats
 from tests.ports import free_port
 
 SECRET = "c@nary"
@@ -52,35 +49,4 @@ async def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPat
     port = free_port()
     with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*start the servers"):
         async with connected(parse_nats_url(f"nats://127.0.0.1:{port}")):
-            pass
-
-
-async def test_a_wrong_password_is_refused_without_naming_it(tmp_path: Path):
-    users = "authorization { user: me, password: right }"
-    with running_nats(tmp_path, settings=users) as server:
-        async with connected(parse_nats_url(server.url.replace("//", "//me:right@"))):
-            pass
-        for login in ("", f"me:{SECRET}@"):
-            with pytest.raises(ConfigurationError, match="refuses the login") as raised:
-                async with connected(parse_nats_url(server.url.replace("//", f"//{login}"))):
-                    pass
-            assert SECRET not in str(raised.value)
-
-
-async def test_a_hub_logs_in_with_an_nkey(tmp_path: Path):
-    import nkeys
-
-    pair = nkeys.from_seed(nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER))
-    seed = tmp_path / "seed"
-    seed.write_bytes(pair.seed)
-    users = f"authorization {{ users: [{{ nkey: {pair.public_key.decode()} }}] }}"
-    with running_nats(tmp_path / "nats", settings=users) as server:
-        async with connected(parse_nats_url(server.url, NatsFiles(nkey=seed))) as connection:
-            assert connection.client.is_connected
-
-
-async def test_a_file_that_cannot_be_read_is_named(nats_server: NatsCluster, tmp_path: Path):
-    files = NatsFiles(credentials=tmp_path / "hub.creds")
-    with pytest.raises(ConfigurationError, match=r"cannot read .*hub\.creds"):
-        async with connected(parse_nats_url(nats_server.url, files)):
             pass

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify_hub.cluster import messages
 from rsnotify_hub.cluster.calls import NodeCall
+from rsnotify_hub.cluster.membership import ShardView
 from rsnotify_hub.refusals import Code, Refusal, answer_to
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.jetstream.settings import NatsSettings
@@ -259,3 +260,15 @@ async def succeed(_: str) -> None: ...
 
 async def answer(name: str, number: int) -> str:
     return f"{name} {number}"
+
+
+async def test_a_shard_is_taken_though_its_record_was_seen_otherwise_than_it_is_stored(hubs: Hubs):
+    one = await hubs.start("one")
+    await settled([one])
+    membership = one.store.node.membership
+    shard, *_ = sorted(one.shards)
+    # As after a server's copy of the records differed from that of the leader.
+    membership._views[shard] = ShardView(None, 99, 1_000_000)
+    membership.lost(shard, membership._holds[shard].epoch)
+    await until(lambda: shard not in one.shards)
+    await settled([one])

@@ -78,10 +78,10 @@ async def requests(make: Make, pool: WatchedPool) -> CallbackRequests:
     return make(pool=pool)
 
 
-async def post(requests: CallbackRequests, url: str) -> Answer:
+async def post(requests: CallbackRequests, url: str, body: bytes = b"hi") -> Answer:
     subscription = Subscription(TOPIC, url, None, NOW + timedelta(days=1), 0)
     async with asyncio.timeout(PATIENCE):
-        return await requests.deliver(subscription, b"hi", "text/plain")
+        return await requests.deliver(subscription, body, "text/plain")
 
 
 async def test_one_connection_serves_one_request_after_another(requests: CallbackRequests):
@@ -95,6 +95,17 @@ async def test_one_connection_serves_one_request_after_another(requests: Callbac
             for path in (b"/a", b"/b?", b"/c")
         ]
         assert server.connections == 1
+
+
+async def test_bodies_larger_than_the_buffers_of_a_socket_arrive_whole_and_in_order(
+    requests: CallbackRequests,
+):
+    bodies = [b"<a>" + bytes([letter]) * 8_000_000 for letter in b"xy"] + [b"<a/>"]
+    async with serving([OK] * len(bodies)) as server:
+        for body in bodies:
+            assert await post(requests, server.url(), body) == DELIVERED
+        assert [each.connection for each in server.requests] == [0, 0, 0]
+        assert [each.body for each in server.requests] == bodies
 
 
 async def test_requests_at_the_same_time_have_connections_of_their_own(requests: CallbackRequests):

@@ -70,24 +70,29 @@ class Appender:
         """
         headers = headers_of(record, fragment.content_type)
         self._check_size(headers, fragment.body)
-        await self._store(self._stream.subject(record.topic), fragment.body, headers)
+        return await self._append(record, fragment.body, headers)
+
+    async def reset(self, record: LogRecord) -> None:
+        """Append a record that deletes the log that the index knows.
+
+        Raises:
+            LogMoved: Another node has appended to the log, or deleted it.
+            StorageError: It is unknown whether the record was stored.
+        """
+        await self._append(record, b"", headers_of(record))
+
+    async def _append(self, record: LogRecord, body: bytes, headers: dict[str, str]) -> int:
+        await self._store(self._stream.subject(record.topic), body, headers)
         # If the record was sent twice, the first one counts.
         found = self._accepted.get(record.topic, {}).get((record.after, record.digest))
         if found is None:
-            raise LogMoved(f"another hub has appended to the log of {record.topic}")
+            raise LogMoved(f"another hub has changed the log of {record.topic}")
         return found
 
-    async def reset(self, record: LogRecord) -> None:
-        """Append a record that deletes the log of a topic, whatever was appended to it."""
-        await self._replace_all(self._stream.subject(record.topic), record)
-
     async def check(self) -> None:
-        """Store a record that says nothing, and wait for it."""
-        await self._replace_all(self._stream.check_subject, LogRecord(0, RecordKind.CHECK))
-
-    async def _replace_all(self, subject: str, record: LogRecord) -> None:
-        """Store a record in place of all records of its subject."""
-        await self._store(subject, b"", headers_of(record) | {"Nats-Rollup": "sub"})
+        """Store a record that says nothing in place of the one before, and wait for it."""
+        headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
+        await self._store(self._stream.check_subject, b"", headers)
 
     async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
         """Send a record until it is acknowledged, and wait until the index has applied it."""

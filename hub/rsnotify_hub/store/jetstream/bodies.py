@@ -1,8 +1,7 @@
 """Reads entries by their positions, and keeps some in memory that were read or have just come.
 
-Any server with a copy of the stream may answer. With NATS 2.9.10, the copy of a leader that was
-suspended for some seconds may differ from the others afterwards. So each entry is compared with the
-digest in the index, and read from the leader of the stream if it is another one.
+Any server with a copy of the stream may answer, and a copy may be wrong (`CopyScan`). So each entry
+is compared with the digest in the index, and read from other copies if it is another one.
 """
 
 from __future__ import annotations
@@ -14,18 +13,21 @@ from collections.abc import Mapping
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.store.interface import LogEntry
+from rsnotify_hub.store.jetstream.copies import StoredMessage
 from rsnotify_hub.store.jetstream.records import (
     RecordKind,
     digest_of,
     read_record,
     read_stored_fragment,
 )
-from rsnotify_hub.store.jetstream.stream import LogStream, StoredMessage
+from rsnotify_hub.store.jetstream.stream import LogStream
 
 log = logging.getLogger("rsnotify.hub.store")
 
 #: The bytes of all bodies in memory.
 CACHE_BYTES = 16 * 1024 * 1024
+#: How often a record is read that is not the expected one, until the leader of the stream is asked.
+_ATTEMPTS = 8
 
 
 class EntryReader:
@@ -74,8 +76,12 @@ class EntryReader:
             self._cache.move_to_end(position)
             return entry
         message = await self._stream.get(position)
-        if message is not None and (entry := _checked(message, digest)) is None:
-            log.warning("a NATS server has another record %d than its leader", position)
+        for _ in range(_ATTEMPTS):
+            if message is None or (entry := _checked(message, digest)) is not None:
+                break
+            log.warning("a NATS server has a wrong record %d", position)
+            message = await self._stream.get(position)  # of a random server
+        else:
             message = await self._stream.get_from_leader(position)
             entry = None if message is None else _checked(message, digest)
         if message is None:

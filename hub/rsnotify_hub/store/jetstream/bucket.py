@@ -16,10 +16,10 @@ from msgspec import Struct
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from rsnotify.errors import StorageError
 from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
+from rsnotify_hub.store.jetstream.copies import StoredMessage
 from rsnotify_hub.store.jetstream.follower import StreamFollower
-from rsnotify_hub.store.jetstream.stream import JetStreamStream, StoredMessage
+from rsnotify_hub.store.jetstream.stream import JetStreamStream
 
 _KEY = "Rs-Key"
 _ID = "Nats-Msg-Id"
@@ -124,6 +124,11 @@ class Bucket(JetStreamStream):
         """Return a key, as the leader of the bucket knows it; None if it was never stored."""
         return await self._last_record(key)
 
+    async def latest(self, key: str) -> tuple[bytes | None, int]:
+        """Return the value and the revision of a key as `get` does; None and 0 without one."""
+        found = await self._last_record(key)
+        return (None, 0) if found is None else (found.value, found.revision)
+
     async def _last_record(self, key: str) -> BucketRecord | None:
         message = await self._get({"last_by_subj": self._base + key})
         return None if message is None else _record_of(message)
@@ -176,11 +181,3 @@ class Bucket(JetStreamStream):
 
 def _named(headers: dict[str, str]) -> dict[str, str]:
     return {f"Rs-{name.capitalize()}": value for name, value in headers.items()}
-
-
-def check_version(value: bytes, version: int, what: str) -> None:
-    """Refuse what a newer hub has written, whose format is unknown."""
-    if version > 1:
-        raise StorageError(
-            f"{what} in NATS has version {version}, and this hub reads version 1: upgrade it, too"
-        )

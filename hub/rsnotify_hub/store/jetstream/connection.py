@@ -7,7 +7,6 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from nats.aio.msg import Msg
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.tasks import cancel
+from rsnotify_hub.store.jetstream.login import login_options, refuses_certificate
 from rsnotify_hub.store.jetstream.settings import NatsSettings
 
 log = logging.getLogger("rsnotify.hub.store")
@@ -82,7 +82,7 @@ class NatsConnection:
         Raises:
             ConfigurationError: No server could be reached, or all refused the login.
         """
-        options = _login(self.settings)
+        options = login_options(self.settings)
         connecting = asyncio.create_task(
             self.client.connect(
                 list(self.settings.servers),
@@ -118,6 +118,11 @@ class NatsConnection:
                 f"NATS at {place} has a certificate that is not trusted: {error.verify_message}; "
                 "name the file with its authority"
             )
+        if refuses_certificate(error):
+            return (
+                f"NATS at {place} refuses the certificate of this hub, or requires one: name a "
+                "certificate that an authority of the servers has signed, and its key"
+            )
         if self._refused.is_set():
             return f"NATS at {place} refuses the login: check user and password, or the files"
         shown = str(error) or type(error).__name__ if error else "no answer"
@@ -125,7 +130,8 @@ class NatsConnection:
 
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
-        if isinstance(error, _HOPELESS) or "uthorization" in str(error):
+        is_hopeless = isinstance(error, _HOPELESS) or refuses_certificate(error)
+        if is_hopeless or "uthorization" in str(error):
             self._refused.set()
         if isinstance(error, errors.SlowConsumerError):
             self._notify()
@@ -230,41 +236,3 @@ class NatsConnection:
         with suppress(Exception):
             async with asyncio.timeout(2):
                 await self.client.close()
-
-
-def _login(settings: NatsSettings) -> dict[str, Any]:
-    files = settings.files
-    for path in (files.credentials, files.nkey, files.ca, files.certificate, files.key):
-        if path is not None:
-            _check_readable(path)
-    options: dict[str, Any] = {}
-    if settings.user is not None:
-        options |= {"user": settings.user, "password": settings.password}
-    if files.credentials is not None:
-        options["user_credentials"] = str(files.credentials)
-    if files.nkey is not None:
-        options["nkeys_seed"] = str(files.nkey)
-    if settings.is_tls:
-        options["tls"] = _tls(settings)
-    return options
-
-
-def _check_readable(path: Path) -> None:
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path} for NATS: {error.strerror}") from None
-
-
-def _tls(settings: NatsSettings) -> ssl.SSLContext:
-    files = settings.files
-    context = ssl.create_default_context(cafile=files.ca)
-    if files.certificate is not None:
-        try:
-            context.load_cert_chain(files.certificate, files.key)
-        except (ssl.SSLError, OSError) as error:
-            raise ConfigurationError(
-                f"{files.certificate} and {files.key} are not a certificate for NATS and its key: "
-                f"{error}"
-            ) from None
-    return context

@@ -21,7 +21,8 @@ from rsnotify.errors import StorageError
 from rsnotify.plural import counted
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.jetstream.connection import PATIENCE, NatsConnection
-from rsnotify_hub.store.jetstream.stream import JetStreamStream, StoredMessage
+from rsnotify_hub.store.jetstream.copies import StoredMessage
+from rsnotify_hub.store.jetstream.stream import JetStreamStream
 
 log = logging.getLogger("rsnotify.hub.store")
 
@@ -33,6 +34,8 @@ TROUBLE_SECONDS = 10.0
 _ANNOUNCED_SECONDS = 0.25
 #: A gap of at most this many is read one message at a time.
 _SMALL_GAP = 8
+#: How often copies are read that are behind.
+_SCANS = 20
 _RETRY_SECONDS = 0.1
 
 
@@ -167,20 +170,24 @@ class StreamFollower:
 
     async def _read_until(self, target: int, *, bodies: bool) -> None:
         """Pass on the messages up to a position, which the stream has or had; with the lock."""
-        if target - self.position > _SMALL_GAP:
-            async with aclosing(self._stream.scan(self.position + 1, bodies=bodies)) as messages:
+        for _ in range(_SCANS):
+            before = self.position
+            if target - before <= _SMALL_GAP or self.failure:
+                break
+            async with aclosing(self._stream.scan(before + 1, bodies=bodies)) as messages:
                 async for message in messages:
                     self._pass_on(message)
-        # The server that was read may be behind; only the leader has everything.
+            if self.position == before:
+                if await self._stream.next(before + 1, through=target) is None:
+                    break
+                await asyncio.sleep(_RETRY_SECONDS)  # a copy is behind
+        # Copies may be behind; only the leader has everything.
         while self.position < target and not self.failure:
-            known = await self._last()
-            found = await self._stream.next(self.position + 1)
+            found = await self._stream.next(self.position + 1, through=target)
             if found is not None:
                 self._pass_on(found)
-            elif known >= target:
-                self._advance(known)  # they were deleted
             else:
-                await asyncio.sleep(_RETRY_SECONDS)  # a leader of the past has answered
+                self._advance(target)  # they were deleted
 
     def _pass_on(self, message: StoredMessage) -> None:
         if message.position <= self.position or self.failure:

@@ -9,7 +9,6 @@ log, the first counts, and the second is skipped. Bodies stay in the stream.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -18,6 +17,7 @@ from rsnotify.format.datetimes import Instant, from_microseconds, to_microsecond
 from rsnotify_hub.fragments.fragment import Interval
 from rsnotify_hub.store.interface import Backlog, LogRetention, LogState
 from rsnotify_hub.store.jetstream.log_columns import LogColumns
+from rsnotify_hub.store.jetstream.newest import NewestTopics
 from rsnotify_hub.store.jetstream.records import LogRecord, Place, RecordKind
 
 PAGE_ENTRIES = 256
@@ -125,6 +125,7 @@ class LogIndex:
     def __init__(self, retention: LogRetention) -> None:
         self._retention = retention
         self._logs: dict[str, _TopicIndex] = {}
+        self._newest = NewestTopics()
         self.position = 0
 
     def apply(self, record: LogRecord) -> Applied:
@@ -134,16 +135,19 @@ class LogIndex:
             return Applied()
         log = self._logs.get(record.topic)
         existed = log is not None and log.position > 0
-        if record.kind is RecordKind.RESET:
-            self._logs[record.topic] = _TopicIndex(record.position)
-            return Applied(forgotten=existed)
         if record.after < self.last(record.topic):
             return Applied(accepted=False)
         # The reset itself is no longer in the stream if the log was trimmed since.
         is_reset = log is not None and record.reset > log.reset
+        if log is not None and existed:
+            self._newest.remove(record.topic, log.received)
+        if record.kind is RecordKind.RESET:
+            self._logs[record.topic] = _TopicIndex(record.position)
+            return Applied(forgotten=existed)
         if log is None or is_reset:
             log = self._logs[record.topic] = _TopicIndex(record.reset)
         replaced = log.add(record)
+        self._newest.add(record.topic, log.received)
         trimmed = log.trim(record.received, self._retention)
         return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
 
@@ -165,10 +169,8 @@ class LogIndex:
 
     def newest(self, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
         """Return a page of states (`LogStore.newest`)."""
-        start = None if after is None else (-to_microseconds(after[0]), after[1])
-        keys = ((-log.received, topic) for topic, log in self._logs.items() if log.position)
-        page = heapq.nsmallest(limit, (key for key in keys if start is None or key > start))
-        return [self._logs[topic].state(topic) for _, topic in page]
+        start = None if after is None else (to_microseconds(after[0]), after[1])
+        return [self._logs[topic].state(topic) for topic in self._newest.page(start, limit)]
 
     def last(self, topic: str) -> int:
         """Return the position of the last record of a topic, which may be a reset."""

@@ -31,6 +31,7 @@ from rsnotify_hub.store.jetstream.appending import Appender
 from rsnotify_hub.store.jetstream.bodies import EntryReader
 from rsnotify_hub.store.jetstream.cleaning import Cleaner
 from rsnotify_hub.store.jetstream.connection import NatsConnection
+from rsnotify_hub.store.jetstream.copies import StoredMessage
 from rsnotify_hub.store.jetstream.follower import StreamFollower
 from rsnotify_hub.store.jetstream.index import Applied, LogIndex
 from rsnotify_hub.store.jetstream.records import (
@@ -41,7 +42,7 @@ from rsnotify_hub.store.jetstream.records import (
     read_stored_fragment,
     record_of,
 )
-from rsnotify_hub.store.jetstream.stream import LogStream, StoredMessage
+from rsnotify_hub.store.jetstream.stream import LogStream
 
 log = logging.getLogger("rsnotify.hub.store")
 
@@ -124,7 +125,7 @@ class JetStreamLog:
             log.warning("message %d of the log in NATS is not of a hub", message.position)
             return
         applied = self._index.apply(record)
-        if record.topic in self._appending and applied.state is not None:
+        if record.topic in self._appending and applied.accepted:
             self._appender.accepted(record)
         if self._listener is not None:
             self._notify(self._listener, message, record, applied)
@@ -154,6 +155,8 @@ class JetStreamLog:
             self._cleaner.delete(applied.replaced)
         if applied.trimmed and applied.state is not None:
             self._cleaner.trimmed(record.topic, applied.trimmed, _first(applied.state))
+        if record.kind is RecordKind.RESET and applied.accepted:
+            self._cleaner.trimmed(record.topic, 1, record.position, now=True)
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
@@ -210,7 +213,9 @@ class JetStreamLog:
             raise LogMoved(f"the log of {topic} has moved on")
         received = to_microseconds(self._clock())
         with self._queue(topic):
-            await self._appender.reset(LogRecord(0, RecordKind.RESET, topic, received=received))
+            await self._appender.reset(
+                LogRecord(0, RecordKind.RESET, topic, received=received, after=after)
+            )
 
     @contextmanager
     def _queue(self, topic: str) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """The subscriptions of one shard on the node that owns it.
 
-Theory of operation. Taking a shard has three steps. The record of its cursors is written with the
+Theory of operation. Taking a shard has three steps. The records of its cursors are written with the
 new epoch, so that the owner before can move them no more. Then the node watches the keys of the
 subscriptions, and writes one of its own, the *claim*. What it reads from any server is complete if
 it has the claim; what the owner before had sent, and is stored later, comes through the watch.
@@ -18,7 +18,8 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from rsnotify.errors import StorageError
 from rsnotify_hub.store.interface import NotOwner, StoredSubscription
 from rsnotify_hub.store.jetstream.bucket import Bucket, BucketRecord
-from rsnotify_hub.store.jetstream.fenced_record import FencedRecord
+from rsnotify_hub.store.jetstream.fenced_map import FencedMap, OwnerRights
+from rsnotify_hub.store.jetstream.fenced_parts import FencedContent, FencedFormat
 from rsnotify_hub.store.jetstream.subscription_records import (
     CursorsRecord,
     StoredCursor,
@@ -82,27 +83,22 @@ class OwnedShard:
         self._events = events
         self._stamp = {"node": buckets.node, "epoch": str(epoch)}
         self._known: dict[str, _Known] = {}
-        self._cursors: dict[bytes, StoredCursor] = {}
-        self._fenced = FencedRecord(
-            buckets.cursors, shard, self._encode_cursors, events.may_write, events.lost
+        self._cursors = FencedMap(
+            buckets.cursors,
+            shard,
+            CURSORS_FORMAT,
+            OwnerRights(epoch, events.may_write, events.lost),
         )
         self._watch: NatsSubscription | None = None
         self._reading: asyncio.Task[None] | None = None
         self.is_working = False
 
-    def _encode_cursors(self) -> bytes:
-        return encode(CursorsRecord(epoch=self._epoch, cursors=self._cursors))
-
     async def load(self) -> None:
         """Take the shard over from the owner before."""
-        value = await self._fenced.read()
-        if value is not None:
-            self._cursors = decode(value, CursorsRecord).cursors
-        await self._fenced.claim()
+        await self._cursors.load()
         self._watch = await self._bucket.watch(self._shard, self._received)
         await self._read_all()
-        stored = {bytes.fromhex(id) for id, known in self._known.items() if known.record}
-        self._cursors = {id: each for id, each in self._cursors.items() if id in stored}
+        self._cursors.keep({bytes.fromhex(id) for id, known in self._known.items() if known.record})
 
     async def _read_all(self) -> None:
         """Read all subscriptions, at least as far as they are stored by now."""
@@ -189,8 +185,7 @@ class OwnedShard:
         """Delete a subscription, if it is stored (`SubscriptionStore.delete`)."""
         if (known := self._known.get(id)) is not None and known.record is not None:
             await self._write(id, None, None)
-            if self._cursors.pop(bytes.fromhex(id), None) is not None:
-                self._fenced.changed()
+            self._cursors.remove(bytes.fromhex(id))
 
     async def _write(self, id: str, value: bytes | None, record: SubscriptionRecord | None) -> None:
         while True:
@@ -240,24 +235,36 @@ class OwnedShard:
         known = self._known.get(id)
         if known is not None and known.record is not None:
             begins = known.record.begins
-            old = self._cursors.get(bytes.fromhex(id), (begins, begins, None))
+            old = self._cursors.get(bytes.fromhex(id)) or (begins, begins, None)
             self._move(id, begins, old[1], state)
 
     def _move(self, id: str, begins: int, position: int, trouble: bytes | None) -> None:
-        self._cursors[bytes.fromhex(id)] = begins, position, trouble
-        self._fenced.changed()
+        self._cursors.set(bytes.fromhex(id), (begins, position, trouble))
 
     async def flush(self) -> None:
         """Write the cursors."""
-        await self._fenced.flush()
+        await self._cursors.flush()
 
     async def close(self) -> None:
         """Write nothing any more."""
         self.is_working = False
-        self._fenced.close()
+        self._cursors.close()
         if self._reading is not None:
             self._reading.cancel()
         if self._watch is not None:
             watch, self._watch = self._watch, None
             with suppress(Exception):  # the connection may be closed
                 await watch.unsubscribe()
+
+
+def _encode_cursors(content: FencedContent[bytes, StoredCursor]) -> bytes:
+    return encode(CursorsRecord(epoch=content.epoch, parts=content.parts, cursors=content.cursors))
+
+
+def _decode_cursors(value: bytes) -> FencedContent[bytes, StoredCursor]:
+    found = decode(value, CursorsRecord)
+    return FencedContent(found.epoch, found.parts, found.cursors)
+
+
+#: How the cursors of a shard are stored.
+CURSORS_FORMAT = FencedFormat(_encode_cursors, _decode_cursors)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify_hub.cluster.versions import newer
 from rsnotify_hub.fragments.fragment import Fragment, heartbeat_interval
 
 #: The version of the format of records. A hub reads records of this version and older ones.
@@ -139,13 +140,13 @@ def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, 
         return headers
     headers["Rs-Topic"] = _escape(record.topic)
     headers["Rs-Received"] = str(record.received)
+    headers["Rs-After"] = str(record.after)
     if record.kind is RecordKind.RESET:
         return headers
     headers |= {
         "Rs-Begins": str(record.begins),
         "Rs-Until": str(record.until),
         "Rs-Through": str(record.through),
-        "Rs-After": str(record.after),
         "Rs-Previous": str(record.previous),
         "Rs-Digest": record.digest.hex(),
         "Content-Type": _escape(content_type or ""),
@@ -173,16 +174,14 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> LogReco
         return None
     try:
         if int(version) > VERSION:
-            raise StorageError(
-                f"the log in NATS has records of version {version}, and this hub reads version "
-                f"{VERSION}: they were written by a newer hub; upgrade this hub, too"
-            )
+            raise StorageError(newer("a record of the log in NATS", int(version), VERSION))
         kind = RecordKind[headers["Rs-RecordKind"].upper()]
         if kind is RecordKind.CHECK:
             return LogRecord(position, kind)
         topic, received = unquote(headers["Rs-Topic"]), int(headers["Rs-Received"])
+        after = int(headers["Rs-After"])
         if kind is RecordKind.RESET:
-            return LogRecord(position, kind, topic, received=received)
+            return LogRecord(position, kind, topic, received=received, after=after)
         return LogRecord(
             position=position,
             kind=kind,
@@ -194,7 +193,7 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> LogReco
             through=int(headers["Rs-Through"]),
             size=size,
             digest=bytes.fromhex(headers["Rs-Digest"]),
-            after=int(headers["Rs-After"]),
+            after=after,
             previous=int(headers["Rs-Previous"]),
             reset=int(headers.get("Rs-Reset", 0)),
         )

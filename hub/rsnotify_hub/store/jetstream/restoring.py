@@ -13,11 +13,11 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.cluster.sharding import BRIDGE, Sharding
 from rsnotify_hub.store.interface import SubscriptionRecords
 from rsnotify_hub.store.jetstream.bucket import Bucket, BucketRecord
-from rsnotify_hub.store.jetstream.owned_bridge import bridge_key
-from rsnotify_hub.store.jetstream.owned_shard import CLAIM, ShardBuckets
+from rsnotify_hub.store.jetstream.fenced_parts import read_fenced, store_fenced
+from rsnotify_hub.store.jetstream.owned_bridge import bridge_format, bridge_key
+from rsnotify_hub.store.jetstream.owned_shard import CLAIM, CURSORS_FORMAT, ShardBuckets
 from rsnotify_hub.store.jetstream.subscription_records import (
     BridgeRecord,
-    CursorsRecord,
     StoredCursor,
     SubscriptionRecord,
     cursor_of,
@@ -29,8 +29,6 @@ from rsnotify_hub.store.jetstream.subscription_records import (
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of
 
-#: The epoch of a record that no node has written; that of the first owner is later.
-_NO_EPOCH = 0
 _EVERY_SHARD = "*"
 
 
@@ -38,9 +36,8 @@ async def read_records(buckets: ShardBuckets, sharding: Sharding) -> Subscriptio
     """Return all subscriptions and cursors (`SubscriptionStore.records`)."""
     cursors: dict[bytes, StoredCursor] = {}
     for shard in sharding.names():
-        value = await _value(buckets.cursors, shard) if shard != BRIDGE else None
-        if value is not None:
-            cursors |= decode(value, CursorsRecord).cursors
+        if shard != BRIDGE:
+            cursors |= await read_fenced(buckets.cursors, shard, CURSORS_FORMAT)
     subscriptions = []
     for id, found in (await _read(buckets.subscriptions, _EVERY_SHARD)).items():
         if found.value is not None:
@@ -48,10 +45,11 @@ async def read_records(buckets: ShardBuckets, sharding: Sharding) -> Subscriptio
             _, position, _ = cursor_of(record, cursors.get(bytes.fromhex(id)))
             subscriptions.append(subscription_of(record, position))
     brokers = {}
-    for found in (await _read(buckets.cursors, "bridge")).values():
-        if found.value is not None:
-            bridge = decode(found.value, BridgeRecord)
-            brokers[bridge.broker] = bridge.cursors
+    async with aclosing(buckets.cursors.read("bridge")) as bridges:
+        names = {decode(each.value, BridgeRecord).broker async for each in bridges if each.value}
+    for broker in names:
+        key = bridge_key(broker)
+        brokers[broker] = await read_fenced(buckets.cursors, key, bridge_format(broker))
     return SubscriptionRecords(subscriptions, brokers)
 
 
@@ -66,8 +64,8 @@ async def restore_records(
         key = f"{sharding.shard_of(authority_of(each.callback))}.{id}"
         stored += await _restore(buckets.subscriptions, key, known.get(id), each)
     for broker, cursors in records.brokers.items():
-        bridge = encode(BridgeRecord(epoch=_NO_EPOCH, broker=broker, cursors=dict(cursors)))
-        await buckets.cursors.replace(bridge_key(broker), bridge, 0)
+        key, format = bridge_key(broker), bridge_format(broker)
+        await store_fenced(buckets.cursors, key, format, dict(cursors))
     return stored
 
 
@@ -85,11 +83,6 @@ async def _restore(
 
 def _lease_end(found: BucketRecord) -> int:
     return -1 if found.value is None else decode(found.value, SubscriptionRecord).expires
-
-
-async def _value(bucket: Bucket, key: str) -> bytes | None:
-    found = await bucket.get(key)
-    return None if found is None else found.value
 
 
 async def _read(bucket: Bucket, group: str) -> dict[str, BucketRecord]:

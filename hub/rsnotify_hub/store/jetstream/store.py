@@ -87,6 +87,9 @@ class JetStreamStore(JetStreamLog):
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
         self._subscriptions.note_trouble(topic, callback, state)
 
+    def owns_bridge(self) -> bool:
+        return self._subscriptions.owns_bridge()
+
     async def bridged(self, broker: str) -> dict[str, int]:
         return await self._subscriptions.bridged(broker)
 

@@ -5,46 +5,28 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from msgspec import Struct
-from nats.aio.msg import Msg
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
+from rsnotify_hub.store.jetstream.connection import PATIENCE, ApiError, NatsConnection
+from rsnotify_hub.store.jetstream.copies import CopyScan, ScanRange, StoredMessage
 from rsnotify_hub.store.jetstream.records import topic_token
 
 #: How long the server remembers `Nats-Msg-Id`, in seconds.
 _DUPLICATES_SECONDS = 120
-#: Records per request of a reader, without and with their payloads.
-_BATCH_HEADERS, _BATCH_BODIES = 2_000, 64
 #: Seconds that a cluster may take until it can place a stream.
 _START_SECONDS = 10.0
-#: Seconds without a record after which a reader gives up, and the server deletes it.
-_READER_SECONDS = 5.0
+#: Seconds between requests to a leader that lacks what the stream has.
+_RETRY_SECONDS = 0.1
 
 _NO_MESSAGE, _NO_STREAM, _NOT_CLUSTERED, _NO_PEERS = 10037, 10059, 10074, 10005
 _NO_RESOURCES = 10023
 _DELETE_FAILED = 10057
 _NANOSECONDS = 1_000_000_000
-
-
-class StoredMessage(Struct, frozen=True):
-    """A message of the stream.
-
-    Args:
-        position: Its sequence number.
-        headers: Its headers.
-        body: Its payload; empty if only the headers were read.
-        size: The bytes of its payload.
-    """
-
-    position: int
-    headers: dict[str, str]
-    body: bytes
-    size: int
 
 
 class JetStreamStream:
@@ -143,9 +125,37 @@ class JetStreamStream:
             f"STREAM.INFO.{self.name}", what=f"information on the stream {self.name}"
         )
 
-    async def next(self, position: int) -> StoredMessage | None:
-        """Return the first message at a position or later; None if there is none."""
-        return await self._get({"seq": position, "next_by_subj": self._subjects})
+    async def next(self, position: int, *, through: int) -> StoredMessage | None:
+        """Return the first message at a position or later.
+
+        Args:
+            position: The position.
+            through: A position that the stream has reached.
+
+        Returns:
+            The message; None if those up to `through` were deleted, and there is none later.
+        """
+        return await self._find({"seq": position, "next_by_subj": self._subjects}, through)
+
+    async def _find(self, which: dict[str, Any], through: int) -> StoredMessage | None:
+        """Return a message as the leader of the stream knows it; None if it was deleted.
+
+        A leader that has just been elected may lack what a majority has stored. So what it does not
+        find was deleted only if it has reached a later position, and has led all the time.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
+        while loop.time() < end:
+            before = await self.info()
+            if (found := await self._get(which)) is not None:
+                return found
+            after = await self.info()
+            if int(before["state"]["last_seq"]) >= through and _leader(before) == _leader(after):
+                return None
+            await asyncio.sleep(_RETRY_SECONDS)
+        raise StorageError(
+            f"the stream {self.name} in NATS lacks what it has stored; see `nats stream info`"
+        )
 
     async def _get(self, which: dict[str, Any]) -> StoredMessage | None:
         """Return a message as the leader of the stream knows it."""
@@ -165,7 +175,9 @@ class JetStreamStream:
     async def scan(
         self, position: int, *, bodies: bool, subjects: str | None = None
     ) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the messages from a position on, up to the last that one server knows of.
+        """Yield the messages from a position on, as a majority of the copies has them (`CopyScan`).
+
+        Some copies may lack the last ones; they are left out.
 
         Args:
             position: The first position.
@@ -173,55 +185,14 @@ class JetStreamStream:
             subjects: Only the messages of these subjects.
 
         Raises:
-            StorageError: The server stopped in between; what was yielded is without a gap.
+            StorageError: A server stopped in between, or no majority agrees; what was yielded is
+                without a gap.
         """
-        client = self._connection.client
-        inbox = client.new_inbox()
-        subscription = await client.subscribe(inbox, pending_bytes_limit=0, pending_msgs_limit=0)
-        consumer = await self._consumer(position, bodies=bodies, subjects=subjects)
-        batch = _BATCH_BODIES if bodies else _BATCH_HEADERS
-        try:
-            while True:
-                pull = f"$JS.API.CONSUMER.MSG.NEXT.{self.name}.{consumer}"
-                await client.publish(pull, b'{"batch":%d,"no_wait":true}' % batch, reply=inbox)
-                for _ in range(batch):
-                    message = await self._pulled(subscription)
-                    found = _from_consumer(message)
-                    if found is None:
-                        return  # no message is left
-                    yield found[0]
-                    if found[1] == 0:
-                        return
-        finally:
-            await subscription.unsubscribe()
-            await client.publish(f"$JS.API.CONSUMER.DELETE.{self.name}.{consumer}")
-
-    async def _pulled(self, subscription: Any) -> Msg:
-        try:
-            message: Msg = await subscription.next_msg(_READER_SECONDS)
-        except Exception:  # the library raises many
-            raise StorageError("NATS stopped in the middle of the log") from None
-        return message
-
-    async def _consumer(self, position: int, *, bodies: bool, subjects: str | None) -> str:
-        settings = {
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": position,
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "headers_only": not bodies,
-            "inactive_threshold": int(4 * _READER_SECONDS * _NANOSECONDS),
-            "mem_storage": True,
-            "num_replicas": 1,
-        }
-        if subjects is not None:
-            settings["filter_subject"] = subjects
-        answer = await self._connection.api(
-            f"CONSUMER.CREATE.{self.name}",
-            {"stream_name": self.name, "config": settings},
-            what="a reader of the log",
-        )
-        return str(answer["name"])
+        copies = CopyScan(self._connection, await self.info())
+        wanted = ScanRange(self.name, position, bodies, subjects)
+        async with aclosing(copies.read(wanted)) as messages:
+            async for message in messages:
+                yield message
 
 
 class LogStream(JetStreamStream):
@@ -267,7 +238,7 @@ class LogStream(JetStreamStream):
 
     async def get_from_leader(self, position: int) -> StoredMessage | None:
         """Return the message at a position as the leader has it; None if it was deleted."""
-        return await self._get({"seq": position})
+        return await self._find({"seq": position}, position)
 
     async def delete(self, position: int) -> None:
         """Delete a message."""
@@ -290,6 +261,10 @@ class LogStream(JetStreamStream):
         )
 
 
+def _leader(info: dict[str, Any]) -> str | None:
+    return (info.get("cluster") or {}).get("leader")
+
+
 def parse_headers(raw: bytes) -> dict[str, str]:
     """Read the headers of a message as they are stored."""
     headers = {}
@@ -298,16 +273,3 @@ def parse_headers(raw: bytes) -> dict[str, str]:
         if separator:
             headers[name.strip()] = value.strip()
     return headers
-
-
-def _from_consumer(message: Msg) -> tuple[StoredMessage, int] | None:
-    """Return a message that a consumer delivered, and how many it has left; None for a status."""
-    parts = message.reply.split(".")
-    if len(parts) < 9:
-        return None
-    # With the domain and the account in front, the subject has two parts more, and one at its end.
-    at = 5 if len(parts) == 9 else 7
-    headers = message.headers or {}
-    size = int(headers.get("Nats-Msg-Size", len(message.data)))
-    stored = StoredMessage(int(parts[at]), headers, message.data, size)
-    return stored, int(parts[at + 3])

@@ -1,7 +1,4 @@
-"""The records of subscriptions and cursors in JetStream, in msgpack.
-
-A later version may add fields; a hub ignores those that it does not know.
-"""
+"""The records of subscriptions and cursors in JetStream, in msgpack."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify_hub.cluster.versions import decode_versioned
 from rsnotify_hub.subscriptions import Subscription
 
 #: The version of the format. A hub reads records of this version and older ones.
@@ -36,24 +33,25 @@ class SubscriptionRecord(Struct, frozen=True, kw_only=True):
 
 
 class CursorsRecord(Struct, frozen=True, kw_only=True):
-    """The cursors of the subscriptions of a shard, by the bytes of their ids."""
+    """Cursors of the subscriptions of a shard, by the bytes of their ids.
+
+    `parts` is the number of the records that have them together (`FencedMap`).
+    """
 
     version: int = VERSION
     epoch: int
+    parts: int = 1
     cursors: dict[bytes, StoredCursor] = {}
 
 
 class BridgeRecord(Struct, frozen=True, kw_only=True):
-    """The cursors of a broker, by the keys of selections."""
+    """Cursors of a broker, by the keys of selections; `parts` as of `CursorsRecord`."""
 
     version: int = VERSION
     epoch: int
+    parts: int = 1
     broker: str
     cursors: dict[str, int] = {}
-
-
-class _Versioned(Struct):
-    version: int
 
 
 T = TypeVar("T", SubscriptionRecord, CursorsRecord, BridgeRecord)
@@ -69,16 +67,7 @@ def decode(value: bytes, kind: type[T]) -> T:
     Raises:
         StorageError: It is none, or a newer hub has written it.
     """
-    try:
-        version = msgspec.msgpack.decode(value, type=_Versioned).version
-        if version <= VERSION:
-            return msgspec.msgpack.decode(value, type=kind)
-    except msgspec.DecodeError as error:
-        raise StorageError(f"a record of subscriptions in NATS cannot be read: {error}") from None
-    raise StorageError(
-        f"subscriptions in NATS have version {version}, and this hub reads version {VERSION}: "
-        "upgrade this hub, too"
-    )
+    return decode_versioned(value, kind, VERSION, "a record of subscriptions in NATS")
 
 
 def record_of(subscription: Subscription, begins: int) -> SubscriptionRecord:

@@ -71,7 +71,7 @@ class JetStreamSubscriptions:
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
         self._switch = BridgeSwitch(bridge)
-        self._switch.set(self._bridge is not None and self._node.owns(BRIDGE))
+        self._switch.set(self._bridge if self.owns_bridge() else None)
 
     def _reload(self) -> None:
         for shard in self._shards.values():
@@ -93,7 +93,7 @@ class JetStreamSubscriptions:
     def begin(self, shard: str) -> None:
         if shard == BRIDGE:
             if self._switch is not None:
-                self._switch.set(True)
+                self._switch.set(self._bridge)
             return
         assert self._owner is not None
         begun = self._shards[shard]
@@ -138,7 +138,7 @@ class JetStreamSubscriptions:
                 self._bridge.close()
                 self._bridge = None
             if self._switch is not None:
-                self._switch.set(False)
+                self._switch.set(None)
             return
         abandoned = self._shards.pop(shard, None)
         if abandoned is not None:
@@ -182,6 +182,9 @@ class JetStreamSubscriptions:
         if self._bridge is None:
             raise NotOwner("this node does not run the bridge to the broker")
         return self._bridge
+
+    def owns_bridge(self) -> bool:
+        return self._bridge is not None and self._node.owns(BRIDGE)
 
     async def bridged(self, broker: str) -> dict[str, int]:
         return await self._owned_bridge().read(broker)

@@ -55,7 +55,8 @@ class CursorWriter:
     def move(self, first: str, second: str, position: int | bytes | None) -> None:
         """Move a cursor, or set a state, by the two parts of its key."""
         self._moved[first, second] = position
-        self._flush_in(CURSOR_DELAY)
+        if self._flush is None:
+            self._flush_in(CURSOR_DELAY)
 
     def forget(self, first: str, second: str) -> None:
         """Discard an unwritten move, before a write that replaces it."""

@@ -206,6 +206,9 @@ class SqliteStore:
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
         self._troubles.move(topic, callback, state)
 
+    def owns_bridge(self) -> bool:
+        return True
+
     async def bridged(self, broker: str) -> dict[str, int]:
         rows = await self._select("SELECT topic, position FROM bridged WHERE broker = ?", broker)
         return dict(rows)

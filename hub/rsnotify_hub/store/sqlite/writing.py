@@ -54,6 +54,9 @@ def append(
         row.received = to_microseconds(now)
         row.kept += 1
         row.size += len(entry.fragment.body)
+    if added:
+        # A log has one whole content or changes: a new fragment replaces a whole content.
+        _delete(database, row, "whole AND position < ?", row.position)
     first, begins = _trim(database, row, now=now, retention=retention)
     _save(database, row)
     if not added:
@@ -147,9 +150,10 @@ def _delete(database: sqlite3.Connection, topic: _Topic, where: str, *values: in
         f" WHERE topic = ? AND {where}",
         (topic.id, *values),
     ).fetchone()
-    database.execute(f"DELETE FROM fragment WHERE topic = ? AND {where}", (topic.id, *values))
-    topic.kept -= kept
-    topic.size -= size
+    if kept:
+        database.execute(f"DELETE FROM fragment WHERE topic = ? AND {where}", (topic.id, *values))
+        topic.kept -= kept
+        topic.size -= size
 
 
 def trim(
@@ -185,9 +189,8 @@ def _trim(
         " WHERE topic = ? ORDER BY position",
         (topic.id,),
     ):
-        is_last = position == topic.position
-        too_much = size > retention.size
-        if is_last if whole else received > too_old and (is_last or not too_much):
+        too_much = size > retention.size and position != topic.position
+        if whole or (received > too_old and not too_much):
             oldest = position, begins
             break
         cut = position

@@ -23,7 +23,7 @@ class AnswerVerdict(Enum):
     RETRY = auto()
 
 
-class Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True, gc=False):
     """The outcome of one request to a callback.
 
     Args:

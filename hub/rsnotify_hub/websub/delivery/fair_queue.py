@@ -56,6 +56,15 @@ class FairQueue(Generic[T]):
     def has_capacity(self, host: str) -> bool:
         return len(self._running) < self._capacity.count and self._has_share(host)
 
+    def start_at_once(self, item: T, now: float) -> bool:
+        """Start an item that does not wait, if there is capacity; return whether there was."""
+        running = self._running_hosts.get(item.host, 0)
+        if running >= self._capacity.per_host or len(self._running) >= self._capacity.count:
+            return False
+        self._running[item] = now
+        self._running_hosts[item.host] = running + 1
+        return True
+
     def start(self, item: T, now: float) -> None:
         """Count an item as running since `now`, in seconds of any monotonic clock."""
         self._running[item] = now

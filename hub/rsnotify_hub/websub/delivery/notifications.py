@@ -35,8 +35,8 @@ class Notifications:
         """Return the next notification if that takes neither reading nor merging; else None."""
         topic, after = subscription.topic, subscription.position
         state = self._topics.state(topic)  # another value whenever anything in the log changes
-        if self._last is not None and self._last[0] is state and self._last[1] == after:
-            return self._last[2]
+        if (found := self._known(state, after)) is not None:
+            return found
         entries = _latest(self._topics.recent(topic, after=after) or [])
         if state is None or not entries or (len(entries) > 1 and _chained(entries) > 1):
             return None
@@ -44,16 +44,21 @@ class Notifications:
 
     async def next(self, subscription: Subscription) -> Notification:
         """Read on. Fragments that chain are merged; of whole contents only the newest matters."""
-        if (found := self.cached(subscription)) is not None:
-            return found
         topic, after = subscription.topic, subscription.position
         state = self._topics.state(topic)
+        if (found := self._known(state, after)) is not None:
+            return found
         if state is None:
             return Notification(None, "", 0)
         entries = _latest(await self._topics.read(topic, after=after))
         if not entries:  # the undelivered entries were trimmed
             return Notification(None, "", state.position)
         return self._remember(state, after, await _merged(entries[: _chained(entries)]))
+
+    def _known(self, state: LogState | None, after: int) -> Notification | None:
+        if self._last is not None and self._last[0] is state and self._last[1] == after:
+            return self._last[2]
+        return None
 
     def _remember(self, state: LogState, after: int, found: Notification) -> Notification:
         self._last = state, after, found

@@ -10,12 +10,13 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import aiohttp
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
-from rsnotify.format.signatures import signature
+from rsnotify.format.signatures import SigningKey
 from rsnotify.format.vocabulary import Rel
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_hub.http.client import exact_url, reason_of
@@ -68,9 +69,6 @@ class CallbackRequests:
         self._hub_url = hub_url
         self._method = method
         self._clock = clock
-        # The headers of the body that is delivered at present, by secret.
-        self._signed_body = b""
-        self._signatures: dict[str, bytes] = {}
 
     def begin(
         self,
@@ -91,7 +89,7 @@ class CallbackRequests:
 
         def settle(outcome: HttpReply | Exception) -> None:
             if isinstance(outcome, HttpReply):
-                done(self._answer(outcome.status, outcome.retry_after, outcome.excerpt))
+                done(self._answer(outcome))
             else:
                 done(None if isinstance(outcome, StaleConnection) else _no_reply(outcome))
 
@@ -122,7 +120,7 @@ class CallbackRequests:
             reply = await self._post(origin, head, body, is_allowed)
         except (NoReply, Unreachable, OSError, ValueError) as error:
             return _no_reply(error)
-        return self._answer(reply.status, reply.retry_after, reply.excerpt)
+        return self._answer(reply)
 
     async def _post(
         self, origin: CallbackOrigin, head: bytes, body: bytes, is_allowed: Callable[[], bool]
@@ -143,21 +141,14 @@ class CallbackRequests:
     def _request(
         self, subscription: Subscription, body: bytes, content_type: str
     ) -> tuple[CallbackOrigin, bytes]:
-        origin, opening = endpoint_of(subscription.callback)
+        origin, opening, key = callback_target(
+            subscription.callback, subscription.secret, self._method
+        )
         common = notification_head(subscription.topic, self._hub_url, content_type, len(body))
-        if subscription.secret is None:
+        if key is None:
             return origin, opening + common + b"\r\n"
-        return origin, opening + common + self._signature(subscription.secret, body) + b"\r\n"
-
-    def _signature(self, secret: str, body: bytes) -> bytes:
-        """Return the signature header (WebSub §7.1), computed once for each secret and body."""
-        if body is not self._signed_body:
-            self._signed_body, self._signatures = body, {}
-        found = self._signatures.get(secret)
-        if found is None:
-            found = f"X-Hub-Signature: {signature(secret, body, self._method)}\r\n".encode()
-            self._signatures[secret] = found
-        return found
+        signature = f"X-Hub-Signature: {key.sign(body)}\r\n\r\n".encode()  # WebSub §7.1
+        return origin, opening + common + signature
 
     async def get(self, url: str, *, limit: int) -> Answer:
         """GET a callback with a query (WebSub §5.2, §5.3); keep one byte more than the limit."""
@@ -165,17 +156,36 @@ class CallbackRequests:
             async with self._client.get(exact_url(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""
                 retry_after = response.headers.get("Retry-After", "")
-                return self._answer(response.status, retry_after, body)
+                return self._answer(HttpReply(response.status, retry_after, body))
         except _FAILURES as error:
             unconnected = isinstance(error, aiohttp.ClientConnectorError)
             return _not_reached(error, connected=not unconnected)
 
-    def _answer(self, status: int, retry_after: str, excerpt: bytes) -> Answer:
-        wait = parse_retry_after(retry_after, self._clock()) if status in (429, 503) else None
-        return Answer(status, f"answers {status}", excerpt, wait)
+    def _answer(self, reply: HttpReply) -> Answer:
+        if not reply.excerpt and reply.status < 300:
+            return _success(reply.status)
+        limited = reply.status in (429, 503)
+        wait = parse_retry_after(reply.retry_after, self._clock()) if limited else None
+        return Answer(reply.status, f"answers {reply.status}", reply.excerpt, wait)
 
     def close(self) -> None:
         self.pool.close()
+
+
+class CallbackTarget(NamedTuple):
+    """What the deliveries to one subscription share."""
+
+    origin: CallbackOrigin
+    opening: bytes
+    key: SigningKey | None
+
+
+# As many as the subscriptions of a large hub: a smaller cache that is used in order never hits.
+@lru_cache(maxsize=32_768)
+def callback_target(callback: str, secret: str | None, method: str) -> CallbackTarget:
+    """Return what a POST to a callback needs but its body; ValueError if it is no URL."""
+    key = None if secret is None else SigningKey(secret, method)
+    return CallbackTarget(*endpoint_of(callback), key)
 
 
 @lru_cache(maxsize=256)
@@ -183,6 +193,11 @@ def notification_head(topic: str, hub_url: str, content_type: str, size: int) ->
     """Return the headers that the requests to all subscribers of a topic share (WebSub §7)."""
     links = format_links([(Rel.SELF, topic), (Rel.HUB, hub_url)])
     return common_head(("Content-Type", content_type), ("Link", links), size=size)
+
+
+@lru_cache(maxsize=100)
+def _success(status: int) -> Answer:
+    return Answer(status, f"answers {status}")
 
 
 async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:

@@ -62,8 +62,8 @@ class DeliveryScheduler:
         """
         queue = self._slow if slow else self._quick
         slot = DeliverySlot(host, start, queue, self._deadlines)
-        if queue.has_capacity(host) and not self._closed:
-            self._start(slot)
+        if not self._closed and queue.start_at_once(slot, self._loop.time()):
+            start(slot)
         else:
             queue.add(slot)
             self._schedule_check()
@@ -89,11 +89,12 @@ class DeliveryScheduler:
 
     def release(self, slot: DeliverySlot) -> None:
         """Free the capacity of a request that has ended, and start what waits for it."""
-        slot.queue.remove(slot)
+        queue = slot.queue
+        queue.remove(slot)
         if slot.ended is not None and not slot.ended.done():
             slot.ended.set_result(None)
-        if slot.queue.has_waiting():
-            self._start_waiting()
+        if queue.has_waiting():
+            self._start_waiting(queue)
 
     def cancel(self, slot: DeliverySlot) -> None:
         slot.cancel()
@@ -103,11 +104,11 @@ class DeliveryScheduler:
     def waiting(self) -> int:
         return self._quick.waiting() + self._slow.waiting()
 
-    def _start_waiting(self) -> None:
-        for queue in (self._quick, self._slow):
-            while not self._closed and (slot := queue.pop()) is not None:
-                self._start(slot)
-        self._schedule_check()
+    def _start_waiting(self, queue: FairQueue[DeliverySlot]) -> None:
+        while not self._closed and (slot := queue.pop()) is not None:
+            self._start(slot)
+        if self._check is None:
+            self._schedule_check()
 
     def _schedule_check(self) -> None:
         if self._check is None and self._quick.has_waiting():
@@ -121,7 +122,7 @@ class DeliveryScheduler:
         if now - due <= self._quick_seconds / 2:
             for slot in self._quick.blocking(now - self._quick_seconds):
                 self._demote(slot, now)
-        self._start_waiting()
+        self._start_waiting(self._quick)
 
     def _demote(self, slot: DeliverySlot, now: float) -> None:
         """Move a request to the slow queue, or end it if that is full."""
@@ -202,8 +203,9 @@ class DeliverySlot:
 
     def complete(self, answer: Answer | None) -> None:
         """Report the answer to a watched request, or None if the request must be made again."""
-        done = self._done
-        self._forget_request()
+        done, self._done = self._done, None
+        self._cancel_request = None
+        self.deadlines.remove(self)
         if done is not None:
             done(answer)
 

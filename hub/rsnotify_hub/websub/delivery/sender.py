@@ -39,6 +39,8 @@ from rsnotify_hub.websub.registry import SubscriptionUpdates
 
 log = logging.getLogger("rsnotify.hub.websub")
 
+_DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
+
 #: How long running deliveries may take when the hub stops, in seconds.
 CLOSE_SECONDS = 3.0
 
@@ -67,12 +69,14 @@ class DeliverySender:
 
     # What may trigger an attempt.
 
-    def deliver_appended(self, delivery: Delivery) -> None:
-        """Deliver what was appended to the topic, also if the delivery was given up."""
-        if delivery.given_up_since is not None:
-            delivery.resume_trying(self._clock())
-            self._updates.store_trouble(delivery)
-        self.wake(delivery)
+    def deliver_appended(self, deliveries: Iterable[Delivery]) -> None:
+        """Deliver what was appended to a topic, also to those that were given up."""
+        now = self._clock()
+        for delivery in deliveries:
+            if delivery.given_up_since is not None:
+                delivery.resume_trying(now)
+                self._updates.store_trouble(delivery)
+            self.wake(delivery, now=now)
 
     def retry_now(self, delivery: Delivery) -> None:
         """Make an attempt now; if it fails, the backoff stays as it is."""
@@ -82,7 +86,9 @@ class DeliverySender:
         self.wake(delivery, at_once=True)
         self._updates.store_trouble(delivery)
 
-    def wake(self, delivery: Delivery, *, at_once: bool = False) -> None:
+    def wake(
+        self, delivery: Delivery, *, at_once: bool = False, now: Instant | None = None
+    ) -> None:
         """Deliver what is missing, unless an attempt runs or waits; `at_once` skips a wait."""
         if delivery.slot is not None or delivery.timer is not None or self._closed:
             return
@@ -91,11 +97,14 @@ class DeliverySender:
         if not self.is_behind(delivery):
             delivery.behind_since = None
             return
-        delivery.behind_since = delivery.behind_since or self._clock()
+        if delivery.behind_since is None:
+            delivery.behind_since = now or self._clock()
         if delivery.subscription.suspended or delivery.given_up_since is not None:
             self._updates.store_trouble(delivery)
             return
-        wait = 0.0 if at_once else self.failures.remaining_wait(delivery, self._clock())
+        wait = 0.0
+        if delivery.failures and not at_once:
+            wait = self.failures.remaining_wait(delivery, now or self._clock())
         if wait > 0:
             self._retry_in(delivery, wait)
         else:
@@ -160,7 +169,8 @@ class DeliverySender:
 
     def _start(self, delivery: Delivery, slot: DeliverySlot) -> None:
         try:
-            if self._send_now(delivery, slot):
+            # A retry has mostly fragments to merge.
+            if not delivery.failures and self._send_now(delivery, slot):
                 return
         except Exception:
             log.exception("a delivery to the callback at %s needs a task", slot.host)
@@ -194,7 +204,7 @@ class DeliverySender:
     ) -> None:
         if answer is None:
             self._scheduler.run(slot, self._attempt(delivery, slot))
-        elif answer.verdict is not AnswerVerdict.DELIVERED:
+        elif not answer.succeeded:
             # A coroutine made here would never be awaited if the task is cancelled before it runs.
             failed = partial(self._record_failure, delivery, answer)
             self._scheduler.run(slot, self._finish(delivery, slot, failed))
@@ -218,7 +228,9 @@ class DeliverySender:
         try:
             wait = await work()
         except NotOwner:
-            pass  # whoever owns it now has acquired it from its cursor, or this node will again
+            # Another node will acquire it from its cursor, and this one stops it when it knows. But
+            # if the lease is renewed in time, nothing else triggers the attempt.
+            wait = self._retry.first
         except Exception:
             wait = self._log_fault(delivery)
         finally:
@@ -277,8 +289,8 @@ class DeliverySender:
 
     def _record_success(self, delivery: Delivery, notification: Notification) -> None:
         if notification.body is not None:
-            size = len(notification.body)
-            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED, size=size)
+            self._statistics.deliveries[_DELIVERED] += 1
+            self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += len(notification.body)
             delivery.record_success()
             if delivery.stored_trouble is not None:
                 self._updates.store_trouble(delivery)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
+from rsnotify_hub.http.direct_writes import descriptor_of
 from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
 from rsnotify_hub.websub.delivery.posting.response import (
     HttpReply,
@@ -45,6 +47,7 @@ class CallbackConnection(asyncio.BufferedProtocol):
         self._reader = ResponseReader()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._descriptor = -1  # for direct writes; -1 if the transport must be used
         self._done: Done | None = None
         self._busy = False
         self._used = False
@@ -56,13 +59,29 @@ class CallbackConnection(asyncio.BufferedProtocol):
         `done` is called once, later, with the reply, or with `StaleConnection`, `NoReply` or
         OSError.
         """
-        if self._transport is None or self._transport.is_closing():
+        transport = self._transport
+        if transport is None or transport.is_closing():
             return False
         self._busy = True
         self._reader.start()
         self._done = done
-        self._transport.writelines((head, body))
+        data = head + body
+        sent = self._write(data)
+        if sent != len(data):
+            transport.write(memoryview(data)[sent:])
         return True
+
+    def _write(self, data: bytes) -> int:
+        """Write as much to the socket as it accepts; the transport must write the rest."""
+        if self._descriptor == -1:
+            return 0
+        try:
+            sent = os.write(self._descriptor, data)
+        except OSError:  # the transport will have it, too
+            sent = 0
+        if sent != len(data):
+            self._descriptor = -1  # nothing may overtake the rest
+        return sent
 
     async def post(self, head: bytes, body: bytes) -> HttpReply:
         """Send a request, and return the reply, or raise what `send` reports."""
@@ -90,6 +109,8 @@ class CallbackConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, since uvloop's transports do not inherit from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        if not self.origin.secure:
+            self._descriptor = descriptor_of(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _BUFFER

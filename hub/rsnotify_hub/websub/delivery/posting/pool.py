@@ -57,10 +57,13 @@ class ConnectionPool:
 
     def keep(self, connection: CallbackConnection) -> None:
         self._draining.pop(connection, None)
-        others = self._origins.setdefault(connection.origin, [])
+        others = self._origins.get(connection.origin)
+        if others is None:
+            others = self._origins[connection.origin] = []
         others.append(connection)
         self._idle[connection] = self._loop.time() + self._seconds
-        self._schedule_sweep()
+        if self._sweep_timer is None:
+            self._schedule_sweep()
         if self._closed or len(others) > self._per_origin:
             self._abort(connection)
         elif len(self._idle) > self._most:

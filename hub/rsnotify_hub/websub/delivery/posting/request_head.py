@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -31,7 +30,6 @@ class CallbackEndpoint(NamedTuple):
     opening: bytes
 
 
-@lru_cache(maxsize=4096)
 def endpoint_of(url: str) -> CallbackEndpoint:
     """Return where a POST to a URL goes, with the target exactly as it is written."""
     parts = urlsplit(url)

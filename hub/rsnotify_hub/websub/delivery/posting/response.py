@@ -26,7 +26,7 @@ EXCERPT_BYTES = 4096
 INTERIM = 20
 
 
-class HttpReply(Struct, frozen=True):
+class HttpReply(Struct, frozen=True, gc=False):
     """A final response; the excerpt is empty unless it is a failure."""
 
     status: int

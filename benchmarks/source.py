@@ -1,0 +1,134 @@
+"""What a change costs the Source: processor time, and the time until it is durable.
+
+The Source embeds a Publisher, and feeds a hub in a process of its own. Changes of small resources
+are recorded one at a time at a steady rate, with their content returned by a callback or given with
+the change, and in batches. The processor time includes what makes the changes, which is measured
+alone, too. The journal is first written until its write-ahead log has its usual size, since each
+flush also writes the new length of a file that grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from statistics import quantiles
+
+from msgspec.structs import replace
+from targets import compare
+
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.processes import Process
+from rsnotify_publisher import Publisher, Record
+
+BASE = "https://source.example/data/"
+RATE = 200
+RESOURCES = 200
+SIZE = 500
+BATCH, BATCHES = 100, 10
+#: Changes that fill the write-ahead log.
+WARM_UP = 25_000
+#: Milliseconds of a processor for each change: one at a time, and in batches.
+TARGETS = (0.8, 0.1)
+
+
+class MeasuredSource:
+    """Resources in memory that change."""
+
+    def __init__(self, folder: Path, hub: str) -> None:
+        self._contents: dict[str, bytes] = {}
+        self._random = Random(1)
+        self.publisher = Publisher(folder, BASE, hubs=[hub], content=self._contents.get)
+
+    def change(self, *, given: bool) -> Record:
+        """Change a resource; its content is given with the change, or only to the callback."""
+        uri = f"{BASE}{self._random.randrange(RESOURCES)}"
+        content = self._random.randbytes(SIZE // 2).hex().encode()
+        self._contents[uri] = content
+        resource = Resource(uri, change=ChangeType.UPDATED, type="text/plain")
+        if given:
+            return Record(resource, content=content)
+        digest = "sha-256:" + hashlib.sha256(content).hexdigest()
+        return Record(replace(resource, hash=digest, length=SIZE))
+
+    async def nothing(self) -> None:
+        self.change(given=False)
+
+    async def by_callback(self) -> None:
+        await self.publisher.arecord([self.change(given=False)])
+
+    async def given(self) -> None:
+        await self.publisher.arecord([self.change(given=True)])
+
+    async def batch(self) -> None:
+        await self.publisher.arecord([self.change(given=True) for _ in range(BATCH)])
+
+
+async def measure(work: Callable[[], Awaitable[None]], rate: float, seconds: float) -> list[float]:
+    """Call at a rate whatever each call takes; return how long each took, in milliseconds."""
+    took: list[float] = []
+
+    async def timed() -> None:
+        began = time.perf_counter()
+        await work()
+        took.append((time.perf_counter() - began) * 1000)
+
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    async with asyncio.TaskGroup() as calls:
+        for _ in range(round(rate * seconds)):
+            calls.create_task(timed())
+            due += 1 / rate
+            await asyncio.sleep(max(0.0, due - loop.time()))
+    return took
+
+
+async def run(folder: Path, seconds: float) -> None:
+    """Measure each way of recording, and print."""
+    hub = await Process.start(
+        "hub", "--port", "0", "--data", str(folder / "hub"), log=folder / "log"
+    )
+    source = MeasuredSource(folder / "source", await hub.url())
+    single, batched = TARGETS
+    ways = {
+        "nothing recorded": (source.nothing, 1, None),
+        "content by a callback": (source.by_callback, 1, single),
+        "content given": (source.given, 1, single),
+        f"in batches of {BATCH}": (source.batch, BATCH, batched),
+    }
+    try:
+        async with source.publisher:
+            await source.publisher.await_published(30)
+            for _ in range(WARM_UP // BATCH):
+                await source.batch()
+            for title, (work, count, target) in ways.items():
+                before = time.process_time()
+                took = await measure(work, RATE if count == 1 else BATCHES, seconds)
+                cpu = (time.process_time() - before) * 1000 / (len(took) * count)
+                if target is not None:
+                    compare(f"CPU per change at the Source, {title}", cpu, target, "ms")
+                cuts = quantiles(took, n=100)
+                print(
+                    f"{title:24}{'' if target is None else target:>8}{cpu:8.3f}"
+                    f"{cuts[49]:13.2f}{cuts[98]:8.2f}",
+                    flush=True,
+                )
+    finally:
+        await hub.stop()
+
+
+def main(seconds: float = 10.0) -> None:
+    """Measure and print."""
+    print(f"the Source, {RATE} changes a second, {SIZE} bytes inline")
+    print(f"{'':24}{'target':>8}{'CPU/ms':>8}{'durable p50':>13}{'p99':>8}")
+    with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name:
+        asyncio.run(run(Path(name), seconds))
+
+
+if __name__ == "__main__":
+    main()

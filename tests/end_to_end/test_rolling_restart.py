@@ -1,0 +1,118 @@
+"""The nodes of a hub restart one after the other, and no Destination falls back to polling."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from rsnotify.sync.pace import Pace
+from rsnotify_subscriber import (
+    FolderMirror,
+    FollowOptions,
+    PushState,
+    Status,
+    Subscriber,
+    Via,
+)
+from rsnotify_subscriber.commands.callback_server import CallbackServer
+from rsnotify_subscriber.events import Event, Pulling
+from tests.end_to_end import history
+from tests.end_to_end.cluster_killing import NODES, ClusterStage
+from tests.nats_servers import running_nats
+from tests.ports import free_port
+
+
+class Watched:
+    """A Destination, and for how long no push reached it.
+
+    Attributes:
+        longest: The longest time without push since `begin`, in seconds.
+        pulls: The documents that it began to read since `begin`.
+    """
+
+    def __init__(self, url: str, folder: Path, via: Via, server: CallbackServer) -> None:
+        self.longest = 0.0
+        self.pulls: list[str] = []
+        self._since: float | None = None
+        self.subscriber = Subscriber(
+            url,
+            FolderMirror(folder),
+            state=folder.with_name(folder.name + ".state"),
+            options=FollowOptions(
+                via=via,
+                pace=Pace(poll=600),
+                callbacks=server.callbacks,
+                allow_private_addresses=True,
+            ),
+            on_event=self._happened,
+        )
+
+    def _happened(self, event: Event) -> None:
+        if isinstance(event, Pulling):
+            self.pulls.append(str(event.kind))
+        self.look(self.subscriber.status)
+
+    def look(self, status: Status) -> None:
+        now = time.monotonic()
+        if status.push is PushState.UP:
+            self._since = None
+        else:
+            self._since = self._since or now
+            self.longest = max(self.longest, now - self._since)
+
+    def begin(self) -> None:
+        self.longest, self.pulls = 0.0, []
+
+    async def watch(self) -> None:
+        while True:
+            self.look(self.subscriber.status)
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.slow
+async def test_no_destination_falls_back_to_polling_while_the_nodes_are_restarted_in_turn(
+    tmp_path: Path,
+):
+    url = f"http://127.0.0.1:{free_port()}/"
+    with (
+        running_nats(tmp_path / "nats", servers=3) as nats,
+        CallbackServer(url, "127.0.0.1", None) as server,
+    ):
+        stage = ClusterStage(tmp_path, nats, fast=False)
+        try:
+            await stage.start()
+            await stage.shared()
+            destinations = {
+                via: Watched(stage.url, tmp_path / via, via, server)
+                for via in (Via.WEBSOCKET, Via.WEBSUB)
+            }
+            async with server.serving(), asyncio.TaskGroup() as tasks:
+                for each in destinations.values():
+                    tasks.create_task(each.subscriber.run())
+                for each in destinations.values():
+                    await each.subscriber.until(lambda s: s.push is PushState.UP and s.level)
+                watching = [tasks.create_task(each.watch()) for each in destinations.values()]
+                for each in destinations.values():
+                    each.begin()
+                replaying = asyncio.create_task(
+                    asyncio.to_thread(
+                        history.apply, list(history.make_up(900)), stage.source_folder, 20
+                    )
+                )
+                for name in NODES:
+                    await stage.restart(name)
+                await replaying
+                found = {via: (each.longest, each.pulls) for via, each in destinations.items()}
+                print(found)
+                for task in watching:
+                    task.cancel()
+                assert await stage.in_step()
+                for each in destinations.values():
+                    await each.subscriber.until(lambda s: s.level and not s.pending)
+                    each.subscriber.stop()
+            assert all(longest <= 1 for longest, _ in found.values()), found
+        finally:
+            await stage.stop()

@@ -1,0 +1,270 @@
+"""Cursors of one owner in several records: many of them, what is written, and who may write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from rsnotify.errors import StorageError
+from rsnotify_hub.cluster.sharding import Sharding
+from rsnotify_hub.store.interface import NotOwner
+from rsnotify_hub.store.jetstream import fenced_map
+from rsnotify_hub.store.jetstream.bucket import Bucket
+from rsnotify_hub.store.jetstream.connection import NatsConnection
+from rsnotify_hub.store.jetstream.fenced_parts import read_fenced, store_fenced
+from rsnotify_hub.store.jetstream.owned_bridge import OwnedBridge, bridge_format, bridge_key
+from rsnotify_hub.store.jetstream.owned_shard import OwnedShard, ShardBuckets, ShardEvents
+from rsnotify_hub.store.jetstream.restoring import read_records
+from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_hub.store.jetstream.subscription_records import CursorsRecord, decode
+from rsnotify_hub.subscriptions import Subscription, subscription_id
+from tests.hub.helpers import PATIENCE, TOPIC, at
+from tests.hub.jetstream.nodes import connected
+
+URL = "http://callback.example/%d"
+#: So few that some hundred subscriptions need several records.
+SMALL = 2_000
+
+
+class Shards:
+    """The owners of one shard, one after the other, as far as its cursors."""
+
+    def __init__(self, connection: NatsConnection) -> None:
+        self.cursors = Bucket(connection, "cursors")
+        self.subscriptions = Bucket(connection, "subscriptions")
+        self._epoch = 0
+        self._stack = AsyncExitStack()
+        self.deposed: list[int] = []
+
+    async def take(self) -> OwnedShard:
+        self._epoch = epoch = self._epoch + 1
+        events = ShardEvents(lambda: True, lambda: self.deposed.append(epoch), lambda *_: None)
+        buckets = ShardBuckets(self.subscriptions, self.cursors, f"node {epoch}")
+        shard = OwnedShard(buckets, "7", epoch, events)
+        self._stack.push_async_callback(shard.close)
+        await shard.load()
+        shard.is_working = True
+        return shard
+
+    async def records(self) -> dict[str, CursorsRecord]:
+        head = await self._record("7")
+        return {"7": head} | {
+            f"7.{number}": await self._record(f"7.{number}") for number in range(1, head.parts)
+        }
+
+    async def _record(self, key: str) -> CursorsRecord:
+        found = await self.cursors.get(key)
+        assert found is not None
+        assert found.value is not None
+        return decode(found.value, CursorsRecord)
+
+    async def revisions(self) -> dict[str, int]:
+        found = {key: await self.cursors.get(key) for key in await self.records()}
+        return {key: each.revision for key, each in found.items() if each is not None}
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@pytest.fixture
+async def shards(settings: NatsSettings) -> AsyncIterator[Shards]:
+    async with connected(settings) as connection:
+        shards = Shards(connection)
+        await shards.cursors.prepare()
+        await shards.subscriptions.prepare()
+        yield shards
+        await shards.close()
+
+
+def id_of(number: int) -> str:
+    return subscription_id(TOPIC, URL % number)
+
+
+async def subscribe(shard: OwnedShard, count: int) -> None:
+    limit = asyncio.Semaphore(256)
+
+    async def save(number: int) -> None:
+        async with limit:
+            url = URL % number
+            await shard.save(Subscription(TOPIC, url, None, at(10**6), 0))
+
+    await asyncio.gather(*map(save, range(count)))
+
+
+def positions(shard: OwnedShard) -> dict[str, int]:
+    return {each.subscription.callback: each.subscription.position for each in shard.stored()}
+
+
+async def grown(shard: OwnedShard) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while shard._cursors._growing is not None:  # noqa: ASYNC110 - it ends by itself
+            await asyncio.sleep(0.01)
+
+
+async def moved(shards: Shards, count: int) -> None:
+    """Move each cursor of some subscriptions, and take the shard again."""
+    one = await shards.take()
+    await subscribe(one, count)
+    for number in range(count):
+        one.move(id_of(number), number + 1)
+    one.note_trouble(id_of(0), b"trouble")
+    await grown(one)
+    await one.flush()
+    two = await shards.take()
+    assert positions(two) == {URL % number: number + 1 for number in range(count)}
+    assert [each.trouble for each in two.stored() if each.trouble] == [b"trouble"]
+    one.move(id_of(0), 10**6)
+    with pytest.raises(NotOwner):
+        await one.flush()
+    assert shards.deposed == [1]
+
+
+async def test_the_cursors_of_many_subscriptions_are_in_several_records(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+    await moved(shards, 500)
+    records = await shards.records()
+    assert len(records) > 4
+    assert {record.epoch for record in records.values()} == {2}
+
+
+@pytest.mark.slow  # half a minute
+async def test_a_shard_has_100_000_subscriptions(shards: Shards):
+    await moved(shards, 100_000)
+
+
+async def test_few_cursors_are_in_one_record(shards: Shards):
+    await moved(shards, 20)
+    assert list(await shards.records()) == ["7"]
+
+
+async def test_only_the_records_in_which_a_cursor_has_moved_are_written(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+    one = await shards.take()
+    await subscribe(one, 300)
+    await grown(one)
+    await one.flush()
+    before = await shards.revisions()
+    one.move(id_of(5), 9)
+    await one.flush()
+    after = await shards.revisions()
+    assert before.keys() == after.keys()
+    assert len([key for key in before if before[key] != after[key]]) == 1
+
+
+async def test_every_record_refuses_the_owner_before(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+    one = await shards.take()
+    await subscribe(one, 300)
+    await grown(one)
+    await one.flush()
+    await shards.take()
+    before = await shards.revisions()
+    for number in range(300):
+        one.move(id_of(number), 9)
+    for part in one._cursors._parts:
+        with pytest.raises(NotOwner):
+            await part.stored.flush()
+    assert await shards.revisions() == before
+
+
+@pytest.mark.parametrize("failing", range(1, 11))
+async def test_an_owner_that_ends_while_it_divides_its_records_loses_no_cursor(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch, failing: int
+):
+    one = await shards.take()
+    await subscribe(one, 100)
+    for number in range(100):
+        one.move(id_of(number), number + 1)
+    await one.flush()
+    monkeypatch.setattr(fenced_map, "PART_BYTES", 500)
+    replace = shards.cursors.replace
+    left = failing
+
+    async def failing_replace(*arguments: Any) -> int | None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            raise StorageError("NATS is away")
+        return await replace(*arguments)
+
+    monkeypatch.setattr(shards.cursors, "replace", failing_replace)
+    one.move(id_of(0), 1)  # it has this position already
+    async with asyncio.timeout(PATIENCE):
+        while left > 0 and one._cursors._growing is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await one.close()
+    monkeypatch.setattr(shards.cursors, "replace", replace)
+    two = await shards.take()
+    expected = {URL % number: number + 1 for number in range(100)}
+    assert positions(two) == expected
+    two.move(id_of(1), 2)
+    await grown(two)
+    await two.flush()
+    assert len(await shards.records()) > 2
+    assert positions(await shards.take()) == expected
+
+
+async def test_a_later_owner_is_not_written_over(shards: Shards):
+    await shards.take()
+    shards._epoch = 5
+    await shards.take()
+    shards._epoch = 2
+    with pytest.raises(NotOwner, match="a later owner"):
+        await shards.take()
+
+
+async def test_the_bridge_has_a_cursor_in_each_of_20_000_logs(
+    settings: NatsSettings, shards: Shards
+):
+    cursors = {f"https://source.example/channels/{number:060}": number for number in range(20_000)}
+    one = OwnedBridge(shards.cursors, 1, lambda: True, lambda: None)
+    await one.store("mqtt://broker", cursors)
+    one.move("mqtt://broker", "another", 7)
+    await one.flush()
+    two = OwnedBridge(shards.cursors, 2, lambda: True, lambda: None)
+    assert await two.read("mqtt://broker") == cursors | {"another": 7}
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("count", [0, 3, 20_000])
+async def test_cursors_are_read_and_stored_without_owning_them(
+    settings: NatsSettings, shards: Shards, count: int
+):
+    broker = "mqtt://broker"
+    key, format = bridge_key(broker), bridge_format(broker)
+    cursors = {f"https://source.example/channels/{number:060}": number for number in range(count)}
+    await store_fenced(shards.cursors, key, format, cursors)
+    await store_fenced(shards.cursors, key, format, {"other": 1})
+    assert await read_fenced(shards.cursors, key, format) == cursors
+    bridge = OwnedBridge(shards.cursors, 1, lambda: True, lambda: None)
+    assert await bridge.read(broker) == cursors
+    bridge.move(broker, "another", 7)
+    await bridge.flush()
+    bridge.close()
+    assert await read_fenced(shards.cursors, key, format) == cursors | {"another": 7}
+
+
+async def test_all_subscriptions_of_a_large_shard_are_exported_with_their_cursors(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+    one = await shards.take()
+    await subscribe(one, 300)
+    for number in range(300):
+        one.move(id_of(number), number + 1)
+    await grown(one)
+    await one.flush()
+    buckets = ShardBuckets(shards.subscriptions, shards.cursors, "reader")
+    found = await read_records(buckets, Sharding(8))
+    assert {each.callback: each.position for each in found.subscriptions} == positions(one)

@@ -1,0 +1,237 @@
+"""What the feeds of the hubs read from memory is what the journal has."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify_publisher import Publisher, Record
+from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges
+from rsnotify_publisher.push import recent_changes
+from rsnotify_publisher.push.change_stream import ChangeStream
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
+
+HASH = "sha-256:" + "0" * 64
+CONTENT = b"small"
+
+
+def change(name: object) -> Record:
+    return Record(Resource(f"{BASE}{name}", change=ChangeType.UPDATED, hash=HASH))
+
+
+class World:
+    """One journal that two processes write, and hubs that are fed by the first of them."""
+
+    def __init__(self, folder: Path, hubs: int) -> None:
+        def clock() -> int:  # so that every datetime is as early as it may be
+            return 0
+
+        self.own = Journal(folder / "journal.sqlite3", BASE, clock=clock)
+        self.foreign = Journal(folder / "journal.sqlite3", BASE, clock=clock)
+        self.sent = [self.own.state().last_change] * hubs
+        self.calls: list[Callable[[], object]] = []
+        self.pool = ThreadPoolExecutor(1)
+        self.stream = ChangeStream(
+            self.foreign, self.read_contents, self.calls.append, self.pool, lambda: self.sent
+        )
+
+    def close(self) -> None:
+        self.pool.shutdown()
+        self.own.close()
+        self.foreign.close()
+
+    def read_contents(self, uris: Sequence[str]) -> Mapping[str, bytes]:
+        return dict.fromkeys(uris, CONTENT)
+
+    def record(self, count: int) -> None:
+        with self.own.transaction():
+            self.own.record([change(number) for number in range(count)])
+        self.stream.recorded(self.own.recorded)
+
+    def record_elsewhere(self, count: int) -> None:
+        with self.foreign.transaction():
+            self.foreign.record([change(number) for number in range(count)])
+
+    def deliver(self, _: int) -> None:
+        """Run what threads have passed to the event loop."""
+        while self.calls:
+            self.calls.pop(0)()
+
+    def poll(self, _: int) -> None:
+        self.stream.check()
+
+    def feed(self, hub: int, limit: int = 3) -> RecordedChanges | None:
+        """Read the next changes for a hub, which have to be those of the journal."""
+        hub %= len(self.sent)
+        read = self.stream.read(self.sent[hub], limit)
+        if read is not None:
+            expected = self.own.changes(self.sent[hub], limit)
+            assert list(read.changes) == expected[: len(read.changes)]
+            assert read.begin == self.own.last_change_at(self.sent[hub])
+            assert read.end == to_microseconds(read.changes[-1].datetime)  # type: ignore[arg-type]
+            assert set(read.contents.values()) <= {CONTENT}
+            self.sent[hub] = read.end
+        return read
+
+    def promise(self, hub: int) -> None:
+        """Send a heartbeat to a hub that has everything."""
+        with self.own.transaction():
+            state = self.own.promise()
+        if self.sent[hub % len(self.sent)] >= state.last_change:
+            self.sent[hub % len(self.sent)] = state.reached
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["record", "record_elsewhere", "deliver", "poll", "feed", "promise"]),
+        st.integers(1, 7),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, kept=st.integers(1, 12))
+def test_every_hub_is_fed_what_the_journal_has(steps: list[tuple[str, int]], kept: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recent_changes, "_CHANGES", kept)
+        world = World(Path(folder), 2)
+        for name, number in steps:
+            getattr(world, name)(number)
+        world.pool.submit(int).result()  # the contents have been read
+        world.deliver(0)
+        world.poll(0)
+        for hub in range(2):
+            while world.feed(hub) is not None:
+                pass
+        last = world.own.state().last_change
+        world.close()
+        assert min(world.sent) >= last
+
+
+async def test_hubs_that_keep_up_are_fed_from_memory(
+    tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hubs = [hub.url, hub.url + "websub"]
+    options = QUICK
+    read = []
+    changes = Journal.changes
+    loop_thread: list[int] = []
+
+    def spy(self: Journal, after: int, limit: int = -1) -> list[Resource]:
+        found = changes(self, after, limit)
+        if threading.get_ident() in loop_thread and found:
+            read.append(found)
+        return found
+
+    monkeypatch.setattr(Journal, "changes", spy)
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=options) as publisher:
+        await publisher.aupdated(BASE + "first")
+        await hub.until(partial(has_twice, hub, BASE + "first"))
+        loop_thread.append(publisher._pool.spawn(identity()).result())
+        for number in range(20):
+            await publisher.aupdated(BASE + str(number))
+            await hub.until(partial(has_twice, hub, BASE + str(number)))
+    assert read == []
+
+
+def has_twice(hub: FakeHub, uri: str) -> bool:
+    return hub.uris().count(uri) == 2
+
+
+async def identity() -> int:
+    return threading.get_ident()
+
+
+async def test_recorded_content_travels_inline_without_a_callback(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "a", content=b"small", type="text/plain")
+        await publisher.aupdated(BASE + "b", content=b"x" * 20_000)
+        await hub.has(BASE + "a", BASE + "b")
+    links = {entry.uri: entry.links for f in hub.fragments for entry in f.resources}
+    assert links[BASE + "a"][0].href == "data:text/plain;base64,c21hbGw="
+    assert links[BASE + "b"] == ()
+
+
+async def test_a_source_may_hold_the_lock_that_its_callback_needs(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    lock = threading.Lock()
+
+    def content(uri: str) -> bytes:
+        with lock:
+            return b"of the callback"
+
+    def update(publisher: Publisher, name: str) -> None:
+        with lock:
+            publisher.updated(BASE + name, hash=HASH)
+
+    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK, content=content)
+    async with publisher:
+        for name in ("a", "b"):
+            await asyncio.to_thread(update, publisher, name)
+        await hub.has(BASE + "a", BASE + "b")
+    chain_of(hub.fragments)
+
+
+async def test_a_callback_that_returns_nonsense_costs_only_the_content(
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = Publisher(
+        *(tmp_path, BASE),
+        hubs=[hub.url],
+        options=QUICK,
+        content=lambda uri: 5,  # type: ignore[arg-type, return-value]
+    )
+    async with publisher:
+        for name in ("a", "b"):
+            await publisher.aupdated(BASE + name, hash=HASH)
+            await hub.has(BASE + name)
+    assert "not sent inline" in caplog.text
+    assert all(a[1] == b[0] for a, b in pairwise(chain_of(hub.fragments)))
+
+
+async def test_no_heartbeat_passes_a_change_whose_content_is_being_read(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    go = threading.Event()
+    promises = 0
+    promise = Journal.promise
+
+    def content(uri: str) -> bytes:
+        go.wait(PATIENCE)
+        return CONTENT
+
+    def count(self: Journal) -> JournalState:
+        nonlocal promises
+        promises += 1
+        if promises == 3:
+            go.set()
+        return promise(self)
+
+    options = replace(QUICK, heartbeat=0.05, resource_list_every=900)
+    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=options, content=content)
+    with pytest.MonkeyPatch.context() as patch:
+        async with publisher:
+            await publisher.await_published()
+            patch.setattr(Journal, "promise", count)
+            change = await publisher.aupdated(BASE + "a", hash=HASH)
+            await hub.has(BASE + "a")
+    chain_of(hub.fragments)
+    before = hub.fragments[: hub.fragments.index(next(f for f in hub.fragments if f.resources))]
+    assert all(fragment.until < change.datetime for fragment in before)  # type: ignore[operator]

@@ -1,0 +1,291 @@
+"""What a power failure leaves of a mirror and its state is put right when the state is opened."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rsnotify.errors import RsnotifyError, StorageError
+from rsnotify.format.coverage import Change
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.representations import wanted_representation
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Progress
+from rsnotify_subscriber import FolderMirror
+from rsnotify_subscriber.content.resolver import ContentResolver
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.sync.applier import Applier
+from rsnotify_subscriber.sync.prepared_change import PreparedChange
+from rsnotify_subscriber.sync.replay import apply_unfinished
+from rsnotify_subscriber.tasks import Tasks
+from tests.subscriber.power import Disk
+
+BASE = "http://a.example/data/"
+#: Some are the folders of others.
+NAMES = ("a", "a/b", "a/b/c", "d", "e/f")
+LARGE = 20_000
+
+
+class Copy:
+    """A mirror and its state on a disk that may lose what was not flushed."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.state = DestinationState(folder / "state")
+        self.mirror = FolderMirror(folder / "mirror")
+        self.incoming = self.state.make_incoming()
+        self.mirror.prepare(BASE, self.incoming)
+        self.disk = Disk(folder / "mirror", patch)
+        self._worker = ThreadPoolExecutor(1)
+        self._applier = Applier(
+            cast(ContentResolver, None),
+            self.state,
+            self.mirror,
+            _Outcome(),
+            self._worker,
+            Tasks(lambda error: None),
+            Selection(),
+        )
+        self._changes = 0
+        self.through: datetime | None = None
+
+    def close(self) -> None:
+        self._worker.shutdown()
+        self.disk.close()
+        self.state.close()
+
+    def _prepared(self, name: str, content: bytes | None) -> PreparedChange:
+        self._changes += 1
+        uri = BASE + name
+        kind = ChangeType.DELETED if content is None else ChangeType.UPDATED
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._changes)
+        change = Change(uri, kind, at, Resource(uri, change=kind))
+        held = None
+        if content is not None:
+            hashes = f"sha-256:{hashlib.sha256(content).hexdigest()}"
+            path = self.incoming / str(self._changes)
+            held = Content(path, hashes, len(content), content)
+        return PreparedChange(change, change, wanted_representation(change), held)
+
+    def apply(self, changes: dict[str, bytes | None], *, commit: bool = True) -> None:
+        """Apply changes as one batch; without `commit`, up to the moment before."""
+        batch = [self._prepared(name, content) for name, content in changes.items()]
+        through = batch[-1].change.at
+        states = [state for state in map(PreparedChange.new_state, batch) if state is not None]
+        if not commit:
+            self._applier._commit = _nothing  # type: ignore[method-assign,assignment]
+        assert self._applier._blocking is not None
+        assert self._applier._call_and_commit(
+            self._applier._blocking, batch, batch, states, Progress(through, through)
+        )
+        if commit:
+            self.through = through
+
+    def flush(self) -> None:
+        last = self.state.contents.last
+        self.mirror.flush()
+        self.state.contents.set_flushed(last)
+
+
+class _Outcome:
+    """An `ApplyOutcome` of which no result is used."""
+
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        return None
+
+    def applied(self, changes: Sequence[Change]) -> None: ...
+
+    def committed(self, changes: Sequence[Change]) -> None: ...
+
+    def failed(self, change: Change, error: RsnotifyError) -> None: ...
+
+
+def _nothing(*_: object) -> None:
+    """Commit nothing, as the power fails first."""
+
+
+def check(folder: Path, through: datetime | None, undecided: Sequence[str]) -> None:
+    """Check that what T covers is in its place; the `undecided` the lists repeat."""
+    incoming = folder / "again"
+    incoming.mkdir(exist_ok=True)
+    mirror = FolderMirror(folder / "mirror")
+    with closing(DestinationState(folder / "state")) as state:
+        mirror.prepare(BASE, incoming)
+        apply_unfinished(mirror, state, incoming)
+        progress = state.progress()
+        assert (progress.through if progress else None) == through
+        unknown = state.unknown_uris()
+        for name in NAMES:
+            if name in undecided or BASE + name in unknown:
+                continue
+            held, path = state.find(BASE + name), mirror.held_content(BASE + name)
+            if held is None or not held.exists:
+                assert path is None, name
+            else:
+                assert path is not None, name
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                assert held.hash == f"sha-256:{digest}", name
+
+
+small = st.binary(min_size=1, max_size=8)
+contents = st.one_of(
+    small,
+    small,
+    st.none(),
+    st.integers(1, 255).map(lambda byte: bytes([byte]) * LARGE),
+)
+batches = st.dictionaries(st.sampled_from(NAMES), contents, min_size=1, max_size=3)
+
+
+@contextmanager
+def copy() -> Iterator[Copy]:
+    with (
+        TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patch,
+        closing(Copy(Path(folder), patch)) as one,
+    ):
+        yield one
+
+
+histories = given(
+    steps=st.lists(st.one_of(batches, st.just("flush")), max_size=8),
+    last=st.one_of(st.none(), batches),
+    seed=st.integers(0, 2**32),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@histories
+def test_what_t_covers_is_in_its_place_after_a_power_failure_at_any_instant(
+    steps: list[dict[str, bytes | None] | str], last: dict[str, bytes | None] | None, seed: int
+) -> None:
+    fail_after(steps, last, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@histories
+def test_what_t_covers_is_in_its_place_after_many_power_failures(
+    steps: list[dict[str, bytes | None] | str], last: dict[str, bytes | None] | None, seed: int
+) -> None:
+    fail_after(steps, last, seed)
+
+
+def fail_after(
+    steps: list[dict[str, bytes | None] | str], last: dict[str, bytes | None] | None, seed: int
+) -> None:
+    """Check what is left if the power fails after some steps, and before the last is committed."""
+    random = Random(seed)
+    with copy() as one:
+        for step in steps:
+            if isinstance(step, str):
+                one.flush()
+            else:
+                one.apply(step)
+        if last is not None:
+            one.apply(last, commit=False)
+        left = one.folder / "left"
+        left.mkdir()
+        one.disk.fail(left, one.folder / "state", random)
+        undecided = tuple(last) if last is not None and len(last) == 1 else ()
+        check(left, one.through, undecided)
+        check(left, one.through, undecided)  # also of the next run
+
+
+def test_contents_applied_during_a_flush_are_kept(tmp_path: Path) -> None:
+    """The flush may have missed them."""
+    with copy() as one:
+        one.apply({"a": b"1"})
+        last = one.state.contents.last
+        one.mirror.flush()
+        one.apply({"a": b"2"})
+        one.state.contents.set_flushed(last)
+        one.apply({"d": b"3"})
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ())
+
+
+def test_a_power_failure_while_changes_are_put_in_place_again_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    with copy() as one:
+        one.apply({"a/b": b"1", "d": b"2"})
+        one.apply({"a/b": None, "a": b"3"})
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            with closing(DestinationState(left / "state")) as state:
+                mirror = FolderMirror(left / "mirror")
+                mirror.prepare(BASE, state.make_incoming())
+                contents, folder = state.contents.unfinished, left / "state/incoming"
+                state.contents.delete_flushed = lambda: None  # type: ignore[method-assign]
+                apply_unfinished(mirror, state, folder)
+                assert contents
+            check(left, one.through, ())
+
+
+def test_nothing_is_deleted_from_the_state_after_a_flush_that_failed() -> None:
+    with copy() as one:
+        one.apply({"a": b"1"})
+        one.disk.flushes_to_fail = 1
+        with pytest.raises(OSError, match="Input/output"):
+            one.flush()
+        with pytest.raises(StorageError, match="an earlier flush failed"):
+            one.flush()
+        one.state.delete_flushed()
+        assert one.state.database.read("SELECT uri FROM {contents}") == [(BASE + "a",)]
+
+
+def test_contents_are_not_applied_again_over_commits_of_a_version_that_knows_none(
+    tmp_path: Path,
+) -> None:
+    with copy() as one:
+        one.apply({"a": b"1"})
+        one.state.database.execute("UPDATE {facts} SET value = '7' WHERE name = 'batch'")
+        left = tmp_path / "left"
+        left.mkdir()
+        one.disk.fail(left, one.folder / "state", Random(0))
+    with closing(DestinationState(left / "state")) as state:
+        assert state.contents.unfinished == {}
+
+
+def test_a_handler_that_defers_nothing_fetches_what_another_had_deferred(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"a": b"1", "d": b"2"})
+        left = tmp_path / "left"
+        left.mkdir()
+        one.disk.fail(left, one.folder / "state", Random(0))
+    with closing(DestinationState(left / "state")) as state:
+        apply_unfinished(object(), state, left)
+        assert state.unknown_uris() == [BASE + "a", BASE + "d"]
+        assert state.progress() is None
+
+
+def test_what_was_flushed_need_not_be_kept(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"e/f": b"1"})
+        one.flush()
+        one.apply({"d": b"2"})
+        assert one.state.database.read("SELECT uri FROM {contents}") == [(BASE + "d",)]
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ())
