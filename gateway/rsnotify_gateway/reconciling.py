@@ -12,6 +12,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
@@ -83,6 +84,7 @@ class _States:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._validators: dict[str, str | None] = {}
+        self._modified: dict[str, Instant | None] = {}
         self.records: list[Record] = []
         #: The validators of resources that did not change, but whose places did.
         self.revalidated: dict[str, str] = {}
@@ -92,6 +94,7 @@ class _States:
         if uri not in self._validators:
             found = self._journal.resource(uri)
             self._validators[uri] = None if found is None else found[1] or ""
+            self._modified[uri] = None if found is None else found[0].lastmod
         return self._validators[uri]
 
     def see(self, entry: SeenEntry) -> None:
@@ -99,11 +102,19 @@ class _States:
         known = self._known(uri)
         state, places = decode_validator(known)
         validator = encode_validator(entry.state, places | {entry.place})
-        if known is None or state != entry.state:
+        if known is not None and self._is_outdated(entry, places):
+            self._revalidate(uri, encode_validator(state, places | {entry.place}))
+        elif known is None or state != entry.state:
             change = ChangeType.CREATED if known is None else ChangeType.UPDATED
             self._record(replace(entry.resource, change=change), validator)
         elif validator != known:
             self._revalidate(uri, validator)
+
+    def _is_outdated(self, entry: SeenEntry, places: frozenset[str]) -> bool:
+        """Return whether another place lists a later version, so that the two would alternate."""
+        modified, known = entry.resource.lastmod, self._modified[entry.resource.uri]
+        is_older = modified is not None and known is not None and modified < known
+        return is_older and bool(places - {entry.place})
 
     def miss(self, entry: MissingEntry) -> None:
         known = self._known(entry.uri)
@@ -124,6 +135,7 @@ class _States:
             bare = Resource(change.uri, change=change.change, lastmod=change.lastmod)
             record = check_record(Record(bare, validator))
         self._validators[change.uri] = validator
+        self._modified[change.uri] = change.lastmod
         self.revalidated.pop(change.uri, None)
         self.records.append(record)
 

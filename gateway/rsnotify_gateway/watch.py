@@ -108,6 +108,7 @@ class OriginWatch:
             began = self._clock()
             try:
                 changes = await self.check()
+                await self._start()
             except Exception as error:  # one origin must not end the others
                 failures += 1
                 self._note_failure(error, began)
@@ -117,7 +118,6 @@ class OriginWatch:
                 if self.problem is not None:
                     _log.warning("%s: it can be checked again", self.name)
                 self.problem, self.failing_since, failures = None, None, 0
-                await self._start()
                 interval = self._pace.next(interval, changed=changes > 0)
                 delay = self._pace.varied(interval, self._random)
             await wait_for_event(self._again, delay)

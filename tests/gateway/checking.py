@@ -53,6 +53,11 @@ class Checking:
         assert len({change.uri for change in found}) == len(found), "a change is recorded once"
         return {change.uri: str(change.change) for change in found}
 
+    def changes_since_now(self) -> None:
+        """Skip the changes until now."""
+        with self.journal() as journal:
+            self._through = journal.state().last_change
+
     def resources(self) -> dict[str, Resource]:
         with self.journal() as journal:
             return {resource.uri: resource for resource in journal.resources()}

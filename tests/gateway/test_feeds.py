@@ -84,6 +84,16 @@ async def test_entries_that_may_have_been_missed_are_reported(
         assert "Entries may have been missed before 20" in again.limits
 
 
+async def test_a_resource_that_a_feed_lists_twice_has_its_newest_state(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/feed"] = atom([("a", "new"), ("b", "B"), ("a", "old")], "/feed/2")
+    site.pages["/feed/2"] = atom([("a", "older"), ("c", "C")])
+    assert set(await checking.check()) == {SITE + name for name in "abc"}
+    site.pages["/feed"] = atom([("d", "D"), ("a", "new"), ("b", "B"), ("a", "old")], "/feed/2")
+    assert await checking.check() == {SITE + "d": "created"}
+
+
 async def test_an_entry_that_is_pinned_to_the_top_hides_no_gap(
     site: OriginServer, checking: Checking
 ) -> None:
@@ -106,6 +116,24 @@ async def test_pages_with_older_entries_close_the_gap(
     assert await checking.check() == {SITE + name: "created" for name in "cdef"}
     assert "missed" not in checking.limits
     assert site.requests["/feed/4"] == 0
+
+
+async def test_an_entry_that_moves_between_pages_while_they_are_read_is_not_missed(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/feed"] = atom([("b", "B"), ("a", "A")])
+    await checking.check()
+    site.pages["/feed"] = atom([("f", "F"), ("e", "E")], "/feed/2")
+    site.pages["/feed/2"] = atom([("d", "D"), ("c", "C")], "/feed/3")
+    site.pages["/feed/3"] = atom([("b", "B"), ("a", "A")])
+
+    def move(path: str) -> None:
+        if path == "/feed/2":  # e is deleted
+            site.pages["/feed"] = atom([("f", "F"), ("d", "D")], "/feed/2")
+            site.pages["/feed/2"] = atom([("c", "C")], "/feed/3")
+
+    site.before = move
+    assert set(await checking.check()) >= {SITE + name for name in "cdf"}
 
 
 async def test_an_unchanged_feed_is_not_sent_again(site: OriginServer, checking: Checking) -> None:

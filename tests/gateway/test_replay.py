@@ -137,6 +137,7 @@ async def until_equal(url: str, published: Published) -> None:
                 and live == wanted
             ):
                 break
+            print({name: sorted(set(found) ^ set(wanted)) for name, found in sets.items()}, live)
             await asyncio.sleep(0.1)
         ever = {SITE + name for name, _ in published.history}
         assert set(sets["feed"]) <= ever

@@ -130,6 +130,22 @@ async def test_an_entry_that_is_in_two_files_is_deleted_once_it_is_in_none(
     assert await checking.check() == {B: "deleted"}
 
 
+async def test_two_files_with_different_versions_of_an_entry_do_not_alternate(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
+    site.pages["/1.xml"] = sitemap({A: MONDAY})
+    site.pages["/2.xml"] = sitemap({A: TUESDAY})
+    await checking.watch.check()
+    site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
+    checking.changes_since_now()
+    assert await checking.check() == {B: "created"}
+    site.pages["/2.xml"] = sitemap({C: MONDAY})
+    assert await checking.check() == {C: "created"}
+    site.pages["/1.xml"] = sitemap({B: MONDAY})
+    assert await checking.check() == {A: "deleted"}
+
+
 async def test_the_entries_of_a_file_that_leaves_the_index_are_deleted(
     site: OriginServer, checking: Checking
 ) -> None:

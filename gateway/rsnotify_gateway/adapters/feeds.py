@@ -7,8 +7,8 @@ Each entry is a resource, by its link.
 - A deletion is never seen: an entry leaves a feed as newer ones come. So nothing is ever deleted.
 - A feed shows its newest entries first. If its older half has none that was there, unchanged, in
   the check before, entries may have been missed between the two. Then pages of older entries are
-  read, if it has any (RFC 5005); otherwise the gap is reported. In a feed of another order, changes
-  on other pages than the first are not seen.
+  read, if it has any (RFC 5005), until two readings agree; otherwise the gap is reported. In a feed
+  of another order, changes on other pages than the first are not seen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import TooLarge
+from rsnotify.errors import TooLarge, Unavailable
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
@@ -35,6 +35,8 @@ from rsnotify_gateway.reconciling import usable_uri
 _log = logging.getLogger("rsnotify.gateway")
 _MOST_BYTES = 20_000_000
 _MOST_PAGES = 1_000
+#: How often several pages are read again, if they change meanwhile.
+_MOST_ROUNDS = 5
 
 
 class FeedCursor(Struct, omit_defaults=True):
@@ -89,10 +91,41 @@ class FeedAdapter:
         if feed is None:
             yield OriginBatch()
             return
-        newest = feed
-        read = {self._url}
-        pages = [feed]
         expected = set(before.entries)
+        pages = await self._pages(feed, expected)
+        gap = before.gap
+        is_whole = len(pages) > 1 and pages[-1].older is None
+        if expected and not is_whole and not _joins(pages[-1], expected):
+            gap = format_datetime(datetime.fromtimestamp(self._clock(), UTC))
+            _log.warning("%s has no entry of the last check; some may be missed", self._url)
+        if len(pages) > 1:
+            condition = None  # the first page may be another one than that of the condition
+        listed: set[str] = set()
+        found = [_entries(page, listed) for page in pages]
+        for entries in reversed(found[1:]):  # oldest first
+            yield OriginBatch(entries)
+        newest = tuple(map(_digest, pages[0].entries))
+        self._last = FeedCursor(newest, condition, gap, pages[0].nameless)
+        yield OriginBatch(found[0], msgspec.json.encode(self._last).decode())
+
+    async def _pages(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
+        """Return the newest page, and older ones until an entry is expected.
+
+        Several pages are read until two readings agree, since entries move between pages.
+        """
+        pages = await self._walk(newest, expected)
+        for _ in range(_MOST_ROUNDS):
+            if len(pages) == 1:
+                return pages
+            first, _ = await self._read(self._url, None)
+            assert first is not None  # the request was not conditional
+            before, pages = pages, await self._walk(first, expected)
+            if pages == before:
+                return pages
+        raise Unavailable(self._url, "it changes while its pages are read")
+
+    async def _walk(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
+        pages, read = [newest], {self._url}
         while not _joins(pages[-1], expected) and (older := pages[-1].older) is not None:
             uri = resolve(self._url, older)
             if uri in read or len(read) == _MOST_PAGES:
@@ -101,15 +134,7 @@ class FeedAdapter:
             page, _ = await self._read(uri, None)
             assert page is not None  # the request was not conditional
             pages.append(page)
-        gap = before.gap
-        if cursor is not None and expected and not _joins(pages[-1], expected):
-            gap = format_datetime(datetime.fromtimestamp(self._clock(), UTC))
-            _log.warning("%s has no entry of the last check; some may be missed", self._url)
-        # Oldest first, so that the newest state of an entry that occurs twice is the last.
-        for page in reversed(pages[1:]):
-            yield OriginBatch(_entries(page))
-        self._last = FeedCursor(tuple(map(_digest, newest.entries)), condition, gap, feed.nameless)
-        yield OriginBatch(_entries(newest), msgspec.json.encode(self._last).decode())
+        return pages
 
     async def _read(
         self, uri: str, condition: tuple[str, str] | None
@@ -140,11 +165,15 @@ def _digest(entry: FeedEntry) -> str:
     return blake2b(f"{entry.uri} {entry.digest}".encode(), digest_size=8).hexdigest()
 
 
-def _entries(page: ParsedFeed) -> tuple[SeenEntry, ...]:
-    """Return the entries of a page, oldest first."""
+def _entries(page: ParsedFeed, listed: set[str]) -> tuple[SeenEntry, ...]:
+    """Return the entries of a page that newer ones have not listed, oldest first.
+
+    A feed may list several versions of a resource; the first is its state.
+    """
     found = []
-    for entry in reversed(page.entries):
+    for entry in page.entries:
         uri = usable_uri(entry.uri)
-        if uri is not None:
+        if uri is not None and uri not in listed:
+            listed.add(uri)
             found.append(SeenEntry(Resource(uri, lastmod=entry.updated), entry.digest))
-    return tuple(found)
+    return tuple(reversed(found))
