@@ -98,8 +98,9 @@ class MeasuredHub:
     def publish(self, bodies: list[bytes]) -> None:
         self._source.sendall(b"".join(map(frame, bodies)))
         last = json.dumps(bodies[-1].decode().partition('until="')[2].partition('"')[0]).encode()
-        while last not in receive_frame(self._source):
-            pass
+        while last not in (answer := receive_frame(self._source)):
+            if b'"error"' in answer:
+                raise ConnectionError(answer.decode())
 
 
 class Nchan:

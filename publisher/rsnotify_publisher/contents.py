@@ -26,12 +26,17 @@ class SourceContents(Struct, frozen=True):
         """Return the current content of a resource; None if it, or its file, is gone.
 
         Raises:
-            StorageError: The callback failed.
+            StorageError: The callback failed, or returned something else.
         """
         try:
             found = self.content(uri)
         except Exception as error:  # the Source's own code, which may raise anything
             raise StorageError(f"the content of {uri} is not available: {error!r}") from error
+        if not isinstance(found, bytes | Path | None):
+            raise StorageError(
+                f"the content of {uri} is not available: `content` returned a "
+                f"{type(found).__name__}, not bytes, a Path or None"
+            )
         if isinstance(found, Path) and not found.is_file():
             return None
         return found

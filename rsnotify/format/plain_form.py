@@ -56,7 +56,7 @@ def _entry(value: str, uri: str) -> re.Pattern[str]:
     )
     return re.compile(
         rf"<url>{_SPACE}<loc>({uri})</loc>{_SPACE}(?:<lastmod>({_DATETIME})</lastmod>{_SPACE})?+"
-        rf"(?:<changefreq>([a-z]++)</changefreq>{_SPACE})?+"
+        rf"(?:<changefreq>([a-z]{{1,32}}+)</changefreq>{_SPACE})?+"
         rf"(?:<priority>[0-9.]++</priority>{_SPACE})?+{_MORE}"
         rf"(?:<rs:md{md}{_FOREIGN_ATTRIBUTES} ?+/>{_SPACE})?+"
         # A usual link; with its own match it takes 1 µs more.
@@ -113,8 +113,6 @@ _REFERENCE = re.compile("&(?:amp|lt|gt|quot|apos);")
 _CHARACTERS = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
 _CHANGES: dict[str | None, ChangeType | None] = {None: None} | {str(one): one for one in ChangeType}
 _instant = datetime.fromisoformat
-
-
 #: The prefixes of other namespaces where the root has none.
 _NO_PREFIXES: Mapping[str, str] = {}
 #: Limits below which nothing is plain, so that most need no check: a datetime is shorter, and so
@@ -136,6 +134,8 @@ class PlainForm:
         # Before and after `rs:md`, each beside a usual link and the elements of our namespaces.
         self._most_links = (limits.links - 1) // 2
         self._most_elements = (limits.entry_elements - _LEAST.entry_elements) // 2
+        # Characters of the namespaces in each element; half of the least is the entry as written.
+        self._most_names = (limits.entry_length - _LEAST.entry_length // 2) // (limits.links + 1)
 
     @classmethod
     def begin(cls, text: str, limits: DocumentLimits) -> PlainForm | None:
@@ -276,10 +276,11 @@ class PlainForm:
                 attributes.append((prefix, local, _resolve(value)))
         if prefixes.pop("rs", RS_NS) != RS_NS:
             raise ValueError("it declares rs again")
+        longest = max((len(prefixes.get(prefix, "")) for prefix, _, _ in attributes), default=0)
+        if len(attributes) * longest > self._most_names:
+            raise ValueError("it may have long names")
         try:
-            return tuple(
-                (f"{{{prefixes[prefix]}}}{local}", value) for prefix, local, value in attributes
-            )
+            return tuple([(f"{{{prefixes[one]}}}{name}", value) for one, name, value in attributes])
         except KeyError:
             raise ValueError("it has a prefix that is not plain") from None
 

@@ -80,6 +80,7 @@ class BlockingHandler(Protocol):
 class DeferredHandler(BlockingHandler, Protocol):
     """A handler that can make changes visible first, and flush them later, many at once.
 
+    Its `apply_blocking` flushes what was applied and not flushed before, too.
     The state keeps the content of such changes until they are flushed. So T may cover them at once,
     and after a crash they are applied again.
     """
@@ -142,13 +143,29 @@ def deferred_handler(handler: object) -> DeferredHandler | None:
 
     A subclass with another way to apply changes, and not to defer, may not.
     """
-    if isinstance(handler, DeferredHandler):
-        for kind in type(handler).__mro__:
-            if "apply_unflushed" in vars(kind):
-                return handler
-            if not vars(kind).keys().isdisjoint(("apply", "apply_blocking")):
-                return None
-    return None
+    if not isinstance(handler, DeferredHandler):
+        return None
+    return handler if _is_own(handler, "apply_unflushed", "apply", "apply_blocking") else None
+
+
+def blocking_handler(handler: object) -> BlockingHandler | None:
+    """Return a handler whose `apply_blocking` does what its `apply` does.
+
+    That of a subclass with an `apply` of its own does not.
+    """
+    if not isinstance(handler, BlockingHandler):
+        return None
+    return handler if _is_own(handler, "apply_blocking", "apply") else None
+
+
+def _is_own(handler: object, method: str, *others: str) -> bool:
+    """Return whether no subclass replaces the others without replacing the method."""
+    for kind in type(handler).__mro__:
+        if method in vars(kind):
+            return True
+        if not vars(kind).keys().isdisjoint(others):
+            return False
+    return False
 
 
 class PerChangeHandler:

@@ -53,6 +53,7 @@ PIECES = [
     '<url><loc>a:b</loc><rs:ln rel="a" href="b" pri="7" modified="2013-01-03T09:00:00Z"/></url>',
     '<url><loc>a:b</loc><rs:ln rel="a" href="b">c</rs:ln></url>',
     "<url><loc>a:b</loc><changefreq>hourly</changefreq><priority>0.5</priority></url>",
+    f"<url><loc>a:b</loc><changefreq>{'a' * 8_200}</changefreq></url>",
     # Elements and attributes of other namespaces.
     "<url><loc>a:b</loc><i:i><i:loc>http://e.example/a.png</i:loc></i:i><rs:md length='1'/></url>",
     '<url><loc>a:b</loc><i:i a=">"/>text<rs:md length="1"/><rs:ln rel="a" href="b"/><i:j/></url>',
@@ -158,6 +159,13 @@ def assert_read_as_parsed(body: str, size: int, root: str) -> None:
     plain = f"{DECLARATION}{root}{body}</urlset>\n".encode()
     parsed = f"{DECLARATION}{ONLY_PARSED}{root}{body}</urlset>\n".encode()
     assert outcome(cut(plain, size)) == outcome(cut(parsed, size))
+
+
+def test_namespaces_count_in_the_length_of_an_entry() -> None:
+    root = ROOT.replace(">", f' xmlns:i="urn:{"i" * 1_500}">')
+    attributes = "".join(f' i:a{number}=""' for number in range(4_000))
+    body = f'<url><loc>a:b</loc><rs:md length="1"{attributes}/></url>'
+    assert_read_as_parsed(body, 100_000, root)
 
 
 @given(DOCUMENTS, st.integers(1, 400), st.integers(0, 2_000), st.binary(max_size=3))

@@ -98,10 +98,12 @@ async def test_a_fragment_whose_write_failed_is_not_acknowledged_and_may_come_ag
         status, _ = await hub.publish(fragment(1, 2))
         assert status == 503
         assert await heard(listener, 2) == [2]
-        assert await heard(await hub.listen(0), 1) == [1]  # it is not in the log
+        late = await hub.listen(0)
+        assert await heard(late, 1) == [1]  # it is not in the log
     await hub.accepted(fragment(1, 2))
     await hub.accepted(fragment(2, 3))
     assert await heard(listener, 3) == [2, 3]
+    assert [seconds_of(await late.receive_str(timeout=PATIENCE)) for _ in "23"] == [[2], [3]]
     assert await heard(await hub.listen(0), 3) == [1, 2, 3]
 
 

@@ -50,3 +50,9 @@ async def test_a_failing_operation_does_not_fail_the_others(writer: GroupCommit)
 async def test_a_failing_transaction_fails_all_its_operations(writer: GroupCommit):
     assert [type(each) for each in await written(writer, "one", None)] == [StorageError] * 2
     assert await words(writer) == ["first"]
+
+
+async def test_a_write_after_the_end_is_refused(writer: GroupCommit):
+    await writer.close()
+    with pytest.raises(StorageError, match="closed"):
+        await writer.submit(lambda database: database.execute("SELECT 1"))

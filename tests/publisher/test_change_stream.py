@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -189,14 +190,15 @@ async def test_a_source_may_hold_the_lock_that_its_callback_needs(
     chain_of(hub.fragments)
 
 
+@pytest.mark.parametrize("nonsense", [5, "text"])
 async def test_a_callback_that_returns_nonsense_costs_only_the_content(
-    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture, nonsense: Any
 ) -> None:
     publisher = Publisher(
         *(tmp_path, BASE),
         hubs=[hub.url],
         options=QUICK,
-        content=lambda uri: 5,  # type: ignore[arg-type, return-value]
+        content=lambda uri: nonsense,
     )
     async with publisher:
         for name in ("a", "b"):

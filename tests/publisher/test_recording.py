@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +22,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.journal import Journal, Recorder
 from tests.publisher.helpers import BASE, PATIENCE, QUICK
 
 WRITER = """
@@ -208,6 +212,42 @@ def test_a_thread_that_records_while_nobody_does_commits_itself(tmp_path: Path) 
         assert committed_in[1] is not threading.current_thread()
 
 
+class InterruptedExecutor(ThreadPoolExecutor):
+    """A KeyboardInterrupt ends its first call, as one may in the main thread."""
+
+    interrupted = False
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return super().submit(*args, **kwargs)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_an_interrupted_caller_holds_nobody_up(tmp_path: Path, is_last: bool) -> None:
+    with Journal(tmp_path / "journal.sqlite3", BASE) as reader, InterruptedExecutor(1) as executor:
+        recorder = Recorder(
+            lambda: Journal(tmp_path / "journal.sqlite3", BASE), lambda _: None, executor
+        )
+        recorder.start()
+
+        def record(name: str) -> Callable[[Journal], object]:
+            change = Resource(BASE + name, change=ChangeType.UPDATED)
+            return lambda journal: journal.record([Record(change)])
+
+        with pytest.raises(KeyboardInterrupt):
+            recorder.run(record("a"))
+        if not is_last:
+            recorder.submit(record("b")).result(PATIENCE)
+        closing = threading.Thread(target=recorder.close, daemon=True)
+        closing.start()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+        names = [change.uri.removeprefix(BASE) for change in reader.changes(0)]
+        assert names == (["a"] if is_last else ["a", "b"])
+
+
 def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path) -> None:
     passed_on: list[str] = []
     with Publisher(tmp_path, BASE, options=QUICK) as publisher:
@@ -230,6 +270,34 @@ def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path) -> 
         publisher.updated(BASE + "good")
         assert [change.uri for change in recorded(publisher)] == [BASE + "good"]
     assert passed_on == [BASE + "good"]
+
+
+class UnreliableConnection(sqlite3.Connection):
+    """Its first rollback fails."""
+
+    failed = False
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if sql == "ROLLBACK" and not self.failed:
+            self.failed = True
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *args)
+
+
+def test_a_failed_rollback_is_repeated_before_the_next_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=UnreliableConnection))
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
+        changes = [
+            Record(Resource(BASE + "lost", change=ChangeType.UPDATED)),
+            Record(Resource("\udcff", change=ChangeType.UPDATED)),  # which cannot be stored
+        ]
+        with pytest.raises(StorageError, match="disk"), journal.transaction():
+            journal.record(changes)
+        with journal.transaction():
+            journal.record([Record(Resource(BASE + "kept", change=ChangeType.UPDATED))])
+        assert [change.uri for change in journal.changes(0)] == [BASE + "kept"]
 
 
 async def test_a_caller_that_gives_up_leaves_the_others_of_its_group(tmp_path: Path) -> None:

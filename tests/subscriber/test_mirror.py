@@ -14,7 +14,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import FolderMirror, Received
-from rsnotify_subscriber.handlers import deferred_handler
+from rsnotify_subscriber.handlers import blocking_handler, deferred_handler
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
 
@@ -197,9 +197,15 @@ def test_a_mirror_of_another_class_may_apply_changes_in_its_own_way(tmp_path: Pa
     class Named(FolderMirror):
         """A mirror that applies changes as all do."""
 
-    mirror = Named(tmp_path)
-    assert deferred_handler(mirror) is mirror
-    assert deferred_handler(Own(tmp_path)) is None
+    class Notifying(FolderMirror):
+        async def apply(self, changes: Sequence[Received]) -> None:
+            """Apply changes in another way that does not block."""
+
+    mirror, own, notifying = Named(tmp_path), Own(tmp_path), Notifying(tmp_path)
+    assert deferred_handler(mirror) is blocking_handler(mirror) is mirror
+    assert deferred_handler(own) is None
+    assert blocking_handler(own) is own
+    assert deferred_handler(notifying) is blocking_handler(notifying) is None
 
 
 def test_a_file_system_that_ignores_case_may_be_mounted_at_the_mirror(tmp_path: Path) -> None:

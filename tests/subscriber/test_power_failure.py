@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,12 @@ from typing import cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
+from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.representations import wanted_representation
 from rsnotify.selection.selection import Selection
@@ -27,6 +30,7 @@ from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.sync.prepared_change import PreparedChange
 from rsnotify_subscriber.sync.replay import apply_unfinished
@@ -94,6 +98,20 @@ class Copy:
         if commit:
             self.through = through
 
+    def refuse(self, changes: dict[str, bytes | None], *, beside: bool = False) -> None:
+        """Fail to apply changes, since the folder for content is missing.
+
+        With `beside`, they share a batch with another, which needs no effect.
+        """
+        batch = [self._prepared(name, content) for name, content in changes.items()]
+        if beside:
+            held = self.state.find(BASE + "a")
+            covered = self._prepared("a", None)
+            batch.append(replace(covered, decided=None, unchanged=held))
+        self.incoming.rename(self.folder / "hidden")
+        asyncio.run(self._applier._apply(batch))
+        (self.folder / "hidden").rename(self.incoming)
+
     def flush(self) -> None:
         last = self.state.contents.last
         self.mirror.flush()
@@ -128,16 +146,21 @@ def check(folder: Path, through: datetime | None, undecided: Sequence[str]) -> N
         progress = state.progress()
         assert (progress.through if progress else None) == through
         unknown = state.unknown_uris()
+        strange = {path for path in (folder / "mirror").rglob("*") if path.is_file()}
         for name in NAMES:
+            held, path = state.find(BASE + name), mirror.held_content(BASE + name)
+            if path is not None:
+                strange.remove(path)
             if name in undecided or BASE + name in unknown:
                 continue
-            held, path = state.find(BASE + name), mirror.held_content(BASE + name)
             if held is None or not held.exists:
                 assert path is None, name
             else:
                 assert path is not None, name
                 digest = hashlib.sha256(path.read_bytes()).hexdigest()
                 assert held.hash == f"sha-256:{digest}", name
+        if not unknown and not undecided:
+            assert strange == set()
 
 
 small = st.binary(min_size=1, max_size=8)
@@ -276,6 +299,91 @@ def test_a_handler_that_defers_nothing_fetches_what_another_had_deferred(tmp_pat
         apply_unfinished(object(), state, left)
         assert state.unknown_uris() == [BASE + "a", BASE + "d"]
         assert state.progress() is None
+
+
+def test_a_copy_at_the_path_before_a_move_does_not_come_back(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"a/b": b"1"})
+        one.flush()
+        one.apply({"a/b": None, "a": b"2"})
+        one.apply({"a/b": b"3", "e/f": b"4"})
+        for seed in range(40):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ())
+
+
+def test_a_copy_at_the_path_before_its_natural_one_was_free_does_not_come_back(
+    tmp_path: Path,
+) -> None:
+    with copy() as one:
+        one.apply({"a": b"1"})
+        one.apply({"a/b": b"2", "a/b/c": b"3"})
+        one.flush()
+        one.apply({"a": None})
+        one.flush()
+        one.apply({"d": b"4"})
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ())
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_contents_are_kept_when_a_later_change_could_not_be_applied(
+    tmp_path: Path, beside: bool
+) -> None:
+    with copy() as one:
+        one.apply({"a": b"1", "d": b"2"})
+        one.refuse({"e/f": b"3"}, beside=beside)
+        assert one.through is not None
+        one.state.save_progress(Progress(one.through, one.through))
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ("e/f",))
+
+
+def test_a_deletion_that_was_deferred_is_compared_by_a_handler_that_defers_nothing() -> None:
+    with copy() as one:
+        one.apply({"a": b"1"})
+        one.apply({"a": None})
+        one.state.close()
+        with closing(DestinationState(one.folder / "state")) as state:
+            apply_unfinished(object(), state, one.incoming)
+            assert state.unknown_uris() == [BASE + "a"]
+
+
+def test_contents_are_not_put_into_another_folder(tmp_path: Path) -> None:
+    """The right one may only not be mounted yet, and has lost them."""
+    with copy() as one:
+        one.state.store_identity(Identity("", BASE, Offer(), place=one.mirror.place))
+        one.apply({"a": b"1", "d": b"2"})
+        one.state.close()
+        (tmp_path / "mirror").mkdir()
+        mirror = FolderMirror(tmp_path / "mirror")
+        mirror.prepare(BASE, one.incoming)
+        with closing(DestinationState(one.folder / "state")) as state:
+            apply_unfinished(mirror, state, one.incoming)
+            assert state.unknown_uris() == [BASE + "a", BASE + "d"]
+        assert list((tmp_path / "mirror").iterdir()) == []
+
+
+def test_a_disk_fault_while_contents_are_put_in_place_again_can_be_retried(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"a": b"1"})
+        one.state.close()
+        one.disk.flushes_to_fail = 1
+        with closing(DestinationState(one.folder / "state")) as state:
+            mirror = FolderMirror(one.folder / "mirror")
+            mirror.prepare(BASE, one.incoming)
+            with pytest.raises(StorageError, match="Input/output"):
+                apply_unfinished(mirror, state, one.incoming)
+        with closing(DestinationState(one.folder / "state")) as state:
+            assert state.contents.unfinished == {BASE + "a": b"1"}
 
 
 def test_what_was_flushed_need_not_be_kept(tmp_path: Path) -> None:

@@ -35,8 +35,11 @@ class DeliveryChannel(ABC):
     ) -> None:
         """Deliver fragments that are not durable yet, if the transport permits it.
 
-        `deliver` follows for the same fragments, unless the write fails.
+        `deliver` follows for the same fragments, or `write_failed`.
         """
+
+    def write_failed(self, topic: str) -> None:  # noqa: B027
+        """Forget what `deliver_early` received: subscribers that come later do not receive it."""
 
     def subscribers(self, topic: str) -> int:
         """Return the number of subscribers of a topic; 0 if the channel does not count them."""
@@ -113,7 +116,11 @@ class TopicLog:
                     await (self._append(fragments) if fragments else self._delete())
                 except Exception as error:
                     # The publishers need an answer, and the log must go on.
-                    _finish(futures, self._reported(error))
+                    reported = self._reported(error)
+                    self._call_channels(lambda channel: channel.write_failed(self.topic))
+                    if fragments and isinstance(reported, StorageError):
+                        futures += self._remove_fragments()
+                    _finish(futures, reported)
                 else:
                     _finish(futures)
         finally:
@@ -125,6 +132,16 @@ class TopicLog:
         del self._waiting[: len(batch)]
         fragments = [fragment for fragment, _ in batch if fragment is not None]
         return fragments, [future for _, future in batch]
+
+    def _remove_fragments(self) -> list[asyncio.Future[None]]:
+        """Remove the fragments that wait, and return their futures.
+
+        After a fragment whose write failed, none that was published later may be stored: its Source
+        continues at the end of the log, and would never send again what failed.
+        """
+        futures = [future for fragment, future in self._waiting if fragment is not None]
+        self._waiting = [each for each in self._waiting if each[0] is None]
+        return futures
 
     def _reported(self, error: Exception) -> RsnotifyError:
         if isinstance(error, RsnotifyError):

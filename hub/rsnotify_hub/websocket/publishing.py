@@ -66,6 +66,7 @@ class WebSocketPublication(FrameHandler):
         self._refusal: Refusal | None = None
         self._reading: asyncio.Task[Fragment] | None = None
         self._in_flight = 0
+        self._last_written: asyncio.Future[None] | None = None
         self._has_failed = False
         self._durable: Instant | None = None
         self._is_scheduled = False
@@ -162,6 +163,8 @@ class WebSocketPublication(FrameHandler):
 
         def publish() -> None:
             fragment = reading.result()
+            if self._refusal is not None:
+                raise self._refusal
             self._check()
             self._publish(fragment)
 
@@ -170,8 +173,11 @@ class WebSocketPublication(FrameHandler):
         self._continue()
 
     def _publish(self, fragment: Fragment) -> None:
+        last = self._last_written
+        if last is not None and last.done() and last.exception() is not None:
+            return  # `_written`, which is about to be called, ends the publication
         self._in_flight += 1
-        written = self._topics.publish(self._topic, fragment)
+        self._last_written = written = self._topics.publish(self._topic, fragment)
         written.add_done_callback(partial(self._written, fragment.until))
 
     def _written(self, until: Instant, written: asyncio.Future[None]) -> None:

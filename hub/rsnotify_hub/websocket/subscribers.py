@@ -170,13 +170,16 @@ class WebSocketChannel(DeliveryChannel):
         self._max_frames = configuration.queue_frames
         self._statistics = statistics
         self._audiences: dict[str, Audience] = {}
-        # The fragments of each topic that were sent early, until they are durable.
+        # The fragments of each topic that were sent early, until their write has ended.
         self._early: dict[str, Sequence[Fragment]] = {}
         self._open: Counter[str] = Counter()
 
     def deliver_early(self, topic: str, fragments: Sequence[Fragment]) -> None:
         self._early[topic] = fragments
         self._send(topic, fragments)
+
+    def write_failed(self, topic: str) -> None:
+        self._early.pop(topic, None)
 
     def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
         early = self._early.pop(key, ())

@@ -73,8 +73,10 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._journal: Journal
-        self._changed = threading.Condition(threading.Lock())
-        # Something waits only while a thread commits, or will do so next.
+        # Callers enter the lock itself: a KeyboardInterrupt within `Condition.__enter__`, which is
+        # written in Python, would leave it locked.
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._waiting: deque[_Entry[Any]] = deque()
         self._busy = False
         self._closed = False
@@ -117,33 +119,45 @@ class Recorder:
 
     def close(self) -> None:
         """Wait until everything is committed, then end."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._changed.wait_for(lambda: not self._busy)
+            if self._waiting:  # perhaps of a caller that was interrupted
+                self.executor.submit(self._commit_next)
+            self._idle.wait_for(lambda: not self._busy and not self._waiting)
         self._journal.close()
 
     def _enter(self, entry: _Entry[Any]) -> bool:
-        """Add an entry to the next group; return whether the caller has to get it committed."""
-        with self._changed:
+        """Add an entry to the next group; return whether the caller has to get it committed.
+
+        A caller that is interrupted before it does so holds nobody up: the next one does.
+        """
+        with self._lock:
             if self._closed:
                 raise StorageError("the Publisher is closed; nothing more can be recorded")
             self._waiting.append(entry)
-            was_busy, self._busy = self._busy, True
-            return not was_busy
+            return not self._busy
 
     def _commit_next(self) -> None:
-        """Commit one group; the next waits until other journals have committed theirs."""
-        with self._changed:
+        """Commit one group, unless another thread commits, which then gets this one committed.
+
+        The next group waits until other journals have committed theirs.
+        """
+        with self._lock:
+            if self._busy or not self._waiting:
+                return
+            self._busy = True
             group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
-        self._commit(group)
-        with self._changed:
-            self._busy = bool(self._waiting)
-            if self._busy:
-                self.executor.submit(self._commit_next)
-            else:
-                self._changed.notify_all()
+        try:
+            self._commit(group)
+        finally:
+            with self._lock:
+                self._busy = False
+                if self._waiting:
+                    self.executor.submit(self._commit_next)
+                else:
+                    self._idle.notify_all()
 
     def _commit(self, group: list[_Entry[Any]]) -> None:
         try:

@@ -146,6 +146,8 @@ class JournalConnection:
         """Commit all writes at the end, or none if an exception is raised."""
         self.recorded = []
         with self._translated():
+            if self._db.in_transaction:  # a failed transaction could not be rolled back
+                self._db.execute("ROLLBACK")
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield

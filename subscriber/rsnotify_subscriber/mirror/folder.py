@@ -138,6 +138,11 @@ class FolderMirror:
 
     def apply_again(self, changes: Sequence[Received]) -> None:
         """Apply durably what may have been applied, and not flushed, before a crash."""
+        assert self._tree is not None, "prepare is called first"
+        for change in changes:
+            # The resource was moved from one of its paths to the other, and it may be at both.
+            if (leftover := self._tree.leftover(change.uri)) is not None:
+                self._remove(leftover, self._unflushed)
         self._put(changes, flushed=False)
         for folder in list(self._unflushed.folders):  # the crash may have come after `mkdir`
             while folder != self._top:
@@ -182,6 +187,7 @@ class FolderMirror:
                 freed = True
                 self._move(source, target, touched)
                 touched.files.add(target)
+                touched.folders.add(os.path.dirname(source))
                 self._remove_empty(os.path.dirname(source), touched)
         finally:
             with self._lock:

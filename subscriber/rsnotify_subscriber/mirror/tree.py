@@ -76,6 +76,10 @@ class MirrorTree:
             )
         return natural or self._fallback(uri)
 
+    def leftover(self, uri: str) -> str | None:
+        """Return the fallback path of a resource that can be, or is, at its natural path."""
+        return self._fallback(uri) if _is_folder(self._fallbacks) and self._natural(uri) else None
+
     def freed_paths(self) -> Iterator[tuple[str, str]]:
         """Yield (fallback, natural) paths of resources whose natural path has become free."""
         for name in os.listdir(self._fallbacks) if _is_folder(self._fallbacks) else ():

@@ -50,8 +50,9 @@ class _DirectConnection(ClientConnection):
         super().__init__(*arguments, **options)
         self.subscribed: asyncio.Future[None] = self.loop.create_future()
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        #: Handles a message, and returns whether that confirms the subscription.
-        self.handle: Callable[[bytes], bool]
+        #: Handles a message, and returns whether that confirms the subscription; what a hub sends
+        #: before it is requested is ignored.
+        self.handle: Callable[[bytes], bool] = lambda message: False
         self._frames: list[BytesLike] = []
 
     def process_event(self, event: Frame | Response) -> None:  # type: ignore[override]

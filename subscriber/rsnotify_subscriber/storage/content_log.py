@@ -32,7 +32,8 @@ class ContentLog:
             self.unfinished = {uri: content for _, _, uri, content in rows}
         #: The number of the last content; all up to it have been applied.
         self.last: int = rows[-1][0] if rows else 0
-        self._flushed = 0
+        self._batch = committed
+        self._flushed = 0 if self.unfinished else self.last
         self._deleted = 0
 
     @property
@@ -55,11 +56,10 @@ class ContentLog:
             rows = [(number, batch, uri, content) for number, (uri, content) in numbered]
             self._database.executemany("INSERT INTO {contents} VALUES (?, ?, ?, ?)", rows)
             self.last += len(rows)
-
-    def keep(self, batch: int) -> None:
-        """Keep what is unfinished although a commit with another number follows."""
-        if self.unfinished:
-            self._database.execute("UPDATE {contents} SET batch = ?", (batch,))
+        elif batch != self._batch and not self.is_flushed:  # they are valid after this commit too
+            query = "UPDATE {contents} SET batch = ? WHERE number = ?"
+            self._database.execute(query, (batch, self.last))
+        self._batch = batch
 
     def set_flushed(self, last: int) -> None:
         """Note that the contents up to a number were flushed, and can be deleted."""

@@ -8,7 +8,7 @@ that is in the same database.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
@@ -86,11 +86,8 @@ class DestinationState:
             self._intents = IntentLog(self.database, committed)
             self.contents = ContentLog(self.database, committed)
         if unfinished := self._intents.unfinished:
-            # So whatever the Source announces of them is applied, versions and deletions.
-            unknown = [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in unfinished]
             with self.transactions.writing():
-                self._write(unknown, None)
-                self.contents.keep(self._intents.batch)
+                self._write(_unknown(unfinished), None)
 
     def store_intent(self, uris: Sequence[str], refused: Collection[str]) -> None:
         """Store which resources are about to be applied, until the next commit.
@@ -206,6 +203,12 @@ class DestinationState:
                 self.database.executemany(f"{_INVALIDATE} WHERE uri = ?", [(u,) for u in uris])
             self._sum_up()
 
+    def forget(self, uris: Sequence[str]) -> None:
+        """Mark resources as unknown, deleted ones too, and everything to be compared."""
+        with self.transactions.writing():
+            self.transactions.delete_progress()
+            self._write(_unknown(uris), None)
+
     def commit(
         self,
         states: Sequence[ResourceState],
@@ -301,6 +304,11 @@ class DestinationState:
     def _sum_up(self) -> None:
         self.sum = sum_up(self.database.execute)
         self.transactions.write_facts(sum=str(self.sum))
+
+
+def _unknown(uris: Iterable[str]) -> list[ResourceState]:
+    """Return states for which whatever the Source announces is applied, a deletion too."""
+    return [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in uris]
 
 
 def _bounded(doubts: dict[str, str]) -> dict[str, str]:

@@ -19,10 +19,10 @@ from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.handlers import (
-    BlockingHandler,
     Handler,
     Received,
     TransactionalHandler,
+    blocking_handler,
     deferred_handler,
 )
 from rsnotify_subscriber.storage.content_log import UnflushedContent
@@ -77,8 +77,10 @@ class Applier:
         self._preparation = Preparation(content, state, tasks, selection, self._put, outcome.failed)
         self._handler = handler if isinstance(handler, Handler) else None
         self._within = handler if isinstance(handler, TransactionalHandler) else None
-        blocking = handler.apply_blocking if isinstance(handler, BlockingHandler) else None
-        self._blocking: _Apply | None = self._apply_within if self._within else blocking
+        blocking = blocking_handler(handler)
+        self._blocking: _Apply | None = blocking.apply_blocking if blocking is not None else None
+        if self._within is not None:
+            self._blocking = self._apply_within
         #: For content that the state keeps until it is flushed.
         self._unflushed: _Apply | None = None
         if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
@@ -127,7 +129,9 @@ class Applier:
             done = [ready for ready in batch if ready.change.uri not in failed]
             self._refused.update(failed)
             await self._in_worker(self._store_intent, new)
-            await self._in_worker(self._commit, done, *self._to_store(done))
+            # A change that was applied alone was flushed with all before it.
+            unflushed = None if len(failed) < len(new) else ()
+            await self._in_worker(self._commit, done, *self._to_store(done), unflushed)
         self._report(batch, failed)
 
     def _report(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:

@@ -51,6 +51,8 @@ class GroupCommit:
             A future of its result, done once it is durable. If the database fails, StorageError,
             and nothing of the transaction is kept; if the operation fails, its error.
         """
+        if not self._thread.is_alive():
+            raise StorageError("the hub's data is closed")
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.append((operation, future))
         self._begin()
