@@ -36,7 +36,7 @@ WORKS = re.compile(
 #: The ports of the pages.
 PORTS = ("8000", "8001", "8010", "8080")
 #: The default port of each command.
-DEFAULT_PORTS = {"hub": "8080", "source": "8000", "relay": "8000"}
+DEFAULT_PORTS = {"hub": "8080", "source": "8000", "relay": "8000", "gateway": "8000"}
 #: What the pages use of a checkout.
 CHECKOUT = (".env.example", "publisher", "subscriber")
 #: What a shell does not leave as it is.
@@ -107,7 +107,9 @@ def goes_on(command: str) -> bool:
         return False
     if words[1] == "hub":
         return len(words) == 2 or words[2].startswith("-")
-    return words[1] in ("source", "relay") or (words[1] == "follow" and "--once" not in words)
+    return words[1] in ("source", "relay", "gateway") or (
+        words[1] == "follow" and "--once" not in words
+    )
 
 
 def place_of(command: str) -> str:

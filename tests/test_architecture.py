@@ -14,14 +14,19 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {
     "rsnotify": ROOT,
     "rsnotify_demo": ROOT / "demo",
+    "rsnotify_gateway": ROOT / "gateway",
     "rsnotify_hub": ROOT / "hub",
     "rsnotify_hub_check": ROOT / "hub",
     "rsnotify_publisher": ROOT / "publisher",
     "rsnotify_relay": ROOT / "relay",
     "rsnotify_subscriber": ROOT / "subscriber",
 }
-#: A relay is a Destination and a Source, so it may use both libraries.
-USES = {"rsnotify_relay": {"rsnotify_publisher", "rsnotify_subscriber"}}
+#: A relay is a Destination and a Source, so it may use both libraries. A gateway is a Source, and
+#: makes requests as a Destination does.
+USES = {
+    name: {"rsnotify_publisher", "rsnotify_subscriber"}
+    for name in ("rsnotify_gateway", "rsnotify_relay")
+}
 PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection", "rsnotify.validation")
 IO_MODULES = {
     "aiohttp", "apscheduler", "asyncio", "concurrent", "ctypes", "filelock", "http", "io",

@@ -107,7 +107,7 @@ def test_the_build_is_sent_the_packages_and_nothing_else() -> None:
     top = {path.parts[0] for path in sent}
     assert top == {
         *("pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
-        *("rsnotify", "demo", "hub", "publisher", "relay", "subscriber"),
+        *("rsnotify", "demo", "gateway", "hub", "publisher", "relay", "subscriber"),
     }
     of_hub = {path.parts[1] for path in sent if path.parts[0] == "hub"}
     assert of_hub == {"rsnotify_hub", "rsnotify_hub_check"}

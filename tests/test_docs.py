@@ -21,7 +21,9 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.command import app as hub_check
 from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 
-PAGES = ["publisher/README.md", "subscriber/README.md", "hub/README.md", "relay/README.md"]
+PAGES = [
+    f"{package}/README.md" for package in ("publisher", "subscriber", "hub", "relay", "gateway")
+]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
     for pattern in ("*.md", "[a-z]*/README.md", "docs/**/*.md", "deploy/**/*.md")
@@ -35,6 +37,7 @@ BRING = {
     "publisher/README.md: Several sets of resources": "state/texts/documents/capabilitylist.xml",
     "subscriber/README.md: By WebSub": "mirror/one.ttl",
     "relay/README.md: In a program": "copy/one.ttl",
+    "gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
 }
 #: Options of curl, docker, kubectl, NATS, the examples and `make`, and one that every command has.
 OPTIONS_OF_OTHERS = {
@@ -124,6 +127,7 @@ def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, com
     words = command.split()
     reader.write("hub.toml", with_secrets(blocks("hub/README.md", "toml")[0]))
     reader.write("relay.toml", blocks("relay/README.md", "toml")[0])
+    reader.write("gateway.toml", blocks("gateway/README.md", "toml")[0])
     reader.write("fleet.toml", blocks("subscriber/README.md", "toml")[0])
     several = blocks("publisher/README.md", "toml")[0]
     reader.write("source.toml", several)

@@ -94,6 +94,10 @@ def check_change(resource: Resource) -> Resource:
     return check_resource(resource)
 
 
+def as_record(change: Resource | Record) -> Record:
+    return change if isinstance(change, Record) else Record(change)
+
+
 def check_record(record: Record) -> Record:
     """Return the record of a change as it is recorded: with the hash and length of its content.
 

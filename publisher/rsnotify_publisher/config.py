@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -89,7 +89,15 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise WrongOption(wrong.name, wrong.reason) from None
 
 
+T = TypeVar("T", bound=SourceConfiguration)
+
+
 def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfiguration:
+    """Return the settings of a Source; see `load_settings`."""
+    return load_settings(SourceConfiguration, path, **settings)
+
+
+def load_settings(kind: type[T], path: FilePath | None, **settings: Any) -> T:
     """Read the file, .toml or .json, and override its settings by those that are not None.
 
     Settings in `options` override the options of every set.
@@ -105,7 +113,7 @@ def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfigur
     options = _given(settings.pop("options", {}))
     given = _given(settings)
     try:
-        read = _read(found | given)
+        read = _read(kind, found | given)
     except WrongSetting as wrong:
         if path is None or wrong.path[0] in given:
             raise WrongOption(str(wrong.path[0]), wrong.reason) from None
@@ -120,8 +128,8 @@ def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfigur
     )
 
 
-def _read(settings: dict[str, Any]) -> SourceConfiguration:
-    read = convert_settings(settings, SourceConfiguration)
+def _read(kind: type[T], settings: dict[str, Any]) -> T:
+    read = convert_settings(settings, kind)
     convert_settings(read.options, _Tuning, "options")
     for number, each in enumerate(read.sets):
         convert_settings(each.options, _Tuning, "set", number, "options")
@@ -132,12 +140,13 @@ def _located(
     file: FilePath, text: str, found: dict[str, Any], wrong: WrongSetting
 ) -> ConfigurationError:
     """Return the error in one sentence: file and line, table, key, and the reason."""
-    first, *rest = wrong.path
+    first, *rest = str(wrong.path[0]), *wrong.path[1:]
     location = [place_of(file, text, wrong.path)]
-    if first == "set" and rest:
+    if rest and isinstance(rest[0], int) and isinstance(found[first], list):
         number, *rest = rest
-        name = found["set"][number].get("name") if isinstance(found["set"][number], dict) else None
-        location.append(f"[[set]] {name if isinstance(name, str) else int(number) + 1}")
+        table = found[first][number]
+        name = table.get("name") if isinstance(table, dict) else None
+        location.append(f"[[{first}]] {name if isinstance(name, str) else int(number) + 1}")
     elif rest:
         location.append(f"[{first}]")
     else:

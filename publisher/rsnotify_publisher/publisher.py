@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
@@ -29,6 +29,7 @@ from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import (
     Metadata,
     Record,
+    as_record,
     check_record,
     check_resource,
     describe,
@@ -39,6 +40,9 @@ from rsnotify_publisher.journal import Journal, Recorder, system_clock
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 from rsnotify_publisher.startable import Stoppable, running
+
+T = TypeVar("T")
+_Recording = Callable[[Journal], list[Resource]]
 
 
 class Publisher(Stoppable):
@@ -239,7 +243,7 @@ class Publisher(Stoppable):
         """
         if self.source.resources is not None:
             raise ConfigurationError("`resources` gives the set; there is nothing to load")
-        records = map(_as_record, resources)
+        records = map(as_record, resources)
         with self.source.open_journal() as journal, journal.transaction():
             return journal.load(
                 Record(check_resource(record.resource), record.validator) for record in records
@@ -265,13 +269,15 @@ class Publisher(Stoppable):
         operation = self._recording(changes)  # which may start the recorder
         return self._recorder.submit(operation)
 
-    def _recording(
-        self, changes: Iterable[Resource | Record]
-    ) -> Callable[[Journal], list[Resource]]:
-        """Check changes, start if necessary, and return the operation that records them."""
-        records = [check_record(_as_record(change)) for change in changes]
+    def _recording(self, changes: Iterable[Resource | Record]) -> _Recording:
+        records = [check_record(as_record(change)) for change in changes]
         self.start()
         return lambda journal: self.source.record(journal, records)
+
+    def transact(self, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
+        """Run work in the next transaction; again if another caller fails that; see `submit`."""
+        self.start()
+        return self._recorder.submit(work)
 
     def record(self, changes: Iterable[Resource | Record]) -> list[Resource]:
         """Record a batch and wait until it is durable; arguments and errors as in `submit`.
@@ -327,20 +333,18 @@ class Publisher(Stoppable):
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource was created; see `created`."""
-        created = describe_record(uri, ChangeType.CREATED, content, metadata)
-        return (await self.arecord([created]))[0]
+        return (await self.arecord([describe_record(uri, ChangeType.CREATED, content, metadata)]))[
+            0
+        ]
 
     async def aupdated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource changed; see `created`."""
-        updated = describe_record(uri, ChangeType.UPDATED, content, metadata)
-        return (await self.arecord([updated]))[0]
+        return (await self.arecord([describe_record(uri, ChangeType.UPDATED, content, metadata)]))[
+            0
+        ]
 
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record in asyncio that a resource was deleted; see `created`."""
         return (await self.arecord([describe(uri, ChangeType.DELETED, metadata)]))[0]
-
-
-def _as_record(change: Resource | Record) -> Record:
-    return change if isinstance(change, Record) else Record(change)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +18,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, parse_hub
@@ -100,8 +101,10 @@ async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
     options = replace(QUICK, heartbeat=0.05)
     clock_is_back = False
 
+    ticks = count(2_000_000)
+
     def clock() -> int:
-        return 1_000_000 if clock_is_back else 2_000_000
+        return 1_000_000 if clock_is_back else next(ticks)
 
     publisher = Publisher(
         tmp_path, BASE, hubs=[url_of(hub, transport)], options=options, clock=clock
@@ -117,6 +120,33 @@ async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
     assert change.datetime is not None
     assert change.datetime > promised
     chain_of(hub.fragments)
+
+
+async def test_no_heartbeat_is_sent_while_the_clock_stands(tmp_path: Path, hub: FakeHub) -> None:
+    options = replace(QUICK, heartbeat=0.01)
+    now, calls, read_often = 2_000_000, 0, asyncio.Event()
+
+    def clock() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            loop.call_soon_threadsafe(read_often.set)
+        return now
+
+    loop = asyncio.get_running_loop()
+
+    publisher = Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=options, clock=clock)
+    async with publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.has(BASE + "a")
+        calls = 0
+        read_often.clear()
+        async with asyncio.timeout(PATIENCE):
+            await read_often.wait()  # each heartbeat that is due reads the clock
+        assert [len(fragment.resources) for fragment in hub.fragments] == [1]
+        now = 3_000_000
+        await hub.until(lambda: len(hub.fragments) > 1)
+    assert hub.fragments[1].until == from_microseconds(3_000_000)
 
 
 async def test_a_heartbeat_is_durable_before_it_is_sent(tmp_path: Path, hub: FakeHub) -> None:

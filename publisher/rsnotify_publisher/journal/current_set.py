@@ -6,7 +6,7 @@ of the last change, whichever process made that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from msgspec import Struct, json
@@ -113,6 +113,16 @@ class CurrentSet(JournalConnection):
         query = "SELECT entry, validator FROM resources WHERE uri = ?"
         row = self._db.execute(query, (uri,)).fetchone()
         return None if row is None else (_named(uri, row[0]), row[1])
+
+    def select(
+        self, accepts: Callable[[str, str | None], bool]
+    ) -> Iterator[tuple[str, str | None]]:
+        """Stream the URIs and validators that `accepts` returns True for, in order."""
+        after = ""
+        query = "SELECT uri, validator FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
+        while rows := self._db.execute(query, (after, _PAGE)).fetchall():
+            yield from (row for row in rows if accepts(*row))
+            after = rows[-1][0]
 
     def validators(self, prefix: str = "") -> dict[str, str | None]:
         """Return the validators of all resources whose URI begins with `prefix`."""

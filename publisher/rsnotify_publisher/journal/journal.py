@@ -103,6 +103,16 @@ class Journal(NoticeLog, CurrentSet):
         self._db.execute("UPDATE state SET promised = max(promised, ?)", (self._clock(),))
         return self.state()
 
+    def position(self, reader: str) -> str | None:
+        """Return the position that a reader of another log has stored; None if it has none."""
+        query = "SELECT position FROM positions WHERE reader = ?"
+        row = self._db.execute(query, (reader,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_position(self, reader: str, position: str) -> None:
+        """Store a position, together with the changes up to it; within a transaction."""
+        self._db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", (reader, position))
+
     def data_version(self) -> int:
         """Return a number that changes when another connection has written."""
         return int(self._value("PRAGMA data_version"))

@@ -10,7 +10,7 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
 
-VERSION = 5
+VERSION = 6
 #: Bytes. Changes of a large set lie far from each other, so that each writes a page of its own,
 #: twice; a page holds some ten resources.
 PAGE_SIZE = 2048
@@ -35,6 +35,12 @@ CREATE TABLE notices (             -- notices of documents: the first row is whe
 CREATE TABLE told (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);  -- cursors in notices
 CREATE TABLE versions (document TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
 """
+_POSITIONS = """
+CREATE TABLE IF NOT EXISTS positions (  -- in other logs, up to which changes were read
+    reader TEXT PRIMARY KEY,
+    position TEXT NOT NULL
+) WITHOUT ROWID;
+"""
 TABLES = f"""
 CREATE TABLE state (
     base_url TEXT NOT NULL,        -- the URL below which documents are served
@@ -55,6 +61,7 @@ CREATE TABLE resources (
 CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
 {_VOLUMES}
 {_NOTICES}
+{_POSITIONS}
 """
 
 
@@ -70,6 +77,8 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
         _add_notices(database)
     if version < 4:
         _add_sum(database)
+    if version < 6:
+        database.execute(_POSITIONS)
     database.execute(f"PRAGMA user_version={VERSION}")
 
 

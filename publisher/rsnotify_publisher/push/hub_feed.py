@@ -101,7 +101,8 @@ class HubFeed:
                 due = clock() + self.heartbeat
             elif not await self.news.notified(due):
                 state = await self.promise()
-                if state.last_change <= self.sent:  # else a change is on its way to this feed
+                # A change may be on its way to this feed; and a clock that stands promises nothing.
+                if state.last_change <= self.sent < state.reached:
                     begin, until = map(from_microseconds, (state.last_change, state.reached))
                     yield self._sending(self.writer.heartbeat(begin, until, state.digest))
                 due = clock() + self.heartbeat

@@ -27,6 +27,7 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.responses import check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.inspection.findings import DocumentTally, InspectionFinding, NamedLink
+from rsnotify_subscriber.inspection.followed_origin import ORIGIN_PATH, origin_statements
 
 #: The most parts of one index, or manifests of one dump, that are read.
 MOST_PARTS = 20
@@ -97,6 +98,10 @@ class _Walk:
         if head is not None:
             if called not in (None, found.capability):
                 found.warnings += (f"the document above calls it {called}",)
+            if found.capability == Capability.CAPABILITY_LIST:
+                for link in _targets(uri, head.links, Rel.DESCRIBED_BY):
+                    if link.uri.endswith(ORIGIN_PATH):
+                        found.warnings += await origin_statements(self._sessions, link.uri)
             await self._inspect_below(found, head, entries)
         return found
 

@@ -1,0 +1,93 @@
+"""The interface of an adapter: what changed at an origin since a cursor.
+
+An adapter reads an origin in *checks*. A check yields batches; when it ends without an error,
+everything that the origin had when the check began has been yielded, now or in an earlier check.
+Each batch has a cursor, which is stored in the transaction that records the batch. A check that is
+repeated from an earlier cursor yields entries again; entries whose state is known change nothing,
+so a crash neither loses nor invents a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from rsnotify.format.model import Resource
+
+
+class SeenEntry(Struct, frozen=True, gc=False):
+    """A resource that the origin has.
+
+    Args:
+        resource: Its URI at the origin, with the metadata that the origin states.
+        state: A text that differs whenever the resource changed, as far as the origin shows that.
+        place: The part of the origin that lists it, as a text without white space.
+    """
+
+    resource: Resource
+    state: str
+    place: str = ""
+
+
+class MissingEntry(Struct, frozen=True, gc=False):
+    """A resource that the origin does not have any more.
+
+    Args:
+        uri: Its URI at the origin.
+        places: The parts of the origin that do not list it any more; it is deleted once none
+            does. None if it is deleted.
+    """
+
+    uri: str
+    places: frozenset[str] | None = None
+
+
+class OriginBatch(Struct, frozen=True):
+    """Entries that are recorded in one transaction, and the cursor after them.
+
+    Without a cursor, the previous one stays valid.
+    """
+
+    entries: tuple[SeenEntry | MissingEntry, ...] = ()
+    cursor: str | None = None
+
+
+class OriginTerms(Struct, frozen=True):
+    """What is known of an origin, and what it cannot show.
+
+    Args:
+        kind: The name of the protocol.
+        granularity: The unit of its datetimes, if it has one.
+        deletions: When a deletion is seen, as a sentence.
+        limits: What is not seen, as sentences.
+    """
+
+    kind: str
+    granularity: str | None
+    deletions: str
+    limits: tuple[str, ...] = ()
+
+
+class KnownEntries(Protocol):
+    """The resources that are recorded as present."""
+
+    async def select(
+        self, accepts: Callable[[str, frozenset[str]], bool]
+    ) -> list[tuple[str, frozenset[str]]]:
+        """Return the URIs, with their places, for which a function of both returns True."""
+
+
+class OriginAdapter(Protocol):
+    """Reads one origin."""
+
+    def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
+        """Check the origin, and yield what changed since the cursor; None is the beginning.
+
+        Raises:
+            RsnotifyError: The check is not complete.
+        """
+
+    def terms(self) -> OriginTerms:
+        """Return what is known of the origin after the last check."""

@@ -1,0 +1,1 @@
+"""The adapters, one for each protocol of origins."""

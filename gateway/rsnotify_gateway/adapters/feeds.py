@@ -1,0 +1,179 @@
+"""Atom and RSS, parsed by feedparser (`pip install "rsnotify[gateway]"`).
+
+Each entry is a resource, by its link.
+
+- A change is seen if the date, title, summary, content or enclosures of an entry change, while the
+  feed has the entry.
+- A deletion is never seen: an entry leaves a feed as newer ones come. So nothing is ever deleted.
+- A feed shows its newest entries first. If its older half has none that was there, unchanged, in
+  the check before, entries may have been missed between the two. Then pages of older entries are
+  read, if it has any (RFC 5005), until two readings agree; otherwise the gap is reported. In a feed
+  of another order, changes on other pages than the first are not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.errors import TooLarge, Unavailable
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Resource
+from rsnotify_gateway.adapter import KnownEntries, OriginBatch, OriginTerms, SeenEntry
+from rsnotify_gateway.client import OriginClient
+from rsnotify_gateway.feed_parser import FeedEntry, ParsedFeed, parse_feed
+from rsnotify_gateway.reconciling import usable_uri
+
+_log = logging.getLogger("rsnotify.gateway")
+_MOST_BYTES = 20_000_000
+_MOST_PAGES = 1_000
+#: How often several pages are read again, if they change meanwhile.
+_MOST_ROUNDS = 5
+
+
+class FeedCursor(Struct, omit_defaults=True):
+    """What a feed had in the last check.
+
+    Args:
+        entries: A digest of each entry.
+        condition: The header field of a conditional request.
+        gap: The last time at which entries may have been missed.
+        nameless: The number of entries without a URI.
+    """
+
+    entries: tuple[str, ...] = ()
+    condition: tuple[str, str] | None = None
+    gap: str | None = None
+    nameless: int = 0
+
+
+_decode = msgspec.json.Decoder(FeedCursor).decode
+
+
+class FeedAdapter:
+    """Reads a feed.
+
+    Args:
+        url: The URL of the feed.
+        clock: Returns seconds since 1970.
+    """
+
+    def __init__(
+        self, url: str, client: OriginClient, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._url = url
+        self._client = client
+        self._clock = clock
+        self._last = FeedCursor()
+
+    def terms(self) -> OriginTerms:
+        """Return what a feed shows, and whether entries may have been missed."""
+        limits = ["A change is seen only while the feed has the entry."]
+        if self._last.gap is not None:
+            limits.append(f"Entries may have been missed before {self._last.gap}.")
+        if self._last.nameless:
+            limits.append(f"{self._last.nameless:,} entries have no URI and are left out.")
+        return OriginTerms("Atom or RSS", "second", "A deletion is never seen.", tuple(limits))
+
+    async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
+        """Check the feed; yield its entries, and older ones until one is known."""
+        before = FeedCursor() if cursor is None else _decode(cursor)
+        self._last = before
+        feed, condition = await self._read(self._url, before.condition)
+        if feed is None:
+            yield OriginBatch()
+            return
+        expected = set(before.entries)
+        pages = await self._pages(feed, expected)
+        gap = before.gap
+        is_whole = len(pages) > 1 and pages[-1].older is None
+        if expected and not is_whole and not _joins(pages[-1], expected):
+            gap = format_datetime(datetime.fromtimestamp(self._clock(), UTC))
+            _log.warning("%s has no entry of the last check; some may be missed", self._url)
+        if len(pages) > 1:
+            condition = None  # the first page may be another one than that of the condition
+        listed: set[str] = set()
+        found = [_entries(page, listed) for page in pages]
+        for entries in reversed(found[1:]):  # oldest first
+            yield OriginBatch(entries)
+        newest = tuple(map(_digest, pages[0].entries))
+        self._last = FeedCursor(newest, condition, gap, pages[0].nameless)
+        yield OriginBatch(found[0], msgspec.json.encode(self._last).decode())
+
+    async def _pages(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
+        """Return the newest page, and older ones until an entry is expected.
+
+        Several pages are read until two readings agree, since entries move between pages.
+        """
+        pages = await self._walk(newest, expected)
+        for _ in range(_MOST_ROUNDS):
+            if len(pages) == 1:
+                return pages
+            first, _ = await self._read(self._url, None)
+            assert first is not None  # the request was not conditional
+            before, pages = pages, await self._walk(first, expected)
+            if pages == before:
+                return pages
+        raise Unavailable(self._url, "it changes while its pages are read")
+
+    async def _walk(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
+        pages, read = [newest], {self._url}
+        while not _joins(pages[-1], expected) and (older := pages[-1].older) is not None:
+            uri = resolve(self._url, older)
+            if uri in read or len(read) == _MOST_PAGES:
+                break
+            read.add(uri)
+            page, _ = await self._read(uri, None)
+            assert page is not None  # the request was not conditional
+            pages.append(page)
+        return pages
+
+    async def _read(
+        self, uri: str, condition: tuple[str, str] | None
+    ) -> tuple[ParsedFeed | None, tuple[str, str] | None]:
+        data = bytearray()
+
+        def feed(piece: bytes) -> None:
+            data.extend(piece)
+            if len(data) > _MOST_BYTES:
+                raise TooLarge(f"it is larger than {_MOST_BYTES} bytes", source=uri)
+
+        answer = await self._client.get(uri, feed, condition)
+        if answer is None:
+            return None, condition
+        return await asyncio.to_thread(parse_feed, bytes(data), uri), answer.condition
+
+
+def _joins(page: ParsedFeed, expected: set[str]) -> bool:
+    """Return whether a page has an entry of the last check that did not change since.
+
+    Only its older half counts, since entries may be pinned to the top of a feed.
+    """
+    older = page.entries[len(page.entries) // 2 :]
+    return not expected.isdisjoint(map(_digest, older))
+
+
+def _digest(entry: FeedEntry) -> str:
+    return blake2b(f"{entry.uri} {entry.digest}".encode(), digest_size=8).hexdigest()
+
+
+def _entries(page: ParsedFeed, listed: set[str]) -> tuple[SeenEntry, ...]:
+    """Return the entries of a page that newer ones have not listed, oldest first.
+
+    A feed may list several versions of a resource; the first is its state.
+    """
+    found = []
+    for entry in page.entries:
+        uri = usable_uri(entry.uri)
+        if uri is not None and uri not in listed:
+            listed.add(uri)
+            found.append(SeenEntry(Resource(uri, lastmod=entry.updated), entry.digest))
+    return tuple(reversed(found))

@@ -1,0 +1,305 @@
+"""OAI-PMH 2.0: selective harvesting by datestamp.
+
+Each record is a resource: the response to `GetRecord`, or what a template of URIs makes of its
+identifier. Records are listed with their metadata, which is hashed and not kept.
+
+- A change is seen if the datestamp or the metadata differs. A harvest begins at the `responseDate`
+  of the one before, minus an overlap, since a datestamp may be older than the instant at which the
+  record becomes visible. So two changes within the granularity, a second or a day, are both seen.
+- Deletions depend on the repository (OAI-PMH §2.5.1). With `persistent`, each is seen. With
+  `transient` and `no`, the whole list is compared from time to time (`compare`), and a record that
+  it lacks is deleted only if `GetRecord` confirms that, since lists shift while they are read.
+- A record that leaves the harvested set without a deletion is seen by such a comparison only.
+- A resumption token that has expired makes the harvest begin again where it began.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.errors import DocumentError, Unavailable
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Resource
+from rsnotify_gateway.adapter import (
+    KnownEntries,
+    MissingEntry,
+    OriginBatch,
+    OriginTerms,
+    SeenEntry,
+)
+from rsnotify_gateway.client import OriginClient
+from rsnotify_gateway.oai_parser import OaiParser, OaiRecord, OaiResponse
+from rsnotify_gateway.reconciling import usable_uri
+
+#: How often a harvest begins again because its resumption token was refused.
+_MOST_RESTARTS = 3
+_IDENTIFIER = "{identifier}"
+_SECONDS = "YYYY-MM-DDThh:mm:ssZ"
+_DAYS = "YYYY-MM-DD"
+_NO_RECORDS = {"noRecordsMatch"}
+_BAD_TOKEN = {"badResumptionToken"}
+#: The answers that a record is not there any more, in this format.
+_NOT_THERE = {"idDoesNotExist", "cannotDisseminateFormat"}
+
+
+class OaiCursor(Struct, omit_defaults=True):
+    """How far a repository was harvested.
+
+    Args:
+        since: The datestamp from which the next harvest begins; None for all records.
+        next_since: The same for the one after it, if one is under way.
+        token: The resumption token of the harvest that is under way.
+        compared: When the whole list was last compared, in seconds since 1970.
+    """
+
+    since: str | None = None
+    next_since: str | None = None
+    token: str | None = None
+    compared: float | None = None
+
+
+class OaiHarvest(Struct, frozen=True, kw_only=True):
+    """What is harvested.
+
+    Args:
+        prefix: The metadata format.
+        set: The set; None for all records.
+        overlap: Seconds by which harvests overlap.
+        compare: Seconds between two comparisons with the whole list.
+        uri: A template for the URIs of resources, with `{identifier}`; None for `GetRecord`.
+    """
+
+    prefix: str = "oai_dc"
+    set: str | None = None
+    overlap: float = 60.0
+    compare: float = 7 * 86_400.0
+    uri: str | None = None
+
+
+class _Restart(Exception):
+    """The resumption token was refused."""
+
+
+_decode = msgspec.json.Decoder(OaiCursor).decode
+
+
+class OaiAdapter:
+    """Harvests a repository.
+
+    Args:
+        url: Its base URL.
+        clock: Returns seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client: OriginClient,
+        harvest: OaiHarvest | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._url = url
+        self._client = client
+        self._harvest = harvest or OaiHarvest()
+        self._clock = clock
+        #: The response to `Identify`, read once per process and again before each comparison.
+        self._identity: dict[str, str] = {}
+
+    # What is known of the repository
+
+    @property
+    def _granularity(self) -> str:
+        return _SECONDS if self._identity.get("granularity") == _SECONDS else _DAYS
+
+    @property
+    def _shows_deletions(self) -> bool:
+        return self._identity.get("deletedRecord") == "persistent"
+
+    def terms(self) -> OriginTerms:
+        """Return what the repository shows, by its answer to `Identify`."""
+        policy = self._identity.get("deletedRecord", "unknown")
+        every = f"at a comparison with the whole list, every {self._harvest.compare:g} seconds"
+        deletions = {
+            "persistent": "Each deletion is seen.",
+            "transient": "A deletion is seen while the repository keeps it, or else " + every,
+        }
+        limits = []
+        if self._harvest.set is not None and not self._shows_deletions:
+            limits.append(f"A record that leaves the set {self._harvest.set} is seen {every}.")
+        elif self._harvest.set is not None:
+            limits.append(
+                f"A record that leaves the set {self._harvest.set} is seen only if the repository "
+                "lists it as deleted."
+            )
+        return OriginTerms(
+            f"OAI-PMH 2.0, deleted records: {policy}",
+            "second" if self._granularity == _SECONDS else "day",
+            deletions.get(policy, "A deletion is seen " + every).rstrip(".") + ".",
+            tuple(limits),
+        )
+
+    # A check
+
+    async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
+        """Harvest what changed; if it is time, compare the whole list."""
+        state = OaiCursor() if cursor is None else _decode(cursor)
+        began = self._clock()
+        due = state.compared is None or began >= state.compared + self._harvest.compare
+        if due or not self._identity:
+            await self._identify()
+        compares = state.since is not None and due and not self._shows_deletions
+        if compares:
+            state = OaiCursor(state.since, compared=state.compared)
+        seen: set[str] | None = set() if compares else None
+        for _ in range(_MOST_RESTARTS + 1):
+            try:
+                async for batch in self._list(state, seen):
+                    yield batch
+                break
+            except _Restart:
+                state = OaiCursor(state.since, compared=state.compared)
+                if seen is not None:
+                    seen.clear()
+        else:
+            raise Unavailable(self._url, "it refuses its own resumption tokens")
+        missing: list[MissingEntry] = []
+        if seen is not None:
+            missing = await self._missing(seen, known)
+        compared = began if seen is not None or state.compared is None else state.compared
+        done = OaiCursor(state.next_since or state.since, compared=compared)
+        yield OriginBatch(tuple(missing), _encode(done))
+
+    async def _identify(self) -> None:
+        response = await self._request({"verb": "Identify"})
+        _check_errors(self._url, response, set())
+        self._identity = response.fields
+
+    async def _list(self, state: OaiCursor, seen: set[str] | None) -> AsyncIterator[OriginBatch]:
+        """Yield the records page by page; the cursor of each batch continues after it."""
+        while True:
+            response = await self._page(state, whole=seen is not None)
+            if state.next_since is None:
+                state.next_since = self._next_since(response.date)
+            entries = [self._entry(record) for record in response.records]
+            if seen is not None:
+                present = (one for one in entries if isinstance(one, SeenEntry))
+                seen.update(one.resource.uri for one in present)
+            token = response.token or None
+            if token is not None and token == state.token:
+                raise Unavailable(self._url, "a list has the resumption token that led to it")
+            state.token = token
+            # A comparison cannot be continued by another process.
+            yield OriginBatch(tuple(entries), None if seen is not None else _encode(state))
+            if token is None:
+                return
+
+    async def _page(self, state: OaiCursor, *, whole: bool) -> OaiResponse:
+        if state.token is not None:
+            arguments = {"verb": "ListRecords", "resumptionToken": state.token}
+            response = await self._request(arguments)
+            if any(error.code in _BAD_TOKEN for error in response.errors):
+                raise _Restart
+        else:
+            arguments = {"verb": "ListRecords", "metadataPrefix": self._harvest.prefix}
+            if self._harvest.set is not None:
+                arguments["set"] = self._harvest.set
+            if state.since is not None and not whole:
+                arguments["from"] = state.since
+            response = await self._request(arguments)
+        _check_errors(self._url, response, _NO_RECORDS)
+        return response
+
+    def _next_since(self, date: Instant) -> str:
+        """Return the datestamp from which the harvest after one of this date begins."""
+        begin = self._datestamp(date - timedelta(seconds=self._harvest.overlap))
+        earliest = self._identity.get("earliestDatestamp", "")
+        return max(begin, earliest[: len(begin)])
+
+    def _datestamp(self, instant: Instant) -> str:
+        form = "%Y-%m-%dT%H:%M:%SZ" if self._granularity == _SECONDS else "%Y-%m-%d"
+        return instant.strftime(form)
+
+    def _entry(self, record: OaiRecord) -> SeenEntry | MissingEntry:
+        uri = self._uri(record.identifier)
+        if record.deleted:
+            return MissingEntry(uri)
+        state = f"{record.datestamp} {record.digest}"
+        return SeenEntry(Resource(uri, lastmod=record.modified), state)
+
+    def _uri(self, identifier: str) -> str:
+        template = self._harvest.uri
+        if template is None:
+            return self._url_of(self._record_arguments(identifier))
+        uri = usable_uri(template.replace(_IDENTIFIER, quote(identifier, safe="/:")))
+        if uri is None:
+            raise Unavailable(self._url, f"the template {template} makes no URI of {identifier!r}")
+        return uri
+
+    def _record_arguments(self, identifier: str) -> dict[str, str]:
+        prefix = self._harvest.prefix
+        return {"verb": "GetRecord", "metadataPrefix": prefix, "identifier": identifier}
+
+    # Deletions that lists do not show
+
+    async def _missing(self, seen: set[str], known: KnownEntries) -> list[MissingEntry]:
+        """Return the records that the whole list lacked, and that are confirmed not to be there."""
+        found = []
+        for uri, _ in await known.select(lambda uri, _: uri not in seen):
+            identifier = self._identifier(uri)
+            if identifier is None or await self._is_deleted(identifier):
+                found.append(MissingEntry(uri))
+        return found
+
+    def _identifier(self, uri: str) -> str | None:
+        """Return the identifier of a record by its URI; None if another template made the URI."""
+        template = self._harvest.uri
+        if template is None:
+            before, after = self._url_of(self._record_arguments("")), ""
+        else:
+            before, _, after = template.partition(_IDENTIFIER)
+        if not (uri.startswith(before) and uri.endswith(after)):
+            return None
+        return unquote(uri[len(before) : len(uri) - len(after)])
+
+    async def _is_deleted(self, identifier: str) -> bool:
+        response = await self._request(self._record_arguments(identifier))
+        if any(error.code in _NOT_THERE for error in response.errors):
+            return True
+        _check_errors(self._url, response, set())
+        wanted = self._harvest.set
+        for record in response.records:
+            # A set contains the sets below it (OAI-PMH §2.6).
+            is_in = wanted is None or any(f"{one}:".startswith(f"{wanted}:") for one in record.sets)
+            return record.deleted or not is_in
+        raise Unavailable(self._url, f"GetRecord has no record for {identifier}")
+
+    # Requests
+
+    def _url_of(self, arguments: dict[str, str]) -> str:
+        separator = "&" if urlsplit(self._url).query else "?"
+        return self._url + separator + urlencode(arguments, quote_via=quote)
+
+    async def _request(self, arguments: dict[str, str]) -> OaiResponse:
+        uri = self._url_of(arguments)
+        parser = OaiParser()
+        try:
+            await self._client.get(uri, parser.feed)
+            return parser.close()
+        except DocumentError as error:
+            raise error.at(uri) from None
+
+
+def _encode(cursor: OaiCursor) -> str:
+    return msgspec.json.encode(cursor).decode()
+
+
+def _check_errors(url: str, response: OaiResponse, expected: set[str]) -> None:
+    for error in response.errors:
+        if error.code not in expected:
+            raise Unavailable(url, f"the repository answers {error.code}: {error.text}")

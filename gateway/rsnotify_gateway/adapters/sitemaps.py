@@ -1,0 +1,246 @@
+"""Sitemaps: one file, or an index and its parts, also compressed, or what a robots.txt names.
+
+A ResourceSync Resource List is a Sitemap, too, and its hashes and lengths are used.
+
+- A change is seen if the `lastmod`, hash or length of an entry changes. An entry with none of them
+  only shows creation and deletion. A `lastmod` without a time shows one change a day.
+- A deletion is seen: it is the absence from the whole Sitemap. Several files are not read at one
+  instant, so an entry could move between them unseen. Before something counts as deleted, all files
+  are requested again, until none has changed meanwhile. A Sitemap that lists nothing at all is not
+  valid, and fails the check.
+- Each file is requested conditionally. A file that is unchanged is not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import time
+from hashlib import blake2b
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.errors import DocumentError, InvalidDocument, Unavailable, WrongDocument
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import SitemapReader
+from rsnotify.format.vocabulary import Capability
+from rsnotify_gateway.adapter import (
+    KnownEntries,
+    MissingEntry,
+    OriginBatch,
+    OriginTerms,
+    SeenEntry,
+)
+from rsnotify_gateway.client import OriginClient
+from rsnotify_gateway.reconciling import usable_uri
+
+#: The most files of one Sitemap: an index of 50,000 and itself, and some.
+_MOST_FILES = 60_000
+#: How often all files are requested again, if there are changes while they are read.
+_MOST_ROUNDS = 3
+
+
+class SitemapFile(Struct, omit_defaults=True):
+    """What is known of a file of a Sitemap.
+
+    Args:
+        digest: A text that differs whenever its content does.
+        condition: The header field of a conditional request.
+        parts: The files that it lists, if it is an index.
+        entries: The number of its entries, if it is none.
+        undated: How many of them show no changes.
+        daily: How many of them have a day, and no time.
+    """
+
+    digest: str
+    condition: tuple[str, str] | None = None
+    parts: tuple[str, ...] | None = None
+    entries: int = 0
+    undated: int = 0
+    daily: int = 0
+
+
+#: The cursor: the files that were read, by URI.
+_decode = msgspec.json.Decoder(dict[str, SitemapFile]).decode
+
+
+class SitemapAdapter:
+    """Reads a Sitemap.
+
+    Args:
+        url: The URL of a Sitemap or its index; or of a site, whose robots.txt names them, or else
+            of which `/sitemap.xml` is read.
+    """
+
+    def __init__(self, url: str, client: OriginClient) -> None:
+        self._url = url
+        self._client = client
+        self._files: dict[str, SitemapFile] = {}
+
+    def terms(self) -> OriginTerms:
+        """Return what the Sitemap shows, by the entries that it had in the last check."""
+        files = self._files.values()
+        total = sum(file.entries for file in files)
+        limits = []
+        if undated := sum(file.undated for file in files):
+            limits.append(
+                f"Entries without a lastmod: {undated:,} of {total:,}. A change of their content "
+                "is not seen."
+            )
+        if daily := sum(file.daily for file in files):
+            limits.append(
+                f"Entries with a lastmod without a time: {daily:,} of {total:,}. Only the first "
+                "change of a day is seen."
+            )
+        return OriginTerms(
+            "Sitemap",
+            "day" if daily else "second",
+            "A deletion is seen as the absence of an entry from the whole Sitemap.",
+            tuple(limits),
+        )
+
+    async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
+        """Check all files; yield the entries of those that changed, and then what is missing."""
+        check = _SitemapCheck(self._url, self._client, {} if cursor is None else _decode(cursor))
+        roots = await self._roots()
+        for number in range(_MOST_ROUNDS):
+            async for batch in check.walk(roots):
+                yield batch
+            missing = await check.missing(known)
+            if not missing or len(check.walked) == 1 or (number and not check.has_changed):
+                break
+        else:
+            raise Unavailable(
+                self._url, "it changes while it is read, so that no deletion could be seen"
+            )
+        self._files = check.walked
+        yield OriginBatch(missing, msgspec.json.encode(check.walked).decode())
+
+    async def _roots(self) -> tuple[str, ...]:
+        if urlsplit(self._url).path in ("", "/", "/robots.txt"):
+            named = await self._client.sitemaps(self._url)
+            found = tuple(resolve(self._url, uri) for uri in named)
+            return found or (resolve(self._url, "/sitemap.xml"),)
+        return (self._url,)
+
+
+class _SitemapCheck:
+    """One check of a Sitemap, which may walk through its files several times.
+
+    Attributes:
+        walked: The files that the last walk found.
+        has_changed: Whether one of them had changed since the walk before, or the last check.
+    """
+
+    def __init__(self, url: str, client: OriginClient, files: dict[str, SitemapFile]) -> None:
+        self._url = url
+        self._client = client
+        self.walked = files
+        self.has_changed = False
+        #: The URIs in each file that was read in this check, by place.
+        self._seen: dict[str, set[str]] = {}
+        self._before = set(files)
+
+    async def walk(self, roots: tuple[str, ...]) -> AsyncIterator[OriginBatch]:
+        """Request all files; yield the entries of each that changed."""
+        before, self.walked = self.walked, {}
+        self.has_changed = False
+        waiting = list(reversed(roots))
+        while waiting:
+            uri = waiting.pop()
+            if uri in self.walked:
+                continue
+            if len(self.walked) == _MOST_FILES:
+                raise Unavailable(self._url, f"it has more than {_MOST_FILES:,} files")
+            file, document = await self._read(uri, before.get(uri))
+            self.walked[uri] = file
+            waiting += [part for part in reversed(file.parts or ()) if part not in self.walked]
+            if document is not None:
+                self.has_changed = True
+                if file.parts is None:
+                    yield self._batch(uri, document)
+
+    async def _read(
+        self, uri: str, known: SitemapFile | None
+    ) -> tuple[SitemapFile, list[Resource] | None]:
+        """Request a file; return what is known of it, and its entries unless it is unchanged."""
+        reader, digest = SitemapReader(), blake2b(digest_size=16)
+        entries: list[Resource] = []
+
+        def feed(piece: bytes) -> None:
+            digest.update(piece)
+            entries.extend(reader.feed(piece))
+
+        condition = None if known is None else known.condition
+        try:
+            answer = await self._client.get(uri, feed, condition)
+            if answer is None:
+                assert known is not None
+                return known, None
+            head = reader.close()
+            if head.capability not in (None, Capability.RESOURCE_LIST):
+                raise WrongDocument(f"it is no Sitemap, but a {head.capability}")
+        except DocumentError as error:
+            raise error.at(uri) from None
+        if known is not None and known.digest == digest.hexdigest():
+            return msgspec.structs.replace(known, condition=answer.condition), None
+        file = SitemapFile(digest.hexdigest(), answer.condition)
+        if head.index:
+            file.parts = tuple(resolve(uri, entry.uri) for entry in entries)
+        else:
+            file.entries = len(entries)
+            file.undated = sum(not _state(entry) for entry in entries)
+            file.daily = sum(_is_daily(entry) for entry in entries)
+        return file, entries
+
+    def _batch(self, uri: str, entries: list[Resource]) -> OriginBatch:
+        place = _place(uri)
+        found: dict[str, SeenEntry] = {}
+        for entry in entries:
+            usable = usable_uri(resolve(uri, entry.uri))
+            if usable is None:
+                raise InvalidDocument(f"{entry.uri[:200]!r} is no URI", source=uri)
+            resource = Resource(
+                usable,
+                lastmod=entry.lastmod,
+                hash=entry.hash,
+                length=entry.length,
+                type=entry.type,
+            )
+            found[usable] = SeenEntry(resource, _state(entry), place)
+        self._seen[place] = set(found)
+        return OriginBatch(tuple(found.values()))
+
+    async def missing(self, known: KnownEntries) -> tuple[MissingEntry, ...]:
+        """Return the entries that are recorded, and that files do not list any more."""
+        if not self._seen and self._before <= set(self.walked):
+            return ()
+        places = {_place(uri) for uri, file in self.walked.items() if file.parts is None}
+
+        def absent(uri: str, recorded: frozenset[str]) -> frozenset[str]:
+            return frozenset(
+                place
+                for place in recorded
+                if place not in places or uri not in self._seen.get(place, (uri,))
+            )
+
+        found = await known.select(lambda uri, recorded: bool(absent(uri, recorded)))
+        if found and not sum(file.entries for file in self.walked.values()):
+            raise Unavailable(self._url, "it lists nothing, which a Sitemap must not")
+        return tuple(MissingEntry(uri, absent(uri, recorded)) for uri, recorded in found)
+
+
+def _place(uri: str) -> str:
+    return blake2b(uri.encode(), digest_size=6).hexdigest()
+
+
+def _state(entry: Resource) -> str:
+    lastmod = format_datetime(entry.lastmod) if entry.lastmod else ""
+    return f"{lastmod} {entry.hash or ''} {'' if entry.length is None else entry.length}".strip()
+
+
+def _is_daily(entry: Resource) -> bool:
+    return entry.lastmod is not None and entry.hash is None and entry.lastmod.time() == time.min

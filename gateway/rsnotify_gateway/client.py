@@ -1,0 +1,160 @@
+"""Polite HTTP to one origin: robots.txt, delays, conditional requests, and who is asking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.metadata import version
+from urllib.parse import urlsplit
+
+import aiohttp
+from msgspec import Struct
+from yarl import URL
+
+from rsnotify.errors import Unavailable
+from rsnotify.format.links import resolve
+from rsnotify_gateway.robots import ALLOW_ALL, MOST_BYTES, RobotsRules, parse_robots
+from rsnotify_subscriber.fetching.connections import Connections, RequestRate
+from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
+from rsnotify_subscriber.fetching.downloading import stream_document
+from rsnotify_subscriber.fetching.responses import body, check_status, validator
+from rsnotify_subscriber.fetching.sessions import Sessions
+
+#: RFC 9309 §2.4: a robots.txt should not be used for longer than a day.
+_ROBOTS_SECONDS = 86_400.0
+_ROBOTS = "/robots.txt"
+
+
+class OriginAnswer(Struct, frozen=True):
+    """What is known of a response whose body was read.
+
+    Args:
+        condition: The header field of a conditional request for the same resource.
+    """
+
+    condition: tuple[str, str] | None
+
+
+class OriginClient:
+    """The requests to one origin; an async context manager.
+
+    Args:
+        url: The URL of the origin, from the configuration.
+        contact: A URL or mail address for the operators of origins.
+        shared: The connections of all origins.
+        credentials: They are sent to the scheme, host and port of `url` only.
+        robots: Whether to respect robots.txt.
+        delay: Seconds between two requests; a longer Crawl-delay is respected.
+        allow_private_addresses: Whether the origin may name hosts at any address.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        contact: str,
+        shared: Connections,
+        *,
+        credentials: Credentials = NO_CREDENTIALS,
+        robots: bool = True,
+        delay: float = 0.0,
+        allow_private_addresses: bool = False,
+    ) -> None:
+        self._sessions = Sessions(
+            url,
+            credentials=credentials,
+            allow_private_addresses=allow_private_addresses,
+            shared=shared,
+        )
+        self._fields = {
+            "User-Agent": f"rsnotify-gateway/{version('rsnotify')} (+{contact})",
+            "Accept-Encoding": "gzip",
+            # A check claims that the origin itself was read.
+            "Cache-Control": "no-cache",
+        }
+        self._respects_robots = robots
+        self._delay = delay
+        self._rates: dict[URL, RequestRate] = {}
+        self._rules: dict[URL, tuple[float, RobotsRules]] = {}
+
+    async def __aenter__(self) -> OriginClient:
+        await self._sessions.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._sessions.__aexit__(*exception)
+
+    async def get(
+        self,
+        uri: str,
+        feed: Callable[[bytes], object],
+        condition: tuple[str, str] | None = None,
+    ) -> OriginAnswer | None:
+        """GET a document, and pass it to `feed` piece by piece; return None after a 304.
+
+        Raises:
+            FetchError: It cannot be read, or must not be.
+        """
+        if self._respects_robots:
+            await self._check_robots(uri)
+        await self._rate(uri, self._delay).wait()
+        headers = self._fields if condition is None else self._fields | dict([condition])
+        async with self._sessions.get(uri, headers) as response:
+            if condition is not None and response.status == 304:
+                return None
+            check_status(uri, response)
+            await stream_document(uri, response, self._sessions.large, feed)
+            return OriginAnswer(validator(response))
+
+    async def sitemaps(self, uri: str) -> tuple[str, ...]:
+        """Return the Sitemaps that the robots.txt of a host names."""
+        return (await self._robots(uri)).sitemaps
+
+    def _rate(self, uri: str, delay: float) -> RequestRate:
+        origin = URL(uri).origin()
+        rate = self._rates.get(origin)
+        if rate is None:
+            rate = self._rates[origin] = RequestRate(1 / delay if delay else None)
+        return rate
+
+    async def _check_robots(self, uri: str) -> None:
+        rules = await self._robots(uri)
+        parts = urlsplit(uri)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        if not rules.allows(path):
+            raise Unavailable(
+                uri,
+                "the robots.txt of its host does not allow rsnotify to read it; if you may, set "
+                "robots = false for this origin",
+            )
+
+    async def _robots(self, uri: str) -> RobotsRules:
+        try:
+            origin = URL(uri).origin()
+        except ValueError as error:
+            raise Unavailable(uri, f"it is no http(s) URL: {error}") from None
+        clock = asyncio.get_running_loop().time
+        read_at, rules = self._rules.get(origin, (0.0, None))
+        if rules is None or clock() > read_at + _ROBOTS_SECONDS:
+            rules = await self._read_robots(resolve(uri, _ROBOTS))
+            self._rules[origin] = clock(), rules
+            delay = max(self._delay, rules.delay if self._respects_robots else 0.0)
+            self._rates.pop(origin, None)
+            self._rate(uri, delay)
+        return rules
+
+    async def _read_robots(self, uri: str) -> RobotsRules:
+        """Read a robots.txt; if there is none, everything is allowed (RFC 9309 §2.3.1)."""
+        async with self._sessions.get(uri, self._fields) as response:
+            if 400 <= response.status < 500 and response.status != 429:
+                return ALLOW_ALL
+            check_status(uri, response)  # otherwise, nothing may be requested
+            return parse_robots(await _text(uri, response))
+
+
+async def _text(uri: str, response: aiohttp.ClientResponse) -> str:
+    data = bytearray()
+    async for chunk in body(uri, response):
+        data += chunk
+        if len(data) > MOST_BYTES:
+            break
+    return data[:MOST_BYTES].decode(errors="replace")

@@ -1,0 +1,110 @@
+"""`rsnotify gateway`: publish origins without push as Sources with push."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rsnotify.runtime.cli.commands import option
+from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
+from rsnotify.runtime.cli.running import run
+from rsnotify.runtime.listening import address, listen
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+    from rsnotify_gateway.gateway import Gateway
+
+_FORCED = "the gateway has not ended in order, so it is left as it is; what was recorded is kept"
+_SHUTDOWN_TIMEOUT = 60.0
+_STATE = "rsnotify-gateway"
+#: Files that one origin keeps open: its journal, three times, and connections.
+_FILES_OF_AN_ORIGIN = 20
+_OTHER_FILES = 256
+
+
+def gateway(
+    config: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The origins and settings, .toml or .json.")
+    ],
+    base_url: Annotated[
+        str | None, option("URL", "Public URL of the gateway; http://HOST:PORT/ if not given.")
+    ] = None,
+    host: Annotated[
+        str | None, option("HOST", "Address to listen on.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[
+        int | None, option("PORT", "Port to listen on; 0 for a free one.", show_default="8000")
+    ] = None,
+    hub: Annotated[
+        list[str] | None,
+        option(
+            "URL",
+            "URL of a hub to push to, or of its nodes with commas between them; may be repeated.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, option("DIR", "Folder for the state.", show_default=_STATE)
+    ] = None,
+    token: Annotated[str | None, option("TOKEN", "Bearer token for the hubs.")] = None,
+) -> None:
+    """Publish origins that have no push as Sources that do.
+
+    FILE names the origins: Sitemaps, OAI-PMH repositories, and feeds. No content is copied: the
+    documents name the URIs of the origin.
+
+    Examples:
+        rsnotify gateway gateway.toml
+        rsnotify gateway gateway.toml --base-url https://push.example/ --hub https://hub.example/
+    """
+    from rsnotify.runtime.open_files import allow_files
+    from rsnotify_gateway.config import load_gateway
+    from rsnotify_gateway.gateway import Gateway
+
+    settings = load_gateway(
+        config,
+        base_url=base_url,
+        host=host,
+        port=port,
+        hubs=hub or None,
+        data=None if data is None else str(data),
+        token=token,
+    )
+    allow_files(len(settings.origins) * _FILES_OF_AN_ORIGIN + _OTHER_FILES)
+    with listen(settings.host, settings.port) as listening:
+        at = address(settings.host, listening)
+        found = Gateway(
+            settings.base_url or at,
+            settings.data or _STATE,
+            settings.origins,
+            settings.contact,
+            hubs=settings.known_hubs(),
+            options=settings.options_of(),
+            described_by=settings.described_by,
+        )
+        leaving = ForcedShutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
+        run(lambda stop: _serve(found, listening, at, stop), leaving)
+
+
+async def _serve(gateway: Gateway, listening: socket.socket, at: str, stop: asyncio.Event) -> None:
+    from rsnotify.plural import counted
+    from rsnotify.runtime.serving import serving
+    from rsnotify.runtime.tasks import first_completed
+
+    async with AsyncExitStack() as stack:
+
+        async def serve() -> None:
+            app = gateway.application()
+            await stack.enter_async_context(serving(app, listening, shutdown_timeout=2))
+            origins = counted(len(gateway.watches), "origin")
+            base_url = gateway.source.base_url
+            typer.echo(f"rsnotify gateway serving {base_url} ({origins}), listening on {at}")
+
+        async with first_completed(gateway.run(serve), stop.wait()) as tasks:
+            following = tasks[0]
+            if following.done():
+                following.result()

@@ -1,0 +1,145 @@
+"""The settings of `rsnotify gateway`: those of a Source, and a table for each origin."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_gateway.adapters.oai_pmh import OaiHarvest
+from rsnotify_gateway.polling import PollPace
+from rsnotify_publisher.config import SourceConfiguration, load_settings
+from rsnotify_subscriber.fetching.credentials import Credentials
+
+# A year at most: beyond, timers overflow.
+_Seconds = Annotated[float, Meta(gt=0, le=3e7)]
+_Text = Annotated[str, Meta(min_length=1)]
+
+
+class OriginKind(StrEnum):
+    """The protocols of origins."""
+
+    SITEMAP = "sitemap"
+    OAI_PMH = "oai-pmh"
+    FEED = "feed"
+
+
+class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An origin, `[[origin]]` in TOML.
+
+    Args:
+        name: The name of the set of resources, below the base URL.
+        poll: The fewest seconds between two checks.
+        poll_most: The most seconds between two checks, if nothing changes.
+        robots: Whether to respect robots.txt; without, only if the operator of the origin agrees.
+        delay: Seconds between two requests to the origin; a longer Crawl-delay is respected.
+        login: A user and password for the origin, as `user:password`.
+        bearer: A Bearer token for it.
+        described_by: The URL of a document about the origin; by default the gateway writes one.
+        prefix: The metadata format (OAI-PMH), and so on as in `OaiHarvest`.
+    """
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
+            max_length=100,
+            description="a text of letters, digits, _ and -, with single dots between them",
+        ),
+    ]
+    type: OriginKind
+    url: _Text
+    poll: _Seconds = PollPace().least
+    poll_most: _Seconds = PollPace().most
+    robots: bool = True
+    delay: Annotated[float, Meta(ge=0, le=3600)] = 1.0
+    login: _Text | None = None
+    bearer: _Text | None = None
+    allow_private_addresses: bool = False
+    described_by: str | None = None
+    prefix: _Text | None = None
+    set: _Text | None = None
+    overlap: Annotated[float, Meta(ge=0, le=3e7)] | None = None
+    compare: _Seconds | None = None
+    uri: (
+        Annotated[str, Meta(pattern=r"\{identifier\}", description="a URI with {identifier} in it")]
+        | None
+    ) = None
+
+    def __repr__(self) -> str:
+        """Return the settings that are not secret."""
+        return f"OriginSettings(name={self.name!r}, type={self.type.value!r})"
+
+    @property
+    def credentials(self) -> Credentials:
+        """What is sent to the scheme, host and port of the URL."""
+        return Credentials(login=self.login, bearer=self.bearer)
+
+    @property
+    def pace(self) -> PollPace:
+        """How often the origin is checked."""
+        return PollPace(self.poll, max(self.poll, self.poll_most))
+
+    @property
+    def _harvest_settings(self) -> dict[str, Any]:
+        names = OaiHarvest.__struct_fields__
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @property
+    def harvest(self) -> OaiHarvest:
+        """What is harvested from an OAI-PMH repository."""
+        return OaiHarvest(**self._harvest_settings)
+
+    def check(self) -> None:
+        """Raise ConfigurationError if settings do not belong together."""
+        if self.type is not OriginKind.OAI_PMH and (wrong := self._harvest_settings):
+            raise ConfigurationError(
+                f"[[origin]] {self.name}: {', '.join(wrong)} only fits type = "
+                f'"{OriginKind.OAI_PMH}"; remove it'
+            )
+
+
+class GatewayConfiguration(
+    SourceConfiguration, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """All settings.
+
+    Args:
+        contact: A URL or mail address, which is sent to origins with each request.
+        origins: The origins, `[[origin]]` in TOML.
+    """
+
+    contact: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[!-~]+|(mailto:)?[!-~]+@[!-~]+)$",
+            description="a URL or mail address of yours, which origins see",
+        ),
+    ]
+    origins: tuple[OriginSettings, ...] = msgspec.field(default=(), name="origin")
+
+
+def load_gateway(path: Path, **settings: Any) -> GatewayConfiguration:
+    """Read `gateway.toml`, and override its settings by those that are not None.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
+    """
+    read = load_settings(GatewayConfiguration, path, **settings)
+    if read.sets:
+        raise ConfigurationError(
+            f"{path}: a gateway publishes origins; use [[origin]], not [[set]]"
+        )
+    if not read.origins:
+        raise ConfigurationError(f"{path} has no [[origin]]; add one")
+    names = [origin.name for origin in read.origins]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(f"{path}: two origins have the name {name}; rename one")
+    for origin in read.origins:
+        origin.check()
+    return read

@@ -1,0 +1,215 @@
+"""The library: origins in, a Source with one set of resources for each out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from filelock import FileLock, Timeout
+from msgspec import json
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import format_datetime, from_microseconds
+from rsnotify.runtime.tasks import first_cause
+from rsnotify_gateway.adapter import OriginAdapter
+from rsnotify_gateway.adapters.feeds import FeedAdapter
+from rsnotify_gateway.adapters.oai_pmh import OaiAdapter
+from rsnotify_gateway.adapters.sitemaps import SitemapAdapter
+from rsnotify_gateway.client import OriginClient
+from rsnotify_gateway.config import OriginKind, OriginSettings
+from rsnotify_gateway.watch import CheckedClock, OriginWatch
+from rsnotify_publisher import Hub, Options, Publisher, SourceDescription, routes
+from rsnotify_publisher.journal import system_clock
+from rsnotify_publisher.source_context import normalize_base_url
+from rsnotify_publisher.startable import close_all
+from rsnotify_publisher.web import LIVE, robots
+from rsnotify_subscriber.fetching.connections import Connections
+
+#: The document about an origin, below the URL of its set.
+ABOUT = "origin.json"
+#: Requests at a time, to all origins and to one host.
+_MOST_REQUESTS, _PER_HOST = 50, 2
+_RETRY_AFTER = {"Retry-After": "5"}
+
+
+def make_adapter(origin: OriginSettings, client: OriginClient) -> OriginAdapter:
+    match origin.type:
+        case OriginKind.SITEMAP:
+            return SitemapAdapter(origin.url, client)
+        case OriginKind.OAI_PMH:
+            return OaiAdapter(origin.url, client, origin.harvest)
+        case OriginKind.FEED:
+            return FeedAdapter(origin.url, client)
+
+
+class Gateway:
+    """Follows origins and publishes each as a set of resources, whose URIs are the origin's own.
+
+    Args:
+        base_url: The URL below which the documents are served; each set is at its name below it.
+        state: The folder of the state.
+        origins: The origins.
+        contact: A URL or mail address that origins see.
+        hubs: The hubs to which changes are pushed: URLs, or `Hub`s with a token.
+        options: Tuning of the publishing half.
+        described_by: The URL of a document about the whole.
+
+    Raises:
+        ConfigurationError: A URL or an option cannot be used.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        state: str | os.PathLike[str],
+        origins: Sequence[OriginSettings],
+        contact: str,
+        *,
+        hubs: Sequence[str | Hub] = (),
+        options: Options | None = None,
+        described_by: str | None = None,
+    ) -> None:
+        self._base_url = normalize_base_url(base_url)
+        self._state = Path(state)
+        self._connections = Connections(most=_MOST_REQUESTS, per_host=_PER_HOST)
+        self._clients: list[OriginClient] = []
+        self.watches = [self._watch(origin, contact, hubs, options) for origin in origins]
+        self.source = SourceDescription(
+            self._base_url,
+            [watch.publisher for watch in self.watches],
+            described_by=described_by,
+        )
+
+    def _watch(
+        self,
+        origin: OriginSettings,
+        contact: str,
+        hubs: Sequence[str | Hub],
+        options: Options | None,
+    ) -> OriginWatch:
+        base_url = f"{self._base_url}{origin.name}/"
+        folder = self._state / origin.name
+        # An empty set may begin now. One that exists goes on where its last check began.
+        checked = CheckedClock(0 if folder.exists() else system_clock())
+        publisher = Publisher(
+            folder,
+            base_url,
+            hubs=hubs,
+            described_by=origin.described_by or base_url + ABOUT,
+            options=options,
+            clock=checked,
+        )
+        client = OriginClient(
+            origin.url,
+            contact,
+            self._connections,
+            credentials=origin.credentials,
+            robots=origin.robots,
+            delay=origin.delay,
+            allow_private_addresses=origin.allow_private_addresses,
+        )
+        self._clients.append(client)
+        return OriginWatch(origin, make_adapter(origin, client), publisher, checked)
+
+    def application(self) -> web.Application:
+        """Make the application that serves the documents, while `run` runs."""
+        app = web.Application()
+        prefix = urlsplit(self._base_url).path
+        of_set = {f"{prefix}{watch.name}/": watch for watch in self.watches}
+        for route in routes(self.source, prefix):
+            name = route.path.removeprefix(prefix).partition("/")[0]
+            watch = of_set.get(f"{prefix}{name}/")
+            app.add_routes([route if watch is None else _once_ready(route, watch)])
+        for path, watch in of_set.items():
+            app.router.add_get(path + ABOUT, _about(watch))
+        app.router.add_get("/robots.txt", robots(self.source))
+        return app
+
+    async def run(self, on_serving: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Follow the origins and publish them until cancelled.
+
+        Args:
+            on_serving: Called when requests can be answered.
+
+        Raises:
+            RsnotifyError: The state cannot be used.
+        """
+        with ExitStack() as claims:
+            self._claim(claims)
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(self._connections)
+                for client in self._clients:
+                    await stack.enter_async_context(client)
+                try:
+                    if on_serving is not None:
+                        await on_serving()
+                    async with asyncio.TaskGroup() as tasks:
+                        for watch in self.watches:
+                            tasks.create_task(watch.run())
+                except ExceptionGroup as group:
+                    raise first_cause(group) from None
+                finally:
+                    publishers = [watch.publisher for watch in self.watches]
+                    await asyncio.to_thread(close_all, publishers)
+
+    def _claim(self, claims: ExitStack) -> None:
+        """Lock the state: two gateways would record every change twice."""
+        try:
+            self._state.mkdir(parents=True, exist_ok=True)
+            claims.enter_context(FileLock(self._state / "gateway.lock", blocking=False))
+        except Timeout:
+            raise ConfigurationError(
+                f"another rsnotify gateway uses the state in {self._state}; stop that one first"
+            ) from None
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {self._state}: {error.strerror}") from None
+
+
+def _once_ready(route: web.RouteDef, watch: OriginWatch) -> web.RouteDef:
+    """Answer 503 until the first check was complete: until then there is no set."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if not watch.ready.is_set():
+            reason = f": {watch.problem}" if watch.problem else ""
+            raise web.HTTPServiceUnavailable(
+                headers=_RETRY_AFTER, text=f"the origin was never checked completely{reason}\n"
+            )
+        response = await route.handler(request)
+        assert isinstance(response, web.StreamResponse)
+        return response
+
+    return web.RouteDef(route.method, route.path, handle, route.kwargs)
+
+
+def about(watch: OriginWatch) -> dict[str, Any]:
+    """Return what is known of an origin: through when it was checked, and what it cannot show."""
+    terms = watch.adapter.terms()
+    found: dict[str, Any] = {
+        "origin": watch.origin_url,
+        "protocol": terms.kind,
+        "granularity": terms.granularity,
+        "deletions": terms.deletions,
+        "limits": terms.limits,
+        "checked": _written(watch.last_check),
+        "failing_since": _written(watch.failing_since),
+        "problem": watch.problem,
+    }
+    return found
+
+
+def _written(instant: int | None) -> str | None:
+    return None if instant is None else format_datetime(from_microseconds(instant))
+
+
+def _about(watch: OriginWatch) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        body = json.format(json.encode(about(watch)), indent=2)
+        return web.Response(body=body, content_type="application/json", headers=LIVE)
+
+    return handle

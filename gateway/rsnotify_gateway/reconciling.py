@@ -1,0 +1,144 @@
+"""Which changes to record for a batch: only those that differ from the recorded state.
+
+The validator of a resource in the journal is its state, and the places that list it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
+from rsnotify_publisher import Record
+from rsnotify_publisher.changes import check_record, check_uri
+from rsnotify_publisher.journal import Journal
+
+_log = logging.getLogger("rsnotify.gateway")
+#: The reader's name in the journal.
+_CURSOR = "origin"
+_CHECKED = "checked"
+#: Characters that may occur in a URI; others are escaped, since origins make mistakes.
+_URI = "%/:?#[]@!$&'()*+,;="
+
+
+def encode_validator(state: str, places: Iterable[str]) -> str:
+    return f"{state}\n{' '.join(sorted(places))}"
+
+
+def decode_validator(validator: str | None) -> tuple[str, frozenset[str]]:
+    state, _, places = (validator or "").rpartition("\n")
+    return state, frozenset(places.split())
+
+
+def usable_uri(uri: str) -> str | None:
+    """Return a URI with the characters escaped that it may not hold; None if it is none."""
+    escaped = quote(uri, safe=_URI)
+    try:
+        check_uri(escaped)
+    except ConfigurationError:
+        return None
+    return escaped
+
+
+def record_batch(journal: Journal, batch: OriginBatch) -> int:
+    """Record a batch and its cursor, and return the number of changes; within a transaction."""
+    states = _States(journal)
+    for entry in batch.entries:
+        if isinstance(entry, SeenEntry):
+            states.see(entry)
+        else:
+            states.miss(entry)
+    journal.record(states.records)
+    for uri, validator in states.revalidated.items():
+        journal.revalidate(uri, validator)
+    if batch.cursor is not None:
+        journal.set_position(_CURSOR, batch.cursor)
+    return len(states.records)
+
+
+def record_check(journal: Journal, began: int) -> None:
+    """Record that a check was complete which began at an instant (µs); within a transaction."""
+    journal.set_position(_CHECKED, str(began))
+
+
+def stored_cursor(journal: Journal) -> str | None:
+    return journal.position(_CURSOR)
+
+
+def stored_check(journal: Journal) -> int | None:
+    """Return when the last complete check began (µs); None if there was none."""
+    checked = journal.position(_CHECKED)
+    return None if checked is None else int(checked)
+
+
+class _States:
+    """The state of each resource of a batch, as the entries so far have left it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._validators: dict[str, str | None] = {}
+        self._modified: dict[str, Instant | None] = {}
+        self.records: list[Record] = []
+        #: The validators of resources that did not change, but whose places did.
+        self.revalidated: dict[str, str] = {}
+
+    def _known(self, uri: str) -> str | None:
+        """Return the validator of a resource; None if the origin is known not to have it."""
+        if uri not in self._validators:
+            found = self._journal.resource(uri)
+            self._validators[uri] = None if found is None else found[1] or ""
+            self._modified[uri] = None if found is None else found[0].lastmod
+        return self._validators[uri]
+
+    def see(self, entry: SeenEntry) -> None:
+        uri = entry.resource.uri
+        known = self._known(uri)
+        state, places = decode_validator(known)
+        validator = encode_validator(entry.state, places | {entry.place})
+        if known is not None and self._is_outdated(entry, places):
+            self._revalidate(uri, encode_validator(state, places | {entry.place}))
+        elif known is None or state != entry.state:
+            change = ChangeType.CREATED if known is None else ChangeType.UPDATED
+            self._record(replace(entry.resource, change=change), validator)
+        elif validator != known:
+            self._revalidate(uri, validator)
+
+    def _is_outdated(self, entry: SeenEntry, places: frozenset[str]) -> bool:
+        """Return whether another place lists a later version, so that the two would alternate."""
+        modified, known = entry.resource.lastmod, self._modified[entry.resource.uri]
+        is_older = modified is not None and known is not None and modified < known
+        return is_older and bool(places - {entry.place})
+
+    def miss(self, entry: MissingEntry) -> None:
+        known = self._known(entry.uri)
+        if known is None:
+            return
+        state, places = decode_validator(known)
+        remaining = frozenset() if entry.places is None else places - entry.places
+        if remaining:
+            self._revalidate(entry.uri, encode_validator(state, remaining))
+        else:
+            self._record(Resource(entry.uri, change=ChangeType.DELETED), None)
+
+    def _record(self, change: Resource, validator: str | None) -> None:
+        try:
+            record = check_record(Record(change, validator))
+        except ConfigurationError as error:
+            _log.warning("metadata is left out: %s", error)
+            bare = Resource(change.uri, change=change.change, lastmod=change.lastmod)
+            record = check_record(Record(bare, validator))
+        self._validators[change.uri] = validator
+        self._modified[change.uri] = change.lastmod
+        self.revalidated.pop(change.uri, None)
+        self.records.append(record)
+
+    def _revalidate(self, uri: str, validator: str) -> None:
+        self._validators[uri] = validator
+        self.revalidated[uri] = validator

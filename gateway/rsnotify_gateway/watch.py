@@ -1,0 +1,183 @@
+"""Follows one origin: checks it, records what changed, and says through when that is complete.
+
+The clock of the Publisher is the instant at which the last complete check began. So no heartbeat,
+no Resource List and no change claims to be later than what was checked: while an origin cannot be
+checked, the datetimes downstream stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+from rsnotify.errors import RsnotifyError, without_credentials
+from rsnotify.runtime.tasks import wait_for_event
+from rsnotify_gateway.adapter import OriginAdapter
+from rsnotify_gateway.config import OriginSettings
+from rsnotify_gateway.reconciling import (
+    decode_validator,
+    record_batch,
+    record_check,
+    stored_check,
+    stored_cursor,
+)
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.journal import Journal, system_clock
+
+_log = logging.getLogger("rsnotify.gateway")
+
+T = TypeVar("T")
+
+
+class CheckedClock:
+    """The clock of a Publisher that stands at the instant through which an origin was checked."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, to: int) -> None:
+        self.now = max(self.now, to)
+
+
+class OriginWatch:
+    """Follows one origin; `run` until cancelled.
+
+    Args:
+        origin: The settings of the origin.
+        adapter: Reads the origin.
+        publisher: Publishes the set; its clock is `checked`. It is started once a check was
+            complete, and closed by the caller.
+        checked: Through when the origin was checked.
+        clock: Returns microseconds since 1970.
+
+    Attributes:
+        ready: Set once all documents of the set are written.
+        problem: Why the last check failed; None if it did not.
+        failing_since: When the first of the failed checks in a row began (µs).
+    """
+
+    def __init__(
+        self,
+        origin: OriginSettings,
+        adapter: OriginAdapter,
+        publisher: Publisher,
+        checked: CheckedClock,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        self.name = origin.name
+        self.origin_url = without_credentials(origin.url)
+        self.adapter = adapter
+        self.publisher = publisher
+        self.ready = asyncio.Event()
+        self.problem: str | None = None
+        self.failing_since: int | None = None
+        self.last_check: int | None = None
+        self._checked = checked
+        self._pace = origin.pace
+        self._clock = clock
+        self._random = Random()
+        self._is_started = False
+        self._again = asyncio.Event()
+
+    def check_soon(self) -> None:
+        """Check the origin now instead of later."""
+        self._again.set()
+
+    async def run(self) -> None:
+        """Check the origin again and again.
+
+        Raises:
+            ConfigurationError: The state belongs to another Source.
+            StorageError: The journal cannot be used at the start.
+        """
+        self.last_check = await self._transact(stored_check)
+        if self.last_check is not None:
+            self._checked.advance(self.last_check)
+            await self._start()
+        interval, failures = self._pace.least, 0
+        while True:
+            self._again.clear()
+            began = self._clock()
+            try:
+                changes = await self.check()
+                await self._start()
+            except Exception as error:  # one origin must not end the others
+                failures += 1
+                self._note_failure(error, began)
+                after = getattr(error, "retry_after", None)
+                delay = self._pace.after_failure(failures, self._random, after)
+            else:
+                if self.problem is not None:
+                    _log.warning("%s: it can be checked again", self.name)
+                self.problem, self.failing_since, failures = None, None, 0
+                interval = self._pace.next(interval, changed=changes > 0)
+                delay = self._pace.varied(interval, self._random)
+            await wait_for_event(self._again, delay)
+
+    def _note_failure(self, error: Exception, began: int) -> None:
+        expected = isinstance(error, RsnotifyError | OSError)
+        problem = str(error) or type(error).__name__
+        if problem != self.problem:
+            _log.warning("%s: the check failed: %s", self.name, problem, exc_info=not expected)
+        self.problem = problem
+        self.failing_since = self.failing_since or began
+
+    async def check(self) -> int:
+        """Check the origin once, and return the number of changes.
+
+        Raises:
+            RsnotifyError: The check is not complete; what it found until then is recorded.
+        """
+        began = self._clock()
+        changes = 0
+        cursor = await self._transact(stored_cursor)
+        async with aclosing(self.adapter.changes(cursor, self)) as batches:  # type: ignore[type-var]
+            async for batch in batches:
+                changes += await self._transact(partial(record_batch, batch=batch))
+        await self._transact(partial(record_check, began=began))
+        self._checked.advance(began)
+        self.last_check = began
+        return changes
+
+    async def select(
+        self, accepts: Callable[[str, frozenset[str]], bool]
+    ) -> list[tuple[str, frozenset[str]]]:
+        """Return the recorded URIs, with their places, that `accepts` returns True for."""
+
+        def read() -> list[tuple[str, frozenset[str]]]:
+            def chosen(uri: str, validator: str | None) -> bool:
+                return accepts(uri, decode_validator(validator)[1])
+
+            with self.publisher.source.open_journal() as journal:
+                return [
+                    (uri, decode_validator(validator)[1])
+                    for uri, validator in journal.select(chosen)
+                ]
+
+        return await asyncio.to_thread(read)
+
+    async def _transact(self, work: Callable[[Journal], T]) -> T:
+        if self._is_started:
+            return await asyncio.wrap_future(self.publisher.transact(work))
+
+        # Nothing is published before the first check is complete.
+        def write() -> T:
+            with self.publisher.source.open_journal() as journal, journal.transaction():
+                return work(journal)
+
+        return await asyncio.to_thread(write)
+
+    async def _start(self) -> None:
+        if not self._is_started:
+            await asyncio.to_thread(self.publisher.start)
+            self._is_started = True
+            await self.publisher.await_published()
+            self.ready.set()

@@ -1,0 +1,68 @@
+"""A gateway's watch of one origin, whose checks a test makes itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from rsnotify.format.model import Resource
+from rsnotify_gateway import Gateway, OriginSettings
+from rsnotify_publisher.journal import Journal
+
+BASE = "http://gateway.example/"
+CONTACT = "mailto:operator@gateway.example"
+QUICK: dict[str, Any] = {"poll": 0.05, "poll_most": 0.1, "delay": 0.0}
+
+
+def origin(type_: str, url: str, **settings: Any) -> OriginSettings:
+    return OriginSettings(name="one", type=type_, url=url, **{**QUICK, **settings})  # type: ignore[arg-type]
+
+
+class Checking:
+    """Checks one origin when a test wants it, and shows the changes; can be made again."""
+
+    def __init__(self, folder: Path, settings: OriginSettings) -> None:
+        self.gateway = Gateway(BASE, folder, [settings], CONTACT)
+        (self.watch,) = self.gateway.watches
+        self._through = 0
+
+    async def __aenter__(self) -> Self:
+        with self.journal() as journal:
+            self._through = journal.state().last_change
+        await self.gateway._connections.__aenter__()
+        await self.gateway._clients[0].__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.gateway._clients[0].__aexit__(*exception)
+        await self.gateway._connections.__aexit__(*exception)
+
+    def journal(self) -> Journal:
+        return self.watch.publisher.source.open_journal()
+
+    async def check(self) -> dict[str, str]:
+        """Check the origin, and return the type of each change by URI."""
+        await self.watch.check()
+        return self.changes()
+
+    def changes(self) -> dict[str, str]:
+        """Return the type of each change since this was called last."""
+        with self.journal() as journal:
+            found = journal.changes(self._through)
+            self._through = journal.state().last_change
+        assert len({change.uri for change in found}) == len(found), "a change is recorded once"
+        return {change.uri: str(change.change) for change in found}
+
+    def changes_since_now(self) -> None:
+        """Skip the changes until now."""
+        with self.journal() as journal:
+            self._through = journal.state().last_change
+
+    def resources(self) -> dict[str, Resource]:
+        with self.journal() as journal:
+            return {resource.uri: resource for resource in journal.resources()}
+
+    @property
+    def limits(self) -> str:
+        terms = self.watch.adapter.terms()
+        return "\n".join([terms.deletions, *terms.limits])

@@ -1,0 +1,62 @@
+"""A gateway that runs and serves in the process of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from aiohttp import ClientSession, web
+
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify_gateway import Gateway, OriginSettings
+from rsnotify_publisher import Options
+from tests.gateway.checking import CONTACT
+
+OPTIONS = Options(heartbeat=0.05, refresh=0.02, resource_list_every=0.05, grace=0.1)
+
+
+class RunningGateway:
+    """Runs within the context."""
+
+    def __init__(
+        self, folder: Path, origins: Sequence[OriginSettings], port: int = 0, **given: Any
+    ) -> None:
+        self._socket = socket.create_server(("127.0.0.1", port))
+        self.port = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self.gateway = Gateway(self.url, folder, origins, CONTACT, **{"options": OPTIONS, **given})
+
+    async def __aenter__(self) -> Self:
+        self._serving = asyncio.Event()
+        self._runner = web.AppRunner(self.gateway.application(), shutdown_timeout=0.1)
+        await self._runner.setup()
+
+        async def serve() -> None:
+            await web.SockSite(self._runner, self._socket).start()
+            self._serving.set()
+
+        self.work = asyncio.create_task(self.gateway.run(serve))
+        await self._serving.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.work.cancel()
+        await asyncio.wait({self.work})
+        await self._runner.cleanup()
+        self._socket.close()
+
+    async def until_ready(self, number: int = 0) -> None:
+        await self.gateway.watches[number].ready.wait()
+
+    async def get(self, name: str) -> tuple[int, bytes]:
+        async with ClientSession() as session, session.get(self.url + name) as answer:
+            return answer.status, await answer.read()
+
+    async def document(self, name: str) -> Document:
+        status, body = await self.get(name)
+        assert status == 200
+        return read_document(body)

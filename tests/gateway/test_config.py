@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_gateway import OriginKind
+from rsnotify_gateway.config import load_gateway
+
+CONTACT = 'contact = "operator@gateway.example"\n'
+ONE = '[[origin]]\nname = "one"\ntype = "sitemap"\nurl = "https://one.example/"\n'
+
+
+def load(folder: Path, text: str):  # type: ignore[no-untyped-def]
+    file = folder / "gateway.toml"
+    file.write_text(text)
+    return load_gateway(file, port=1234)
+
+
+def test_origins_are_read_with_their_settings(tmp_path: Path) -> None:
+    text = f"""{CONTACT}
+hubs = ["https://hub.example/"]
+{ONE}poll = 10
+[[origin]]
+name = "two"
+type = "oai-pmh"
+url = "https://two.example/oai"
+prefix = "marc21"
+set = "maps"
+login = "user:secret"
+"""
+    settings = load(tmp_path, text)
+    one, two = settings.origins
+    assert settings.port == 1234
+    assert (one.pace.least, one.pace.most) == (10, 3600)
+    assert two.type is OriginKind.OAI_PMH
+    assert (two.harvest.prefix, two.harvest.set, two.harvest.overlap) == ("marc21", "maps", 60)
+    assert two.credentials.login == "user:secret"
+    assert "secret" not in repr(two)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (ONE, "contact: it is missing"),
+        (CONTACT, "has no [[origin]]; add one"),
+        ('contact = "me"\n' + ONE, "contact: it has to be a URL or mail address"),
+        (CONTACT + ONE + ONE, "two origins have the name one"),
+        (CONTACT + ONE + "pol = 3", "line 6: [[origin]] one: pol: there is no such setting"),
+        (CONTACT + ONE + "poll = 0", "line 6: [[origin]] one: poll: it has to be a number above 0"),
+        (
+            CONTACT + ONE.replace("sitemap", "ftp"),
+            "type: it has to be one of sitemap, oai-pmh, feed",
+        ),
+        (CONTACT + ONE + 'set = "maps"', 'set only fits type = "oai-pmh"'),
+        (CONTACT + ONE + "[[set]]\nname='x'\nfolder='y'", "use [[origin]], not [[set]]"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, text)
+    assert message in str(caught.value)

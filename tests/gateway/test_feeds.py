@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import DocumentError
+from rsnotify_gateway.feed_parser import parse_feed
+from tests.gateway.checking import Checking, origin
+from tests.gateway.origin_server import OriginServer
+
+URL = "https://site.example/feed"
+SITE = "https://site.example/"
+
+
+def atom(entries: Sequence[tuple[str, str]], older: str = "", rel: str = "next") -> bytes:
+    """Return a feed of entries, as name and title, newest first."""
+    link = f'<link rel="{rel}" href="{older}"/>' if older else ""
+    items = "".join(
+        f"<entry><id>urn:{name}</id><title>{title}</title><link href='{SITE}{name}'/>"
+        "<updated>2026-11-02T10:00:00Z</updated></entry>"
+        for name, title in entries
+    )
+    return (
+        f'<feed xmlns="http://www.w3.org/2005/Atom"><title>F</title>{link}{items}</feed>'.encode()
+    )
+
+
+def rss(entries: Sequence[tuple[str, str]]) -> bytes:
+    items = "".join(
+        f"<item><title>{title}</title><link>{SITE}{name}</link>"
+        "<pubDate>Mon, 02 Nov 2026 10:00:00 GMT</pubDate></item>"
+        for name, title in entries
+    )
+    return f'<rss version="2.0"><channel><title>F</title>{items}</channel></rss>'.encode()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[OriginServer]:
+    async with OriginServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def checking(site: OriginServer, tmp_path: Path) -> AsyncIterator[Checking]:
+    async with Checking(tmp_path, origin("feed", site.url("/feed"))) as checking:
+        yield checking
+
+
+@pytest.mark.parametrize("write", [atom, rss])
+async def test_new_and_changed_entries_are_seen(
+    site: OriginServer, checking: Checking, write: type
+) -> None:
+    site.pages["/feed"] = write([("b", "B"), ("a", "A")])
+    assert await checking.check() == {SITE + "a": "created", SITE + "b": "created"}
+    site.pages["/feed"] = write([("c", "C"), ("b", "better")])
+    assert await checking.check() == {SITE + "b": "updated", SITE + "c": "created"}
+    assert await checking.check() == {}
+
+
+async def test_an_entry_that_leaves_the_feed_is_not_deleted(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/feed"] = atom([("b", "B"), ("a", "A")])
+    await checking.check()
+    site.pages["/feed"] = atom([("c", "C"), ("b", "B")])
+    await checking.check()
+    assert set(checking.resources()) == {SITE + name for name in "abc"}
+    assert "A deletion is never seen." in checking.limits
+    assert "missed" not in checking.limits
+
+
+async def test_entries_that_may_have_been_missed_are_reported(
+    site: OriginServer, checking: Checking, tmp_path: Path
+) -> None:
+    site.pages["/feed"] = atom([("b", "B"), ("a", "A")])
+    await checking.check()
+    site.pages["/feed"] = atom([("f", "F"), ("e", "E")])
+    assert await checking.check() == {SITE + "e": "created", SITE + "f": "created"}
+    assert "Entries may have been missed before 20" in checking.limits
+    async with Checking(tmp_path, origin("feed", site.url("/feed"))) as again:
+        await again.check()
+        assert "Entries may have been missed before 20" in again.limits
+
+
+async def test_a_resource_that_a_feed_lists_twice_has_its_newest_state(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/feed"] = atom([("a", "new"), ("b", "B"), ("a", "old")], "/feed/2")
+    site.pages["/feed/2"] = atom([("a", "older"), ("c", "C")])
+    assert set(await checking.check()) == {SITE + name for name in "abc"}
+    site.pages["/feed"] = atom([("d", "D"), ("a", "new"), ("b", "B"), ("a", "old")], "/feed/2")
+    assert await checking.check() == {SITE + "d": "created"}
+
+
+async def test_an_entry_that_is_pinned_to_the_top_hides_no_gap(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/feed"] = atom([("pinned", "P"), ("b", "B"), ("a", "A")])
+    await checking.check()
+    site.pages["/feed"] = atom([("pinned", "P"), ("f", "F"), ("e", "E")])
+    await checking.check()
+    assert "missed" in checking.limits
+
+
+@pytest.mark.parametrize("rel", ["next", "prev-archive"])
+async def test_pages_with_older_entries_close_the_gap(
+    site: OriginServer, checking: Checking, rel: str
+) -> None:
+    site.pages["/feed"] = atom([("b", "B"), ("a", "A")])
+    await checking.check()
+    site.pages["/feed"] = atom([("f", "F"), ("e", "E")], "/feed/2", rel)
+    site.pages["/feed/2"] = atom([("d", "D"), ("c", "C")], "/feed/3", rel)
+    site.pages["/feed/3"] = atom([("b", "B"), ("a", "A")], "/feed/4", rel)
+    assert await checking.check() == {SITE + name: "created" for name in "cdef"}
+    assert "missed" not in checking.limits
+    assert site.requests["/feed/4"] == 0
+
+
+async def test_an_entry_that_moves_between_pages_while_they_are_read_is_not_missed(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/feed"] = atom([("b", "B"), ("a", "A")])
+    await checking.check()
+    site.pages["/feed"] = atom([("f", "F"), ("e", "E")], "/feed/2")
+    site.pages["/feed/2"] = atom([("d", "D"), ("c", "C")], "/feed/3")
+    site.pages["/feed/3"] = atom([("b", "B"), ("a", "A")])
+
+    def move(path: str) -> None:
+        if path == "/feed/2":  # e is deleted
+            site.pages["/feed"] = atom([("f", "F"), ("d", "D")], "/feed/2")
+            site.pages["/feed/2"] = atom([("c", "C")], "/feed/3")
+
+    site.before = move
+    assert set(await checking.check()) >= {SITE + name for name in "cdf"}
+
+
+async def test_an_unchanged_feed_is_not_sent_again(site: OriginServer, checking: Checking) -> None:
+    site.pages["/feed"] = atom([("a", "A")])
+    for _ in range(3):
+        await checking.check()
+    assert site.sent["/feed"] == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        atom([("a", "A")])[:-30],
+        b"<html><body>no feed</body></html>",
+        b'<!DOCTYPE feed [<!ENTITY a "b">]>' + atom([("a", "&a;")]),
+    ],
+    ids=["truncated", "HTML", "entities"],
+)
+def test_what_is_no_feed_is_refused(data: bytes) -> None:
+    with pytest.raises(DocumentError):
+        parse_feed(data, URL)
+
+
+def test_entries_without_a_uri_are_counted() -> None:
+    data = atom([("a", "A")]).replace(f"<link href='{SITE}a'/>".encode(), b"")
+    found = parse_feed(data, URL)
+    assert found.entries == ()
+    assert found.nameless == 1

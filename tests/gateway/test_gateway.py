@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import format_datetime, from_microseconds
+from rsnotify_subscriber.inspection.walk import inspect
+from tests.gateway.checking import origin
+from tests.gateway.origin_server import OriginServer, sitemap
+from tests.gateway.running import RunningGateway
+from tests.publisher.helpers import PATIENCE, FakeHub
+
+A, B = "https://site.example/a", "https://site.example/b"
+MONDAY, TUESDAY = "2026-11-02T10:00:00Z", "2026-11-03T10:00:00Z"
+
+
+@pytest.fixture(autouse=True)
+async def patience() -> AsyncIterator[None]:
+    async with asyncio.timeout(PATIENCE):
+        yield
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[OriginServer]:
+    async with OriginServer() as server:
+        server.pages["/sitemap.xml"] = sitemap({A: MONDAY})
+        yield server
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[FakeHub]:
+    hub = FakeHub()
+    await hub.start()
+    yield hub
+    await hub.stop()
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    while not happened():  # noqa: ASYNC110 - the events of a gateway are not public
+        await asyncio.sleep(0.01)
+
+
+async def test_changes_of_an_origin_are_pushed_with_its_own_uris(
+    site: OriginServer, hub: FakeHub, tmp_path: Path
+) -> None:
+    settings = [origin("sitemap", site.url("/sitemap.xml"))]
+    async with RunningGateway(tmp_path, settings, hubs=[hub.url + "websub"]) as running:
+        await running.until_ready()
+        listed = await running.document("one/resourcelist.xml")
+        assert [resource.uri for resource in listed.resources] == [A]
+        site.pages["/sitemap.xml"] = sitemap({A: TUESDAY, B: MONDAY})
+        await hub.has(B)
+    changes = [entry for fragment in hub.fragments for entry in fragment.resources]
+    assert [(str(entry.change), entry.uri) for entry in changes[-2:]] == [
+        ("updated", A),
+        ("created", B),
+    ]
+
+
+async def test_no_heartbeat_is_sent_while_the_origin_cannot_be_checked(
+    site: OriginServer, hub: FakeHub, tmp_path: Path
+) -> None:
+    settings = [origin("sitemap", site.url("/sitemap.xml"))]
+    async with RunningGateway(tmp_path, settings, hubs=[hub.url + "websub"]) as running:
+        (watch,) = running.gateway.watches
+        await hub.until(lambda: len(hub.fragments) >= 3)
+        site.statuses["/sitemap.xml"] = (500, {})
+        await until(lambda: watch.problem is not None)
+        assert watch.last_check is not None
+        checked = from_microseconds(watch.last_check)
+        failed = site.requests["/sitemap.xml"]
+        await until(lambda: site.requests["/sitemap.xml"] >= failed + 4)
+        assert max(fragment.until for fragment in hub.fragments if fragment.until) <= checked
+        del site.statuses["/sitemap.xml"]
+        await hub.until(lambda: (hub.fragments[-1].until or checked) > checked)
+        assert watch.problem is None
+    untils = [fragment.until for fragment in hub.fragments if fragment.until is not None]
+    assert len(set(untils)) == len(untils), "no heartbeat repeats another"
+
+
+async def test_a_new_run_claims_nothing_before_its_first_check(
+    site: OriginServer, hub: FakeHub, tmp_path: Path
+) -> None:
+    settings = [origin("sitemap", site.url("/sitemap.xml"))]
+    async with RunningGateway(tmp_path, settings) as running:
+        await running.until_ready()
+        port = running.port
+        last_check = running.gateway.watches[0].last_check
+    assert last_check is not None
+    site.statuses["/sitemap.xml"] = (500, {})
+    again = RunningGateway(tmp_path, settings, port, hubs=[hub.url + "websub"])
+    async with again:
+        (watch,) = again.gateway.watches
+        await until(lambda: watch.problem is not None)
+        await again.until_ready()
+        listed = await again.document("one/resourcelist.xml")
+        checked = watch.last_check
+        assert checked is not None
+        assert listed.at is not None
+        assert listed.at <= from_microseconds(checked)
+        assert all((one.until or listed.at) <= from_microseconds(checked) for one in hub.fragments)
+
+
+async def test_nothing_is_published_before_the_first_check_is_complete(
+    site: OriginServer, tmp_path: Path
+) -> None:
+    site.statuses["/sitemap.xml"] = (500, {})
+    async with RunningGateway(tmp_path, [origin("sitemap", site.url("/sitemap.xml"))]) as running:
+        (watch,) = running.gateway.watches
+        await until(lambda: watch.problem is not None)
+        status, body = await running.get("one/capabilitylist.xml")
+        assert status == 503
+        assert b"the server says 500" in body
+        del site.statuses["/sitemap.xml"]
+        await running.until_ready()
+        assert (await running.get("one/capabilitylist.xml"))[0] == 200
+
+
+async def test_an_origin_that_fails_does_not_stop_another(
+    site: OriginServer, tmp_path: Path
+) -> None:
+    bad = replace(origin("oai-pmh", site.url("/none")), name="bad")
+    good = origin("sitemap", site.url("/sitemap.xml"))
+    async with RunningGateway(tmp_path, [bad, good]) as running:
+        await running.until_ready(1)
+        assert (await running.document("one/resourcelist.xml")).resources[0].uri == A
+
+
+async def test_what_an_origin_cannot_show_is_described_and_inspected(
+    site: OriginServer, tmp_path: Path
+) -> None:
+    site.pages["/sitemap.xml"] = sitemap({A: None})
+    async with RunningGateway(tmp_path, [origin("sitemap", site.url("/sitemap.xml"))]) as running:
+        await running.until_ready()
+        _, body = await running.get("one/origin.json")
+        found = json.loads(body)
+        assert found["protocol"] == "Sitemap"
+        assert found["problem"] is None
+        checked = running.gateway.watches[0].last_check
+        assert checked is not None
+        assert found["checked"] <= format_datetime(from_microseconds(checked))
+        assert "without a lastmod" in found["limits"][0]
+        tree = await inspect(running.url + "one/")
+    text = str(tree)
+    assert "Entries without a lastmod: 1 of 1." in text
+    assert "A deletion is seen as the absence" in text
+
+
+async def test_two_gateways_do_not_use_the_same_state(site: OriginServer, tmp_path: Path) -> None:
+    settings = [origin("sitemap", site.url("/sitemap.xml"))]
+    async with RunningGateway(tmp_path, settings):
+        other = RunningGateway(tmp_path, settings)
+        with pytest.raises(ConfigurationError, match="another rsnotify gateway"):
+            await other.gateway.run()
+        other._socket.close()

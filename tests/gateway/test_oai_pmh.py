@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rsnotify.errors import DocumentError, Unavailable
+from tests.gateway.checking import Checking, origin
+from tests.gateway.repositories import Items, RepositoryServer, oai_repo, pyoai
+
+IDENTIFIED = {"uri": "https://repository.example/{identifier}"}
+ALWAYS = {"compare": 1e-6}
+Start = Callable[..., Any]
+
+
+def uri(name: str) -> str:
+    return f"https://repository.example/oai:{name}"
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            make: Callable[..., Any] = pyoai, deleted: str = "persistent", **settings: Any
+        ) -> tuple[RepositoryServer, Checking]:
+            server = await stack.enter_async_context(RepositoryServer(Items(deleted), make))
+            given = origin("oai-pmh", server.url, **{**IDENTIFIED, **settings})
+            checking = await stack.enter_async_context(Checking(tmp_path / "state", given))
+            return server, checking
+
+        yield start
+
+
+@pytest.mark.parametrize("deleted", ["persistent", "transient"])
+async def test_a_harvest_sees_creations_updates_and_deletions(start: Start, deleted: str) -> None:
+    server, checking = await start(deleted=deleted)
+    names = [f"record{number}" for number in range(10)]
+    for name in names:
+        server.items.put(name)
+    assert await checking.check() == {uri(name): "created" for name in names}
+    server.items.put("record3", "another title")
+    server.items.put("new")
+    server.items.delete("record4")
+    assert await checking.check() == {
+        uri("record3"): "updated",
+        uri("new"): "created",
+        uri("record4"): "deleted",
+    }
+    assert await checking.check() == {}
+    assert server.verbs["resumed"] > 0
+    assert server.verbs["Identify"] == 1
+
+
+async def test_records_are_named_by_the_request_that_returns_them(start: Start) -> None:
+    server, checking = await start(uri=None)
+    server.items.put("a&b c")
+    (named,) = await checking.check()
+    assert named == (
+        f"{server.url}?verb=GetRecord&metadataPrefix=oai_dc&identifier=oai%3Aa%26b%20c"
+    )
+
+
+@pytest.mark.parametrize("make", [pyoai, oai_repo])
+async def test_an_empty_repository_has_no_changes(start: Start, make: Any) -> None:
+    _, checking = await start(make)
+    assert await checking.check() == {}
+    assert checking.watch.last_check is not None
+
+
+async def test_two_changes_within_a_second_are_both_seen(start: Start) -> None:
+    server, checking = await start()
+    server.items.now = datetime(2026, 11, 2, 10)
+    server.items.put("a", "first")
+    assert await checking.check() == {uri("a"): "created"}
+    server.items.put("a", "second")
+    checking_again = await checking.check()
+    assert checking_again == {}, "the datestamp is not within the overlap"
+    server.items.now = None
+    server.items.put("a", "third")
+    assert await checking.check() == {uri("a"): "updated"}
+    server.items.items["oai:a"].title = "fourth"
+    assert await checking.check() == {uri("a"): "updated"}
+
+
+async def test_two_changes_on_a_day_are_both_seen_with_the_granularity_of_days(
+    start: Start,
+) -> None:
+    server, checking = await start(oai_repo, "no")
+    server.items.granularity = "YYYY-MM-DD"
+    server.items.now = datetime.now(UTC).replace(hour=0, minute=0, second=0)
+    server.items.put("a", "first")
+    assert await checking.check() == {uri("a"): "created"}
+    server.items.put("a", "second")
+    assert await checking.check() == {uri("a"): "updated"}
+    assert checking.watch.adapter.terms().granularity == "day"
+
+
+@pytest.mark.parametrize(("make", "deleted"), [(oai_repo, "no"), (pyoai, "transient")])
+async def test_a_comparison_finds_deletions_that_the_repository_does_not_show(
+    start: Start, make: Any, deleted: str
+) -> None:
+    server, checking = await start(make, deleted, **ALWAYS)
+    for name in "abcdefgh":
+        server.items.put(name)
+    await checking.check()
+    server.items.purge("b")
+    server.items.purge("h")
+    assert await checking.check() == {uri("b"): "deleted", uri("h"): "deleted"}
+    assert "every" in checking.limits
+
+
+async def test_a_record_that_a_list_only_skips_is_not_deleted(start: Start) -> None:
+    server, checking = await start(pyoai, "no", **ALWAYS)
+    for name in "abcdefgh":
+        server.items.put(name)
+    await checking.check()
+
+    def shift(arguments: dict[str, str]) -> None:
+        if "resumptionToken" in arguments:
+            server.items.items.pop("oai:a", None)  # so the list goes on with e, and skips d
+
+    server.before = shift
+    assert await checking.check() == {}
+    assert uri("d") in checking.resources()
+    server.before = lambda arguments: None
+    assert await checking.check() == {uri("a"): "deleted"}
+
+
+async def test_without_a_comparison_unseen_deletions_are_not_claimed(start: Start) -> None:
+    server, checking = await start(oai_repo, "no")
+    server.items.put("a")
+    server.items.put("b")
+    await checking.check()
+    server.items.purge("a")
+    assert await checking.check() == {}
+
+
+async def test_a_harvest_begins_again_when_its_token_has_expired(start: Start) -> None:
+    server, checking = await start(oai_repo, "no")
+    for name in "abcdefgh":
+        server.items.put(name)
+
+    def change_once(arguments: dict[str, str]) -> None:
+        if "resumptionToken" in arguments:
+            server.before = lambda arguments: None
+            server.items.put("a", "changed meanwhile")
+
+    server.before = change_once
+    changes = await checking.watch.check()
+    assert changes == 9
+    assert set(checking.resources()) == {uri(name) for name in "abcdefgh"}
+    assert server.verbs["ListRecords"] == 2
+
+
+async def test_a_repository_that_refuses_all_its_tokens_is_reported(start: Start) -> None:
+    server, checking = await start(oai_repo, "no")
+    for name in "abcdefgh":
+        server.items.put(name)
+    titles = iter(range(1000))
+
+    def change(arguments: dict[str, str]) -> None:
+        if "resumptionToken" in arguments:
+            server.items.put("z", f"version {next(titles)}")
+
+    server.before = change
+    with pytest.raises(Unavailable, match="resumption tokens"):
+        await checking.watch.check()
+    assert checking.watch.last_check is None
+
+
+async def test_an_interrupted_harvest_continues_with_its_token(start: Start) -> None:
+    server, checking = await start(delay=0.0)
+    for name in "abcdefgh":
+        server.items.put(name)
+
+    def interrupt(arguments: dict[str, str]) -> web.Response | None:
+        if "resumptionToken" in arguments and server.verbs["resumed"] == 2:
+            return web.Response(status=503)
+        return None
+
+    server.before = interrupt
+    with pytest.raises(Unavailable):
+        await checking.watch.check()
+    assert checking.changes() == {uri(name): "created" for name in "abcdef"}
+    assert checking.watch.last_check is None
+    assert await checking.check() == {uri(name): "created" for name in "gh"}
+    assert server.verbs["ListRecords"] == 1
+
+
+async def test_an_outage_with_retry_after_is_respected(start: Start) -> None:
+    server, checking = await start()
+    server.before = lambda arguments: web.Response(status=503, headers={"Retry-After": "120"})
+    with pytest.raises(Unavailable) as caught:
+        await checking.check()
+    assert caught.value.retry_after == 120
+    requests = server.verbs.total()
+    with pytest.raises(Unavailable, match="asked for no requests"):
+        await checking.check()
+    assert server.verbs.total() == requests
+
+
+async def test_only_the_records_of_a_set_are_harvested(start: Start) -> None:
+    server, checking = await start(pyoai, "no", set="maps", **ALWAYS)
+    server.items.put("a", sets=["maps"])
+    server.items.put("b", sets=["texts"])
+    server.items.put("c", sets=["maps"])
+    assert await checking.check() == {uri("a"): "created", uri("c"): "created"}
+    server.items.put("a", sets=["texts"])
+    assert await checking.check() == {uri("a"): "deleted"}
+
+
+async def test_another_error_of_the_repository_is_reported_in_its_words(start: Start) -> None:
+    _, checking = await start(oai_repo, "no", prefix="marc21")
+    with pytest.raises(Unavailable, match="cannotDisseminateFormat: The given metadataPrefix"):
+        await checking.check()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html/>", b"<!DOCTYPE x []><x/>", b'<OAI-PMH xmlns="http://www.openarchives.org/OAI/2.0/">'],
+    ids=["HTML", "DOCTYPE", "truncated"],
+)
+async def test_a_response_that_is_no_oai_pmh_fails_the_check(start: Start, body: bytes) -> None:
+    server, checking = await start()
+    server.before = lambda arguments: web.Response(body=body)
+    with pytest.raises(DocumentError):
+        await checking.check()
+
+
+async def test_what_deletions_a_repository_shows_is_stated(start: Start) -> None:
+    _, persistent = await start()
+    await persistent.check()
+    assert persistent.limits == "Each deletion is seen."

@@ -1,0 +1,75 @@
+"""An origin, a gateway, a hub and a Destination as processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from rsnotify.runtime.processes import Process
+from tests.interop.clients import contents
+
+PATIENCE = 120
+
+Start = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    started: list[Process] = []
+
+    async def start(*arguments: object) -> Process:
+        log = tmp_path / f"{arguments[0]}.log"
+        started.append(await Process.start(*map(str, arguments), log=log))
+        return started[-1]
+
+    yield start
+    for process in reversed(started):
+        await process.stop()
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not happened():  # noqa: ASYNC110 - another process does it
+            await asyncio.sleep(0.02)
+
+
+async def test_a_destination_receives_the_content_of_the_origin_by_push(
+    start: Start, tmp_path: Path
+) -> None:
+    folder, copy = tmp_path / "origin", tmp_path / "copy"
+    folder.mkdir()
+    (folder / "a.txt").write_text("first")
+    (folder / "b.txt").write_text("to be deleted")
+    origin = await start("source", folder, "--port", 0, "--resource-list-every", 0.05)
+    origin_url = await origin.url()
+    hub_url = await (await start("hub", "--port", 0, "--data", tmp_path / "hub")).url()
+    file = tmp_path / "gateway.toml"
+    file.write_text(f"""
+contact = "operator@gateway.example"
+[[origin]]
+name = "one"
+type = "sitemap"
+url = "{origin_url}resourcelist.xml"
+poll = 0.05
+poll_most = 0.1
+delay = 0
+""")
+    gateway = await start(
+        *("gateway", file, "--port", 0, "--hub", hub_url, "--data", tmp_path / "state")
+    )
+    url = await gateway.url() + "one/"
+
+    def held() -> list[bytes]:
+        return sorted(contents(copy).values()) if copy.exists() else []
+
+    await start(
+        *("follow", url, copy, "--via", "websocket", "--poll", 3600, "--allow-private-addresses")
+    )
+    await until(lambda: held() == [b"first", b"to be deleted"])
+    (folder / "a.txt").write_text("second")
+    (folder / "b.txt").unlink()
+    (folder / "c.txt").write_text("new")
+    await until(lambda: held() == [b"new", b"second"])

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rsnotify.format.model import Resource
+from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
+from rsnotify_gateway.reconciling import record_batch, stored_cursor, usable_uri
+from rsnotify_publisher.journal import Journal
+
+A, B = "https://site.example/a", "https://site.example/b"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal.sqlite3", "http://gateway.example/") as journal:
+        yield journal
+
+
+def seen(uri: str, state: str = "1", place: str = "") -> SeenEntry:
+    return SeenEntry(Resource(uri), state, place)
+
+
+def record(journal: Journal, *entries: SeenEntry | MissingEntry) -> list[str]:
+    """Record a batch, and return its changes."""
+    before = journal.state().last_change
+    with journal.transaction():
+        record_batch(journal, OriginBatch(entries))
+    return [f"{one.change} {one.uri[-1]}" for one in journal.changes(before)]
+
+
+def test_a_batch_that_is_repeated_changes_nothing(journal: Journal) -> None:
+    assert record(journal, seen(A), seen(B)) == ["created a", "created b"]
+    assert record(journal, seen(A), seen(B)) == []
+    assert record(journal, seen(A, "2"), MissingEntry(B)) == ["updated a", "deleted b"]
+    assert record(journal, seen(A, "2"), MissingEntry(B)) == []
+
+
+def test_entries_of_one_batch_follow_each_other(journal: Journal) -> None:
+    entries = [seen(A), MissingEntry(A), seen(A, "2"), seen(A, "2")]
+    assert record(journal, *entries) == ["created a", "deleted a", "created a"]
+
+
+def test_a_resource_is_deleted_once_no_place_lists_it(journal: Journal) -> None:
+    record(journal, seen(A, place="x"), seen(A, place="y"))
+    assert record(journal, MissingEntry(A, frozenset({"x"}))) == []
+    assert record(journal, MissingEntry(A, frozenset({"y"}))) == ["deleted a"]
+
+
+def test_a_resource_that_is_never_seen_is_not_deleted(journal: Journal) -> None:
+    assert record(journal, MissingEntry(A)) == []
+
+
+def test_the_cursor_is_stored_with_the_changes_or_not_at_all(journal: Journal) -> None:
+    def fail() -> None:
+        with journal.transaction():
+            record_batch(journal, OriginBatch((seen(A),), "later"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert stored_cursor(journal) is None
+    assert journal.resource(A) is None
+    with journal.transaction():
+        record_batch(journal, OriginBatch((seen(A),), "later"))
+        record_batch(journal, OriginBatch((seen(B),)))
+    assert stored_cursor(journal) == "later"
+
+
+def test_metadata_that_cannot_be_written_is_left_out(journal: Journal) -> None:
+    with journal.transaction():
+        batch = OriginBatch((SeenEntry(Resource(A, hash="no hash"), "1"),))
+        assert record_batch(journal, batch) == 1
+    found = journal.resource(A)
+    assert found is not None
+    assert found[0].hash is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "usable"),
+    [
+        ("https://a.example/ä b", "https://a.example/%C3%A4%20b"),
+        ("https://a.example/%20?x=1&y#z", "https://a.example/%20?x=1&y#z"),
+        ("no URI", None),
+        ("https://a.example/" + "x" * 10_000, None),
+    ],
+)
+def test_uris_are_escaped_if_that_makes_them_usable(uri: str, usable: str | None) -> None:
+    assert usable_uri(uri) == usable

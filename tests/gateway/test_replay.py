@@ -1,0 +1,147 @@
+"""A history through every way in, while the process of the gateway is killed again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+from aiohttp import ClientSession
+
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.processes import Process
+from tests.gateway.history import SITE, Published, made_up
+from tests.gateway.origin_server import OriginServer
+from tests.gateway.repositories import Items, RepositoryServer, pyoai
+from tests.ports import free_port
+
+PATIENCE = 120
+STEPS, KILLS = 240, 6
+OAI = "https://repository.example/oai:"
+
+
+def configuration(site: OriginServer, repository: RepositoryServer, port: int, data: Path) -> str:
+    often = "poll = 0.02\npoll_most = 0.05\ndelay = 0\n"
+    return f"""
+contact = "operator@gateway.example"
+base_url = "http://127.0.0.1:{port}/"
+port = {port}
+data = "{data}"
+
+[options]
+refresh = 0.05
+resource_list_every = 0.1
+rotate = "50 changes"
+
+[[origin]]
+name = "sitemap"
+type = "sitemap"
+url = "{site.url("/sitemap.xml")}"
+{often}
+[[origin]]
+name = "repository"
+type = "oai-pmh"
+url = "{repository.url}"
+uri = "{OAI.removesuffix("oai:")}{{identifier}}"
+{often}
+[[origin]]
+name = "feed"
+type = "feed"
+url = "{site.url("/feed/0")}"
+{often}"""
+
+
+@pytest.fixture
+async def origins() -> AsyncIterator[tuple[OriginServer, RepositoryServer]]:
+    async with OriginServer() as site, RepositoryServer(Items(), pyoai) as repository:
+        yield site, repository
+
+
+async def read(session: ClientSession, url: str) -> Document:
+    async with session.get(url) as answer:
+        answer.raise_for_status()
+        return read_document(await answer.read())
+
+
+async def changes_of(session: ClientSession, url: str) -> list[Resource]:
+    """Return all changes that a set has published, in their order."""
+    # The open list first: what is closed meanwhile is in the archive then.
+    newest = await read(session, url + "changelist.xml")
+    closed = [
+        await read(session, entry.uri)
+        for entry in (await read(session, url + "changelist-archive.xml")).resources
+    ]
+    found = {one.datetime: one for each in (*closed, newest) for one in each.resources}
+    return [found[at] for at in sorted(at for at in found if at is not None)]
+
+
+def replayed(changes: list[Resource]) -> dict[str, datetime | None]:
+    """Return the lastmod of each resource after all changes; none of them may be invented."""
+    present: dict[str, datetime | None] = {}
+    for change in changes:
+        if change.change == "deleted":
+            assert change.uri in present
+            del present[change.uri]
+        else:
+            assert (change.change == "created") == (change.uri not in present)
+            present[change.uri] = change.lastmod
+    return present
+
+
+async def test_all_sets_end_equal_though_the_gateway_is_killed_at_any_instant(
+    origins: tuple[OriginServer, RepositoryServer], tmp_path: Path
+) -> None:
+    site, repository = origins
+    published = Published(site, repository.items)
+    for step in made_up(30, seed=1):
+        published.apply(step)
+    port = free_port()
+    file, log = tmp_path / "gateway.toml", tmp_path / "log"
+    file.write_text(configuration(site, repository, port, tmp_path / "state"))
+    random = Random(7)
+    gateway = await Process.start("gateway", str(file), log=log)
+    try:
+        for kill in range(KILLS):
+            if kill % 2:
+                await gateway.url()
+            for step in made_up(STEPS // KILLS, seed=100 + kill, first=1_000 * (kill + 1)):
+                if step.version is not None or step.name in published.versions:
+                    published.apply(step)
+                await asyncio.sleep(random.random() * 0.03)
+            await gateway.kill()
+            gateway = await Process.start("gateway", str(file), log=log)
+        await gateway.url()
+        await until_equal(f"http://127.0.0.1:{port}/", published)
+    finally:
+        assert await gateway.stop() == 0, log.read_text()
+
+
+async def until_equal(url: str, published: Published) -> None:
+    wanted = {SITE + name: published.lastmod(name) for name in published.versions}
+    identifiers = {OAI + name for name in published.versions}
+    async with ClientSession() as session, asyncio.timeout(PATIENCE):
+        while True:
+            sets = {}
+            for name in ("sitemap", "repository", "feed"):
+                async with session.get(f"{url}{name}/changelist.xml") as answer:
+                    if answer.status == 200:
+                        sets[name] = replayed(await changes_of(session, f"{url}{name}/"))
+            live = {uri: at for uri, at in sets.get("feed", {}).items() if uri in wanted}
+            if (
+                sets.get("sitemap") == wanted
+                and set(sets.get("repository", ())) == identifiers
+                and live == wanted
+            ):
+                break
+            print({name: sorted(set(found) ^ set(wanted)) for name, found in sets.items()}, live)
+            await asyncio.sleep(0.1)
+        ever = {SITE + name for name, _ in published.history}
+        assert set(sets["feed"]) <= ever
+        # The Resource List says the same as all changes together.
+        for name, found in sets.items():
+            listed = await read(session, f"{url}{name}/resourcelist.xml")
+            assert {entry.uri for entry in listed.resources} == set(found)

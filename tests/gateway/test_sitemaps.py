@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import DocumentError, Unavailable
+from tests.gateway.checking import Checking, origin
+from tests.gateway.origin_server import OriginServer, index, sitemap, zipped
+
+A, B, C, D = (f"https://site.example/{name}" for name in "abcd")
+MONDAY, TUESDAY = "2026-11-02T10:00:00Z", "2026-11-03T10:00:00Z"
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[OriginServer]:
+    async with OriginServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def checking(site: OriginServer, tmp_path: Path) -> AsyncIterator[Checking]:
+    async with Checking(tmp_path, origin("sitemap", site.url("/sitemap.xml"))) as checking:
+        yield checking
+
+
+async def test_creations_updates_and_deletions_are_seen(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY, B: MONDAY})
+    assert await checking.check() == {A: "created", B: "created"}
+    site.pages["/sitemap.xml"] = sitemap({A: TUESDAY, C: MONDAY})
+    assert await checking.check() == {A: "updated", C: "created", B: "deleted"}
+    assert set(checking.resources()) == {A, C}
+    assert checking.resources()[A].lastmod is not None
+
+
+async def test_an_unchanged_sitemap_is_not_sent_again(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY})
+    for _ in range(3):
+        await checking.check()
+    assert site.requests["/sitemap.xml"] == 3
+    assert site.sent["/sitemap.xml"] == 1
+
+
+async def test_a_restart_invents_and_loses_nothing(
+    site: OriginServer, checking: Checking, tmp_path: Path
+) -> None:
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY, B: MONDAY})
+    await checking.check()
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY, C: MONDAY})
+    again = Checking(tmp_path, origin("sitemap", site.url("/sitemap.xml")))
+    async with again:
+        assert await again.check() == {C: "created", B: "deleted"}
+
+
+async def test_an_index_of_compressed_files_is_read(site: OriginServer, checking: Checking) -> None:
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml.gz"), site.url("/2.xml.gz")])
+    site.pages["/1.xml.gz"] = zipped(sitemap({A: MONDAY, B: MONDAY}))
+    site.pages["/2.xml.gz"] = zipped(sitemap({C: MONDAY}))
+    assert await checking.check() == {A: "created", B: "created", C: "created"}
+    site.pages["/2.xml.gz"] = zipped(sitemap({C: TUESDAY, D: MONDAY}))
+    assert await checking.check() == {C: "updated", D: "created"}
+    assert site.sent["/1.xml.gz"] == 1
+
+
+async def test_an_entry_that_moves_to_another_file_is_not_deleted(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
+    site.pages["/1.xml"] = sitemap({A: MONDAY})
+    site.pages["/2.xml"] = sitemap({B: MONDAY, C: MONDAY})
+    await checking.check()
+    site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
+    site.pages["/2.xml"] = sitemap({C: MONDAY})
+    assert await checking.check() == {}
+    site.pages["/1.xml"] = sitemap({A: MONDAY})
+    assert await checking.check() == {B: "deleted"}
+
+
+async def test_an_entry_that_moves_while_the_files_are_read_is_not_deleted(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
+    site.pages["/1.xml"] = sitemap({A: MONDAY})
+    site.pages["/2.xml"] = sitemap({B: MONDAY, C: MONDAY})
+    await checking.check()
+
+    def move(path: str) -> None:
+        if path == "/2.xml":
+            site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
+            site.pages["/2.xml"] = sitemap({C: MONDAY})
+
+    site.before = move
+    assert await checking.check() == {}
+    assert set(checking.resources()) == {A, B, C}
+
+
+async def test_no_deletion_is_seen_in_files_that_never_rest(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
+    site.pages["/1.xml"] = sitemap({A: MONDAY})
+    site.pages["/2.xml"] = sitemap({B: MONDAY})
+    await checking.check()
+    versions = iter(range(1000))
+
+    def change(path: str) -> None:
+        site.pages["/2.xml"] = sitemap({f"{D}{next(versions)}": MONDAY})
+
+    site.before = change
+    with pytest.raises(Unavailable, match="changes while it is read"):
+        await checking.check()
+    assert {A, B} <= set(checking.resources())
+
+
+async def test_an_entry_that_is_in_two_files_is_deleted_once_it_is_in_none(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
+    site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
+    site.pages["/2.xml"] = sitemap({B: MONDAY, C: MONDAY})
+    await checking.check()
+    site.pages["/1.xml"] = sitemap({A: MONDAY})
+    assert await checking.check() == {}
+    site.pages["/2.xml"] = sitemap({C: MONDAY})
+    assert await checking.check() == {B: "deleted"}
+
+
+async def test_two_files_with_different_versions_of_an_entry_do_not_alternate(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
+    site.pages["/1.xml"] = sitemap({A: MONDAY})
+    site.pages["/2.xml"] = sitemap({A: TUESDAY})
+    await checking.watch.check()
+    site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
+    checking.changes_since_now()
+    assert await checking.check() == {B: "created"}
+    site.pages["/2.xml"] = sitemap({C: MONDAY})
+    assert await checking.check() == {C: "created"}
+    site.pages["/1.xml"] = sitemap({B: MONDAY})
+    assert await checking.check() == {A: "deleted"}
+
+
+async def test_the_entries_of_a_file_that_leaves_the_index_are_deleted(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
+    site.pages["/1.xml"] = sitemap({A: MONDAY})
+    site.pages["/2.xml"] = sitemap({B: MONDAY})
+    await checking.check()
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml")])
+    assert await checking.check() == {B: "deleted"}
+
+
+async def test_nothing_counts_as_deleted_while_a_file_cannot_be_read(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
+    site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
+    site.pages["/2.xml"] = sitemap({C: MONDAY})
+    await checking.check()
+    checked = checking.watch.last_check
+    site.pages["/1.xml"] = sitemap({A: TUESDAY})
+    site.statuses["/2.xml"] = (500, {})
+    with pytest.raises(Unavailable):
+        await checking.check()
+    assert checking.changes() == {A: "updated"}
+    assert checking.watch.last_check == checked
+    del site.statuses["/2.xml"]
+    assert await checking.check() == {B: "deleted"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [sitemap({A: MONDAY, B: MONDAY})[:-20], sitemap({}), b"<html/>", zipped(b"<urlset")[:-4]],
+    ids=["truncated", "empty", "HTML", "damaged"],
+)
+async def test_a_sitemap_that_is_broken_deletes_nothing(
+    site: OriginServer, checking: Checking, broken: bytes
+) -> None:
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY, B: MONDAY})
+    await checking.check()
+    site.pages["/sitemap.xml"] = broken
+    with pytest.raises((DocumentError, Unavailable)):
+        await checking.check()
+    assert checking.changes() == {}
+    assert set(checking.resources()) == {A, B}
+
+
+async def test_what_entries_without_lastmod_cannot_show_is_stated(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.pages["/sitemap.xml"] = sitemap({A: None, B: "2026-11-02", C: MONDAY})
+    assert await checking.check() == {A: "created", B: "created", C: "created"}
+    assert "Entries without a lastmod: 1 of 3." in checking.limits
+    assert "Entries with a lastmod without a time: 1 of 3." in checking.limits
+    site.pages["/sitemap.xml"] = sitemap({B: "2026-11-02", C: MONDAY})
+    assert await checking.check() == {A: "deleted"}
+
+
+async def test_the_sitemaps_of_a_site_are_found_by_its_robots_txt(
+    site: OriginServer, tmp_path: Path
+) -> None:
+    site.pages["/robots.txt"] = f"Sitemap: {site.url('/s/1.xml')}\nSitemap: /s/2.xml".encode()
+    site.pages["/s/1.xml"] = sitemap({A: MONDAY})
+    site.pages["/s/2.xml"] = sitemap({B: MONDAY})
+    async with Checking(tmp_path, origin("sitemap", site.url("/"))) as checking:
+        assert await checking.check() == {A: "created", B: "created"}
+
+
+async def test_a_sitemap_that_robots_txt_forbids_is_not_read(
+    site: OriginServer, checking: Checking, tmp_path: Path
+) -> None:
+    site.pages["/robots.txt"] = b"User-agent: *\nDisallow: /sitemap"
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY})
+    with pytest.raises(Unavailable, match=r"robots\.txt"):
+        await checking.check()
+    assert site.requests["/sitemap.xml"] == 0
+    settings = origin("sitemap", site.url("/sitemap.xml"), robots=False)
+    async with Checking(tmp_path / "other", settings) as allowed:
+        assert await allowed.check() == {A: "created"}
+
+
+async def test_nothing_is_read_while_robots_txt_cannot_be(
+    site: OriginServer, checking: Checking
+) -> None:
+    site.statuses["/robots.txt"] = (503, {"Retry-After": "30"})
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY})
+    with pytest.raises(Unavailable) as caught:
+        await checking.check()
+    assert caught.value.retry_after == 30
+    assert site.requests["/sitemap.xml"] == 0
+    with pytest.raises(Unavailable, match="asked for no requests"):
+        await checking.check()
+    assert site.requests["/robots.txt"] == 1
+
+
+async def test_requests_say_who_makes_them(site: OriginServer, checking: Checking) -> None:
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY})
+    await checking.check()
+    agent = site.seen["/sitemap.xml"].headers["User-Agent"]
+    assert agent.startswith("rsnotify-gateway/")
+    assert "mailto:operator@gateway.example" in agent
+
+
+async def test_uris_that_are_not_escaped_are(site: OriginServer, checking: Checking) -> None:
+    site.pages["/sitemap.xml"] = sitemap({"https://site.example/ä b?x=1&y": MONDAY})
+    assert await checking.check() == {"https://site.example/%C3%A4%20b?x=1&y": "created"}
