@@ -52,10 +52,10 @@ def test_the_servers_that_are_started_by_hand_are_one_cluster(tmp_path: Path) ->
     (script,) = [one for one in fences("docs/scaling.md", "sh") if one.startswith(SERVERS)]
     ports = {f"{kind}{n}": str(free_port()) for kind in ("422", "622") for n in (1, 2, 3)}
     for kind in ("422", "622"):
-        values = " ".join(ports[f"{kind}{n}"] for n in (1, 2, 3))
+        values = " ".join(f"{kind}{n}" for n in (1, 2, 3))
         script = script.replace(f"{kind}$n", f"$(echo {values} | cut -d' ' -f$n)")
-    for name, port in ports.items():
-        script = script.replace(name, port)
+    # All at once, since a port may have the digits of another one in it.
+    script = re.sub("|".join(ports), lambda found: ports[found[0]], script)
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
