@@ -24,6 +24,27 @@ PATIENCE = 60
 PATH = f"{os.environ['PATH']}:/usr/sbin"
 
 
+def jetstream_answers(port: int) -> bool:
+    """Return whether JetStream answers; or the server at all, if it requires a login."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+            stream = connection.makefile("rwb")
+            info = json.loads(stream.readline().removeprefix(b"INFO "))
+            if info.get("auth_required") or info.get("tls_required"):
+                return True
+            stream.write(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')
+            stream.write(b"SUB answer 1\r\nPUB $JS.API.INFO answer 0\r\n\r\n")
+            stream.flush()
+            found = b""
+            while not found.startswith((b"MSG", b"HMSG")):
+                found = stream.readline()
+                if not found:
+                    return False
+            return found.startswith(b"MSG") and b'"error"' not in stream.readline()
+    except (OSError, ValueError):
+        return False
+
+
 class NatsServer:
     """A server with JetStream.
 
@@ -108,24 +129,8 @@ class NatsServer:
         shutil.rmtree(self._folder / "jetstream")
 
     def answers(self) -> bool:
-        """Return whether JetStream answers; or the server at all, if it requires a login."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
-                stream = connection.makefile("rwb")
-                info = json.loads(stream.readline().removeprefix(b"INFO "))
-                if info.get("auth_required") or info.get("tls_required"):
-                    return True
-                stream.write(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')
-                stream.write(b"SUB answer 1\r\nPUB $JS.API.INFO answer 0\r\n\r\n")
-                stream.flush()
-                found = b""
-                while not found.startswith((b"MSG", b"HMSG")):
-                    found = stream.readline()
-                    if not found:
-                        return False
-                return found.startswith(b"MSG") and b'"error"' not in stream.readline()
-        except (OSError, ValueError):
-            return False
+        """Return whether JetStream answers (`jetstream_answers`)."""
+        return jetstream_answers(self.port)
 
     def pause(self) -> None:
         """Make it unresponsive from now on."""

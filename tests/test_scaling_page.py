@@ -14,6 +14,7 @@ import pytest
 from rsnotify_hub.config.loading import load_configuration
 from tests.containers import ROOT, read_environment
 from tests.mosquitto import PATH
+from tests.nats_servers import jetstream_answers
 from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.reader import fences_of, lines_of, with_secrets
@@ -64,9 +65,10 @@ def test_the_servers_that_are_started_by_hand_are_one_cluster(tmp_path: Path) ->
             start_new_session=True,
         )  # fmt: skip
         try:
-            # Each server says when it has learnt of the leader that the servers elected.
-            elected = re.compile(r"\[(\d+)\].*new (?:JetStream cluster )?metadata leader")
-            eventually(lambda: len(set(elected.findall(log.read_text()))) == 3)
+            # A server of a cluster answers once the servers have elected a leader.
+            clients = [int(ports[f"422{n}"]) for n in (1, 2, 3)]
+            eventually(lambda: all(map(jetstream_answers, clients)))
+            assert log.read_text().count("JetStream cluster") >= 3
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
