@@ -291,7 +291,7 @@ def _lines(rows: Figures, columns: list[str]) -> Iterator[list[str]]:
 
 
 def markdown(lines: list[list[str]]) -> str:
-    """Return a table, of which the first line is the head."""
+    """Return a table; its first line is the head."""
     head, *others = ["| " + " | ".join(line) + " |\n" for line in lines]
     return "".join([head, "|" + " --- |" * len(lines[0]) + "\n", *others])
 

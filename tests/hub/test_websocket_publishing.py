@@ -76,6 +76,7 @@ async def test_repeated_fragments_are_acknowledged_and_stored_once(hub: Client):
 @pytest.mark.parametrize(
     "bad",
     [
+        "",
         "<urlset",
         "<!DOCTYPE urlset>" + fragment(9, 10).decode()[39:],
         fragment(0, 9, 8).decode(),

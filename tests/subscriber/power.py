@@ -59,7 +59,7 @@ class Disk:
         if not is_folder:
             written = path.read_bytes() if path is not None else b""
             flushed = self._contents.get(number)
-            if flushed is None:  # never flushed, or written anew: contents never change in place
+            if flushed is None:  # never flushed, or replaced: no content changes in place
                 flushed = random.choice([written, b"", written[: len(written) // 2]])
             to.write_bytes(flushed)
             return

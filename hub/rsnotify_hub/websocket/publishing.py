@@ -60,7 +60,8 @@ class WebSocketPublication(FrameHandler):
         self._check = check
         self._refuse = refuse
         self._loop = asyncio.get_running_loop()
-        self._messages: deque[bytes] = deque()
+        # None stands for a message that is not text; it is refused in its turn.
+        self._messages: deque[bytes | None] = deque()
         self._size = 0
         self._has_finished = False
         self._refusal: Refusal | None = None
@@ -89,11 +90,11 @@ class WebSocketPublication(FrameHandler):
         if self._has_finished:
             return
         if not is_text:
-            self._messages.append(b"")  # refused in its turn
+            self._messages.append(None)
             self._has_finished = True
         else:
             self._messages.append(payload)
-        self._size += len(payload)
+            self._size += len(payload)
         if self._size > _AHEAD_BYTES:
             self._connection.pause_reading()
         if not self._is_scheduled:
@@ -146,11 +147,11 @@ class WebSocketPublication(FrameHandler):
 
     def _read_next(self) -> None:
         payload = self._messages.popleft()
+        if payload is None:
+            raise Refusal(Code.BAD_REQUEST, "frames are text frames")
         before, self._size = self._size, self._size - len(payload)
         if before > _AHEAD_BYTES >= self._size:
             self._connection.resume_reading()
-        if not payload:
-            raise Refusal(Code.BAD_REQUEST, "frames are text frames")
         self._check()
         if self._intake.is_small(payload):
             self._publish(self._intake.read_now(payload))

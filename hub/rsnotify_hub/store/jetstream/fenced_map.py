@@ -115,7 +115,7 @@ class FencedMap(Generic[K, V]):
         return part
 
     async def load(self) -> None:
-        """Take the cursors over from the owner before.
+        """Become the owner of the cursors, after another node.
 
         Raises:
             NotOwner: A later owner has written already.
