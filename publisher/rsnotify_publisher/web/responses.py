@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify_publisher.files import TICK
 from rsnotify_publisher.web.conditions import RepresentationVersion, accepts_gzip, decide
+from rsnotify_publisher.web.shared_threads import SharedThreads
 
 _log = logging.getLogger("rsnotify.publisher")
 _PIECE = 256 * 1024
@@ -90,17 +91,20 @@ async def respond(
     headers: Mapping[str, str],
     *,
     compressible: bool = False,
+    threads: SharedThreads | None = None,
 ) -> web.StreamResponse:
     """Respond to a GET or HEAD with what `load` returns, which is called in a thread.
 
-    The headers are those of every response, also of a 304.
+    The headers are those of every response, also of a 304. With `threads`, `load` must be quick.
 
     Raises:
         HTTPNotFound: `load` raised OSError.
         HTTPServiceUnavailable: `load` raised StorageError.
     """
     try:
-        reply = await asyncio.to_thread(_prepare, request, load, headers, compressible)
+        prepare = partial(_prepare, request, load, headers, compressible)
+        call = asyncio.to_thread if threads is None else threads.call
+        reply = await call(prepare)
     except OSError:
         raise web.HTTPNotFound from None
     except StorageError as error:
