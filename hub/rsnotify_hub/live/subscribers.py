@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.http.direct_writes import descriptor_of
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.http.direct_writes import descriptor_of
 from rsnotify_hub.live.connection import ConnectionHandler, LiveConnection
 from rsnotify_hub.live.encoding import Encoding
 from rsnotify_hub.live.send_queue import SendQueue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -41,16 +41,18 @@ class Preparation:
 
     def submit(self, changes: Sequence[Change]) -> None:
         begun = [change for change in changes if self._begin(change)]
-        if not self.state.database.is_local:
-            self.tasks.spawn(self._look_up(begun))
-            return
-        for change in begun:
-            self._prepare(change, self.state.find(change.uri))
+        uris = [change.uri for change in begun]
+        if self.state.database.is_local:
+            self._prepare_all(begun, self.state.find_all(uris))
+        else:
+            self.tasks.spawn(self._look_up(begun, uris))
 
-    async def _look_up(self, changes: Sequence[Change]) -> None:
-        found = await asyncio.to_thread(self.state.find_all, [change.uri for change in changes])
+    async def _look_up(self, changes: Sequence[Change], uris: Sequence[str]) -> None:
+        self._prepare_all(changes, await asyncio.to_thread(self.state.find_all, uris))
+
+    def _prepare_all(self, changes: Sequence[Change], held: Mapping[str, ResourceState]) -> None:
         for change in changes:
-            self._prepare(change, found.get(change.uri))
+            self._prepare(change, held.get(change.uri))
 
     def _begin(self, change: Change) -> bool:
         """Return whether no change of another spelling of the same URI is being prepared."""
