@@ -71,6 +71,8 @@ def check_status(uri: str, response: Response) -> None:
 
 def check_transfer(uri: str, response: Response) -> None:
     """Refuse a Transfer-Encoding that is not decoded, and so would be content (RFC 9112 §6.1)."""
+    if "Transfer-Encoding" not in response.headers:
+        return
     codings = ",".join(response.headers.getall("Transfer-Encoding", [])).lower().split(",")
     for coding in map(str.strip, codings):
         if coding not in ("", "chunked", "identity"):
