@@ -63,11 +63,11 @@ class MeasuredSource:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             try:
-                with urllib.request.urlopen(self.url + document) as answer:
+                with urllib.request.urlopen(self.url + document, timeout=PATIENCE) as answer:
                     if answer.read().count(b"<url>") >= entries:
                         return
             except URLError:
-                pass
+                pass  # it does not listen yet, or has not written the document
             time.sleep(1)
         raise AssertionError(f"{document} has fewer than {entries} entries")
 
@@ -142,7 +142,8 @@ def compare(files: Path, stack: ExitStack, count: int) -> dict[str, dict[str, li
         first[DUMP].append(dumping.measure(_follow(dumping.url), dumping.folder()))
         first[FILES].append(copy_alone(files, dumping.folder()))
     stack.close()  # it would read the changed files too
-    source = MeasuredSource(files, stack)
+    # `resync-sync` reads the open list only.
+    source = MeasuredSource(files, stack, "--rotate", f"{2 * count} changes")
     later: dict[str, list[Costs]] = {OURS: [], THEIRS: []}
     folders = []
     for _ in range(RUNS):
