@@ -1,0 +1,89 @@
+"""The view as a Linked Data Event Stream, in Turtle.
+
+The root node has the members of the open Change List, and relations to the pages of the closed
+ones. So one response shows the whole search tree: a consumer never meets a member before it can
+know of an older one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rsnotify.format.datetimes import format_datetime, from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify_publisher.journal import FinishedDocument
+from rsnotify_publisher.source_documents import LDES_ROOT, compact
+from rsnotify_publisher.views.view import Chunks, View
+
+_PREFIXES = (
+    "@prefix as: <https://www.w3.org/ns/activitystreams#> . "
+    "@prefix ldes: <https://w3id.org/ldes#> . "
+    "@prefix tree: <https://w3id.org/tree#> . "
+    "@prefix xsd: <http://www.w3.org/2001/XMLSchema#> . "
+)
+_ACTIVITIES = {
+    ChangeType.CREATED: "as:Create",
+    ChangeType.UPDATED: "as:Update",
+    ChangeType.DELETED: "as:Delete",
+}
+
+
+class LDESView(View):
+    suffix = ".ttl"
+    live = (LDES_ROOT,)
+
+    def entry(self, change: Resource) -> bytes:
+        # A URI has no character that an IRI in Turtle cannot have; see `changes.check_uri`.
+        assert change.change is not None
+        assert change.datetime is not None
+        member = f"c:{compact(to_microseconds(change.datetime))}"
+        at = _literal(format_datetime(change.datetime))
+        return (
+            f"c:stream tree:member {member} . {member} a {_ACTIVITIES[change.change]} ;"
+            f" as:object <{change.uri}> ; as:published {at} ."
+        ).encode()
+
+    def head(self, name: str, before: str | None, after: str | None) -> bytes:
+        return f"{self._prefixes} <> a tree:Node ; ldes:immutable true .\n".encode()
+
+    @property
+    def _prefixes(self) -> str:
+        return f"{_PREFIXES}@prefix c: <{self._documents.uri(LDES_ROOT)}#> ."
+
+    def documents(
+        self, closed: Sequence[FinishedDocument], begin: int, entries: Sequence[bytes]
+    ) -> dict[str, Chunks]:
+        start = closed[0].begin if closed else begin
+        lines = [
+            self._prefixes,
+            "c:stream a ldes:EventStream ; tree:view <> ;",
+            "  ldes:timestampPath as:published ; ldes:versionOfPath as:object ;",
+            "  ldes:versionCreateObject as:Create ; ldes:versionUpdateObject as:Update ;",
+            "  ldes:versionDeleteObject as:Delete .",
+            "<> a tree:Node, ldes:EventSource ; ldes:retentionPolicy c:retention .",
+            f"c:retention ldes:startingFrom {_instant(start)} .",
+        ]
+        if self._age is not None:
+            duration = f'"PT{self._age // 1_000_000}S"^^xsd:duration'
+            lines.append(f"c:retention ldes:fullLogDuration {duration} .")
+        lines += map(self._relation, closed)
+        head = "\n".join([*lines, ""]).encode()
+        return {LDES_ROOT: self.page(head, entries)}
+
+    def _relation(self, closed: FinishedDocument) -> str:
+        """Return the relations to the page of a closed Change List: its interval."""
+        to = f"tree:node <{self.name(closed).rpartition('/')[2]}> ; tree:path as:published"
+        later, until = _instant(closed.begin), _instant(closed.end)
+        return (
+            f"<> tree:relation [ a tree:GreaterThanRelation ; {to} ; tree:value {later} ] ,"
+            f" [ a tree:LessThanOrEqualToRelation ; {to} ; tree:value {until} ] ."
+        )
+
+
+def _instant(microseconds: int) -> str:
+    return _literal(format_datetime(from_microseconds(microseconds)))
+
+
+def _literal(datetime: str) -> str:
+    return f'"{datetime}"^^xsd:dateTime'
