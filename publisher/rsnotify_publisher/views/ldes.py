@@ -7,6 +7,7 @@ know of an older one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rsnotify.format.datetimes import format_datetime, from_microseconds, to_microseconds
@@ -29,23 +30,28 @@ _ACTIVITIES = {
 }
 
 
+# What `changes.check_uri` accepts and RFC 3986 does not, after the authority or the scheme.
+_ODD = re.compile(r"[\[\]]|%(?![0-9A-Fa-f]{2})")
+_AUTHORITY = re.compile(r"[^:]*:(?://[^/?#]*)?")
+
+
 class LDESView(View):
     suffix = ".ttl"
     live = (LDES_ROOT,)
 
     def entry(self, change: Resource) -> bytes:
-        # A URI has no character that an IRI in Turtle cannot have; see `changes.check_uri`.
         assert change.change is not None
         assert change.datetime is not None
         member = f"c:{compact(to_microseconds(change.datetime))}"
         at = _literal(format_datetime(change.datetime))
         return (
             f"c:stream tree:member {member} . {member} a {_ACTIVITIES[change.change]} ;"
-            f" as:object <{change.uri}> ; as:published {at} ."
+            f" as:object <{_iri(change.uri)}> ; as:published {at} ."
         ).encode()
 
     def head(self, name: str, before: str | None, after: str | None) -> bytes:
-        return f"{self._prefixes} <> a tree:Node ; ldes:immutable true .\n".encode()
+        stream = "c:stream a ldes:EventStream . <> a tree:Node ; ldes:immutable true ."
+        return f"{self._prefixes} {stream}\n".encode()
 
     @property
     def _prefixes(self) -> str:
@@ -79,6 +85,17 @@ class LDESView(View):
             f"<> tree:relation [ a tree:GreaterThanRelation ; {to} ; tree:value {later} ] ,"
             f" [ a tree:LessThanOrEqualToRelation ; {to} ; tree:value {until} ] ."
         )
+
+
+def _iri(uri: str) -> str:
+    """Return a URI, percent-encoded where strict parsers would refuse the whole document."""
+    if _ODD.search(uri) is None and uri.count("#") <= 1:
+        return uri
+    start = _AUTHORITY.match(uri)
+    assert start is not None
+    rest, mark, fragment = uri[start.end() :].partition("#")
+    rest += mark + fragment.replace("#", "%23")
+    return start[0] + _ODD.sub(lambda odd: f"%{ord(odd[0]):X}", rest)
 
 
 def _instant(microseconds: int) -> str:
