@@ -264,7 +264,7 @@ def test_a_view_that_is_unknown_is_refused(tmp_path: Path) -> None:
 
 
 def test_consumers_that_poll_while_it_records_end_with_the_set(folder: Path, source: Start) -> None:
-    options = ("--view", "iiif", "--view", "ldes", "--rotate", "4 changes")
+    options = ("--views", "iiif", "--views", "ldes", "--rotate", "4 changes")
     process = source(folder, *PORT, *options)
     base = process.url
     reader = LDESReader(base + ROOT, get)
