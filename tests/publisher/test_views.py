@@ -64,7 +64,8 @@ class Steps:
     """A Source whose documents are written when the test says so."""
 
     def __init__(self, folder: Path, options: Options) -> None:
-        self._source = SourceContext(folder, BASE, (), options, Clock())
+        self.clock = Clock()
+        self._source = SourceContext(folder, BASE, (), options, self.clock)
         self._source.check_folders()
         self._fetch = files_of(folder)
         self._changes: list[Resource] = []
@@ -205,6 +206,20 @@ def test_a_size_that_is_kept_counts_the_pages(tmp_path: Path) -> None:
         (closed,) = journal.finished("changelist")
     assert len(closed.files) == 3
     assert closed.size == sum((source.folder / name).stat().st_size for name in closed.files)
+
+
+def test_a_collection_whose_pages_were_all_dropped_comes_back(tmp_path: Path) -> None:
+    source = Steps(tmp_path, replace(VIEWS, rotate="1 changes", keep="1 s", linger=0))
+    try:
+        for name in "ab":
+            source.record([Resource(BASE + name, change=ChangeType.CREATED)])
+            source.write()
+            source.read()
+            source.clock.pass_seconds(2)
+            source.drop()
+            source.read()
+    finally:
+        source.stop()
 
 
 def test_an_object_has_the_class_that_a_link_names(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def read_iiif(url: str, fetch: Fetch, last_crawl: datetime | None = None) -> His
         _PAGE_SCHEMA.validate(page)
         assert page["id"] == uri
         assert page["partOf"]["id"] == url
-        if "next" in page:
+        if "next" in page and after != collection["last"]["id"]:
             assert page["next"]["id"] == after
         for item in reversed(page["orderedItems"]):
             at = _datetime(item["endTime"])

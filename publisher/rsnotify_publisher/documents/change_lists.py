@@ -86,7 +86,7 @@ class ChangeLists:
             files=(name,),
             archived=closing.archived,
         )
-        document = self.views.close(journal, document)
+        document = self.views.close(document)
 
         def note(journal: Journal) -> None:
             journal.close_list(document)

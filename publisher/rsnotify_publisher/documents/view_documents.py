@@ -39,12 +39,15 @@ class ViewDocuments:
         self._datetimes: list[int] = []
         self._entries: list[Chunks] = [[] for _ in self._views]
         self._closed: list[FinishedDocument] = []
+        # Pages whose heads are known to name the pages before and after them.
+        self._linked: set[tuple[str | None, str | None, str | None]] = set()
         self._written: dict[str, Chunks] = {}
 
     def prepare(self, journal: Journal) -> None:
         """Write the pages that are missing, and discard what the options no longer offer."""
         remove(self._folder, self._unwanted)
-        for document in journal.finished(Capability.CHANGE_LIST):
+        self._closed = journal.finished(Capability.CHANGE_LIST)
+        for document in self._closed:
             pages = [view.name(document) for view in self._views]
             for view, page in zip(self._views, pages, strict=True):
                 if not (self._folder / page).exists():
@@ -80,19 +83,19 @@ class ViewDocuments:
         for entries in self._entries:
             del entries[:gone]
 
-    def close(self, journal: Journal, document: FinishedDocument) -> FinishedDocument:
+    def close(self, document: FinishedDocument) -> FinishedDocument:
         """Write the pages of a Change List that is being closed; return it with them."""
         if not self._views:
             return document
         count = bisect_right(self._datetimes, document.end)
-        newest = journal.finished(Capability.CHANGE_LIST)[-1:]
         files, size = list(document.files), document.size
         for view, entries in zip(self._views, self._entries, strict=True):
-            before = view.name(newest[0]) if newest else None
+            before = view.name(self._closed[-1]) if self._closed else None
             page = view.name(document)
             head = view.head(page, before, None)
             size += self._write(page, view.page(head, entries[:count]))
             files.append(page)
+        self._closed.append(document)  # until `link` reads what is in the journal
         return replace(document, files=tuple(files), size=size)
 
     def publish(self) -> None:
@@ -111,11 +114,15 @@ class ViewDocuments:
         if not self._views:
             return
         self._closed = journal.finished(Capability.CHANGE_LIST)
+        linked = set()
         for view in self._views:
             names = [None, *map(view.name, self._closed), None]
-            for before, name, after in zip(names, names[1:], names[2:], strict=False):
+            links = set(zip(names, names[1:], names[2:], strict=False))
+            for before, name, after in links - self._linked:
                 assert name is not None
                 self._replace_head(name, view.head(name, before, after))
+            linked |= links
+        self._linked = linked
         self.publish()
 
     def _replace_head(self, name: str, head: bytes) -> None:

@@ -14,7 +14,7 @@ from rsnotify.format.datetimes import format_datetime, from_microseconds, to_mic
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.journal import FinishedDocument
-from rsnotify_publisher.source_documents import LDES_ROOT, compact
+from rsnotify_publisher.source_documents import LDES_ROOT, SourceDocuments, compact
 from rsnotify_publisher.views.view import Chunks, View
 
 _PREFIXES = (
@@ -38,6 +38,12 @@ _AUTHORITY = re.compile(r"[^:]*:(?://[^/?#]*)?")
 class LDESView(View):
     suffix = ".ttl"
     live = (LDES_ROOT,)
+
+    def __init__(self, documents: SourceDocuments, age: int | None) -> None:
+        super().__init__(documents, age)
+        # They change only when a Change List is closed or dropped.
+        self._related: Sequence[FinishedDocument] = ()
+        self._relations = ""
 
     def entry(self, change: Resource) -> bytes:
         assert change.change is not None
@@ -73,8 +79,9 @@ class LDESView(View):
         if self._age is not None:
             duration = f'"PT{self._age // 1_000_000}S"^^xsd:duration'
             lines.append(f"c:retention ldes:fullLogDuration {duration} .")
-        lines += map(self._relation, closed)
-        head = "\n".join([*lines, ""]).encode()
+        if closed is not self._related:
+            self._related, self._relations = closed, "\n".join(map(self._relation, closed))
+        head = "\n".join([*lines, self._relations, ""]).encode()
         return {LDES_ROOT: self.page(head, entries)}
 
     def _relation(self, closed: FinishedDocument) -> str:
