@@ -33,7 +33,9 @@ class _Silent(WSGIRequestHandler):
 @asynccontextmanager
 async def serving_asgi(app: Any, **settings: Any) -> AsyncIterator[str]:
     """Serve an application with uvicorn, in the event loop of the test."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    # asyncio sets TCP_NODELAY only for sockets whose protocol is named.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=5, **settings
     )
@@ -41,9 +43,8 @@ async def serving_asgi(app: Any, **settings: Any) -> AsyncIterator[str]:
     task = asyncio.create_task(server._serve([listener]))  # `serve` replaces signal handlers
     while not (server.started or task.done()):  # noqa: ASYNC110 - it has no event for that
         await asyncio.sleep(0.01)
-    if task.done():
-        task.result()
     try:
+        assert server.started, "the application did not start"
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -39,7 +39,6 @@ class _DocumentsASGI:
         self._source = source
         self._app = app or not_found
         self._paths = DocumentPaths(source, with_robots=app is None)
-        self._has_lifespan = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -47,14 +46,11 @@ class _DocumentsASGI:
         elif scope["type"] != "http" or (answer := self._paths.find(scope["path"])) is None:
             await self._app(scope, receive, send)
         else:
-            if not self._has_lifespan:
-                await asyncio.to_thread(self._source.start)
             response = await asyncio.to_thread(answer, request_in(scope))
             await send_response(response, scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Start the source before the other application, and close it after that."""
-        self._has_lifespan = True
         waiting = [await receive()]
         try:
             await asyncio.to_thread(self._source.start)

@@ -7,13 +7,16 @@ it runs in threads.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import parse_datetime, to_microseconds
 from rsnotify.format.links import format_links
 from rsnotify.format.model import Document
@@ -44,6 +47,8 @@ from rsnotify_publisher.web.responses import (
     respond,
 )
 
+_log = logging.getLogger("rsnotify.publisher")
+
 #: Responds to a GET or HEAD.
 Answer = Callable[[WebRequest], WebResponse]
 #: The names of closed documents, parts and packages.
@@ -59,11 +64,15 @@ _ZIP = {"Content-Type": "application/zip"}
 class DocumentPaths:
     """The documents by their paths on the host of the base URL.
 
+    A request for one starts the Publisher, or those of all sets, unless they run.
+
     Args:
+        source: A set of resources, or several.
         with_robots: Whether robots.txt is one of them, for a Source at the root of its host.
     """
 
     def __init__(self, source: Publisher | SourceDescription, *, with_robots: bool) -> None:
+        self._source = source
         prefix = path_of(source)
         table = answers(source, prefix)
         if with_robots and prefix == "/":
@@ -73,20 +82,20 @@ class DocumentPaths:
     def find(self, path: str) -> Answer | None:
         """Return what responds to requests for a path; None if it is not one of a document."""
         folder, _, name = path.rpartition("/")
-        if re.fullmatch(PART_NAME, name):
-            answer = self._answers.get(path) or self._answers.get(folder + "/")
-        else:
-            answer = self._answers.get(path)
-        return answer and _only_reading(answer)
+        found = self._answers.get(path) if name else None
+        if found is None and re.fullmatch(PART_NAME, name):
+            found = self._answers.get(folder + "/")
+        return None if found is None else partial(self._answer, found)
 
-
-def _only_reading(answer: Answer) -> Answer:
-    def checked(request: WebRequest) -> WebResponse:
+    def _answer(self, found: Answer, request: WebRequest) -> WebResponse:
         if request.method not in ("GET", "HEAD"):
             return text_response(405, headers={"Allow": "GET, HEAD"})
-        return answer(request)
-
-    return checked
+        try:
+            self._source.start()
+        except RsnotifyError as error:
+            _log.error("%s is answered by 503: %s", request.path, error)
+            return text_response(503)
+        return found(request)
 
 
 def answers(source: Publisher | SourceDescription, prefix: str) -> dict[str, Answer]:

@@ -22,8 +22,8 @@ def wsgi_application(
 ) -> WSGIApplication:
     """Return a WSGI application that serves the documents at the paths of their URLs.
 
-    The first request starts the Publisher, or those of all sets: after the server has forked its
-    worker processes. They are closed at the end of the program.
+    The first request for a document starts the Publisher, or those of all sets, in each worker
+    process. They are closed at the end of the program.
 
     Args:
         source: A set of resources, or several.
@@ -33,7 +33,6 @@ def wsgi_application(
     others = app or not_found
 
     def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        source.start()
         request = request_in(environ)
         answer = paths.find(request.path)
         if answer is None:
