@@ -109,7 +109,7 @@ def test_a_hub_delivers_to_a_destination_in_each_framework(reader: Reader, frame
     eventually(lambda: b"/data/channel.xml" in request(hub)[1])
     (reader.folder / "data/one").write_bytes(b"second")
     eventually(lambda: copy.read_bytes() == b"second")
-    delivered = re.compile(rb'deliveries_total\{way="websub",outcome="delivered"\} [1-9]')
+    delivered = re.compile(rb'deliveries_total\{outcome="delivered",way="websub"\} [1-9]')
     metrics = reader.adapt("http://127.0.0.1:8080/metrics")
     eventually(lambda: delivered.search(request(metrics)[1]))
     reader.end()
@@ -117,7 +117,8 @@ def test_a_hub_delivers_to_a_destination_in_each_framework(reader: Reader, frame
 
 # The recipes
 
-MODULES = (*("mpm_event", "authz_core", "alias", "deflate", "filter", "headers", "mime"),)
+#: Those that every Apache of Debian has, and those that the recipe names.
+MODULES = ("mpm_event", "authz_core", "alias", "deflate", "filter", "headers", "mime")
 
 
 @contextmanager
