@@ -90,7 +90,7 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def public_url(self) -> str:
         """What others may know of the URL; that of a database would tell them of its host."""
-        if self.type is OriginKind.POSTGRESQL:
+        if self.type == OriginKind.POSTGRESQL:
             return f"postgresql:{self.table or TABLE}"
         return without_credentials(self.url)
 
@@ -111,17 +111,17 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def check(self) -> None:
         """Raise ConfigurationError if settings do not belong together."""
-        if self.type is not OriginKind.OAI_PMH and (wrong := self._harvest_settings):
+        if self.type != OriginKind.OAI_PMH and (wrong := self._harvest_settings):
             raise ConfigurationError(
                 f"[[origin]] {self.name}: {', '.join(wrong)} only fits type = "
                 f'"{OriginKind.OAI_PMH}"; remove it'
             )
-        if (self.type is OriginKind.EVENTS) != (self.event is not None):
+        if (self.type == OriginKind.EVENTS) != (self.event is not None):
             raise ConfigurationError(
                 f'[[origin]] {self.name}: type = "{OriginKind.EVENTS}" and a table [origin.event] '
                 "need each other"
             )
-        if self.type is OriginKind.POSTGRESQL:
+        if self.type == OriginKind.POSTGRESQL:
             if not self.url.startswith(("postgresql://", "postgres://")):
                 raise ConfigurationError(
                     f"[[origin]] {self.name}: url: write postgresql://host/database"

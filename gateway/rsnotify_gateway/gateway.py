@@ -130,8 +130,8 @@ class Gateway:
             clock=checked,
         )
         client = OriginClient(
-            "" if origin.type is OriginKind.POSTGRESQL else origin.url,
-            self._streams if origin.type is OriginKind.EVENTS else self._connections,
+            "" if origin.type == OriginKind.POSTGRESQL else origin.url,
+            self._streams if origin.type == OriginKind.EVENTS else self._connections,
             credentials=origin.credentials,
             robots=origin.robots,
             delay=origin.delay,

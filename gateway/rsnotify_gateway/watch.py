@@ -15,6 +15,8 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.tasks import running, wait_for_event
 from rsnotify.sync.retry import Retry
@@ -165,6 +167,8 @@ class OriginWatch:
         return changes
 
     async def _record(self, batch: OriginBatch) -> int:
+        if batch.checked is not None:  # what was claimed once stays claimed
+            batch = replace(batch, checked=max(batch.checked, self._checked.now))
         changes = await self._transact(partial(record_batch, batch=batch))
         if batch.checked is not None:
             self._checked.advance(batch.checked)

@@ -50,13 +50,13 @@ class EventCursor(Struct, omit_defaults=True):
 
     Args:
         id: The last id.
-        checked: Through when it is claimed to be checked (µs).
+        began: Whether there was an event.
         gap: The last time at which events may have been missed.
         unusable: The number of events that the mapping does not fit.
     """
 
     id: str = ""
-    checked: int = 0
+    began: bool = False
     gap: str | None = None
     unusable: int = 0
 
@@ -114,7 +114,7 @@ class EventsAdapter:
         while True:
             parser = EventParser(self._last.id)
             self._latest = self._disorder = 0
-            if self._last.checked and not self._last.id:
+            if self._last.began and not self._last.id:
                 gap = format_datetime(datetime.fromtimestamp(self._clock(), UTC))
                 self._last = replace(self._last, gap=gap)
             resume = {"Last-Event-ID": self._last.id} if self._last.id else {}
@@ -139,7 +139,7 @@ class EventsAdapter:
         self._last = replace(
             self._last,
             id=events[-1].id,
-            checked=checked or self._last.checked,
+            began=True,
             unusable=self._last.unusable + len(stated) - len(known),
         )
         entries = [entry for change in known if (entry := self._entry(change)) is not None]
@@ -154,7 +154,7 @@ class EventsAdapter:
         if not changes:
             return None
         now = round(self._clock() * _SECOND)
-        return max(self._last.checked, min(self._latest - self._disorder, now))
+        return min(self._latest - self._disorder, now)
 
     def _entry(self, change: StatedChange) -> SeenEntry | MissingEntry | None:
         uri = None if change.uri is None else usable_uri(resolve(self._url, change.uri))
