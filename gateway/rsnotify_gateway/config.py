@@ -113,24 +113,17 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Raise ConfigurationError if settings do not belong together."""
         if self.type != OriginKind.OAI_PMH and (wrong := self._harvest_settings):
             raise ConfigurationError(
-                f"[[origin]] {self.name}: {', '.join(wrong)} only fits type = "
-                f'"{OriginKind.OAI_PMH}"; remove it'
+                f'{", ".join(wrong)} only fits type = "{OriginKind.OAI_PMH}"; remove it'
             )
         if (self.type == OriginKind.EVENTS) != (self.event is not None):
             raise ConfigurationError(
-                f'[[origin]] {self.name}: type = "{OriginKind.EVENTS}" and a table [origin.event] '
-                "need each other"
+                f'type = "{OriginKind.EVENTS}" needs a table `event`, and only that type has one'
             )
         if self.type == OriginKind.POSTGRESQL:
             if not self.url.startswith(("postgresql://", "postgres://")):
-                raise ConfigurationError(
-                    f"[[origin]] {self.name}: url: write postgresql://host/database"
-                )
+                raise ConfigurationError("url: write postgresql://host/database")
         elif self.table is not None:
-            raise ConfigurationError(
-                f'[[origin]] {self.name}: table only fits type = "{OriginKind.POSTGRESQL}"; '
-                "remove it"
-            )
+            raise ConfigurationError(f'table only fits type = "{OriginKind.POSTGRESQL}"; remove it')
 
 
 class GatewayConfiguration(
@@ -171,5 +164,8 @@ def load_gateway(path: Path, **settings: Any) -> GatewayConfiguration:
         if names.count(name) > 1:
             raise ConfigurationError(f"{path}: two origins have the name {name}; rename one")
     for origin in read.origins:
-        origin.check()
+        try:
+            origin.check()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: [[origin]] {origin.name}: {error}") from None
     return read

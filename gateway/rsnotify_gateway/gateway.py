@@ -144,17 +144,20 @@ class Gateway:
     def application(self) -> web.Application:
         """Make the application that serves the documents, while `run` runs."""
         app = web.Application()
-        prefix = urlsplit(self._base_url).path
+        app.add_routes(self.routes(urlsplit(self._base_url).path))
+        app.router.add_get("/robots.txt", robots(self.source))
+        return app
+
+    def routes(self, prefix: str) -> list[web.RouteDef]:
+        """Return the routes of the documents and callbacks, below a path that ends in `/`."""
+        found: list[web.RouteDef] = []
         of_set = {f"{prefix}{watch.name}/": watch for watch in self.watches}
         for route in routes(self.source, prefix):
             name = route.path.removeprefix(prefix).partition("/")[0]
             watch = of_set.get(f"{prefix}{name}/")
-            app.add_routes([route if watch is None else _once_ready(route, watch)])
-        for path, watch in of_set.items():
-            app.router.add_get(path + ABOUT, _about(watch))
-        app.add_routes(self._callbacks.routes(prefix + _CALLBACKS))
-        app.router.add_get("/robots.txt", robots(self.source))
-        return app
+            found.append(route if watch is None else _once_ready(route, watch))
+        found += [web.get(path + ABOUT, _about(watch)) for path, watch in of_set.items()]
+        return found + self._callbacks.routes(prefix + _CALLBACKS)
 
     async def run(self, on_serving: Callable[[], Awaitable[None]] | None = None) -> None:
         """Follow the origins and publish them until cancelled.

@@ -1,4 +1,4 @@
-"""Feeds that name a hub, with ours as a process: what it delivers makes the gateway read the feed."""
+"""Feeds that name a hub, ours as a process: its deliveries make the gateway read the feed."""
 
 from __future__ import annotations
 
