@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self
 
@@ -68,7 +69,8 @@ class EventServer:
                 while len(self.log) <= sent:
                     await self._more.wait()
             found, sent = range(sent, len(self.log)), len(self.log)
-            await response.write(b"".join(self._event(n, self.log[n]) for n in found))
+            with suppress(ConnectionError):  # then this is cancelled
+                await response.write(b"".join(self._event(n, self.log[n]) for n in found))
 
     def _event(self, number: int, data: bytes) -> bytes:
         return (b"id: %d\n" % number if self.has_ids else b"") + b"data: %s\n\n" % data
