@@ -102,18 +102,20 @@ async def test_a_host_that_asks_for_no_requests_gets_none(tmp_path: Path) -> Non
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("limit", "seconds"), [("_SILENCE", 0), ("PATIENCE", -1)], ids=["silent", "slow"]
-)
+@pytest.mark.parametrize(("silence", "patience"), [(0, 60), (30, -1)], ids=["silent", "slow"])
 async def test_a_response_that_does_not_come_in_time_is_given_up(
-    limit: str, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    silence: float, patience: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(small_requests, "_WATCH", 0.01)
-    monkeypatch.setattr(small_requests, limit, seconds)
+    monkeypatch.setattr(small_requests, "PATIENCE", patience)
     begun = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n1"
-    async with serving([begun]) as server, fetching(server, tmp_path) as fetcher:
+    async with (
+        serving([begun]) as server,
+        Connections(silence=silence) as shared,
+        Sessions(server.url(), shared=shared) as sessions,
+    ):
         with pytest.raises(Unavailable, match="no answer in time"):
-            await fetcher.content(entry(server, b"11"))
+            await Fetcher(sessions, tmp_path).content(entry(server, b"11"))
 
 
 async def test_the_certificate_of_a_server_is_verified(tmp_path: Path) -> None:

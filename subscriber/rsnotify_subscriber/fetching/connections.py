@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +17,7 @@ from yarl import URL
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.addresses import refusal
+from rsnotify.runtime.dialing import any_socket
 from rsnotify.runtime.http.connection import HttpOrigin
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 from rsnotify_subscriber.fetching.small_requests import SmallRequests, SmallResponse
@@ -27,8 +28,8 @@ PER_HOST = 32
 MOST_REQUESTS = 100
 #: The most large documents that are read at a time, as each is in memory until its end.
 _LARGE_DOCUMENTS = 3
-_AGENT = {"User-Agent": f"rsnotify/{version('rsnotify')}"}
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
+#: The seconds after which a server that sends nothing counts as gone.
+_SILENCE = 30.0
 
 
 class NotPublic(RsnotifyError, OSError):
@@ -61,6 +62,8 @@ class Connections:
         most: The most requests at a time, over all hosts; further ones wait.
         per_host: The most requests to one host at a time.
         tls: The trusted certificates; by default those of the system.
+        silence: The seconds after which a server that sends nothing counts as gone.
+        user_agent: What is sent as `User-Agent`.
 
     Attributes:
         large: Is acquired while a large document is read (`downloading.stream_document`).
@@ -72,10 +75,14 @@ class Connections:
         most: int = MOST_REQUESTS,
         per_host: int = PER_HOST,
         tls: ssl.SSLContext | None = None,
+        silence: float = _SILENCE,
+        user_agent: str = f"rsnotify/{version('rsnotify')}",
     ) -> None:
         self._most = most
         self._tls = tls
         self._per_host = per_host
+        self._silence = silence
+        self._user_agent = user_agent
         self._host_limits: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
         self._retry_at: dict[URL, float] = {}
 
@@ -84,9 +91,8 @@ class Connections:
         self.large = asyncio.Semaphore(_LARGE_DOCUMENTS)
         self._anywhere = self._session()
         self._guarded = self._session(socket_factory=guarded_socket)
-        fields = {**_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
-        self._small_anywhere = SmallRequests(fields, self._per_host, self._tls)
-        self._small_guarded = SmallRequests(fields, self._per_host, self._tls, guarded_socket)
+        self._small_anywhere = self._small(any_socket)
+        self._small_guarded = self._small(guarded_socket)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -100,11 +106,15 @@ class Connections:
             # `most` and `per_host` are the limits.
             connector=aiohttp.TCPConnector(limit=0, ssl=self._tls or True, **options),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=_TIMEOUT,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._silence),
             # `inflating` does it in pieces of bounded size.
             auto_decompress=False,
-            headers=_AGENT,
+            headers={"User-Agent": self._user_agent},
         )
+
+    def _small(self, create_socket: Callable[[Any], socket.socket]) -> SmallRequests:
+        fields = {"User-Agent": self._user_agent, "Accept": "*/*", "Accept-Encoding": "identity"}
+        return SmallRequests(fields, self._per_host, self._silence, self._tls, create_socket)
 
     @asynccontextmanager
     async def request(

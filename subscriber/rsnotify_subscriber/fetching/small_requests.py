@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 from multidict import CIMultiDict
 
-from rsnotify.runtime.dialing import TIMEOUT, Dialer, any_socket
+from rsnotify.runtime.dialing import TIMEOUT, Dialer
 from rsnotify.runtime.http.connection import HttpConnection, HttpOrigin
 from rsnotify.runtime.http.pool import ConnectionPool
 from rsnotify.runtime.http.response import (
@@ -40,8 +40,8 @@ _READ = frozenset(
 _KEEP = 15.0
 #: Seconds for which the general client is used after a response that was not plain.
 _AVOIDED = 60.0
-#: Seconds between two looks at the requests that are not answered, and those without any byte.
-_WATCH, _SILENCE = 5.0, 30.0
+#: Seconds between two looks at the requests that are not answered.
+_WATCH = 5.0
 
 
 class SmallResponse(Struct, frozen=True):
@@ -66,6 +66,7 @@ class SmallRequests:
     Args:
         fields: The header fields that all requests share.
         per_host: How many idle connections to a host are kept.
+        silence: The seconds after which a server that sends nothing counts as gone.
         tls: The trusted certificates; None for those of the system.
         create_socket: Creates a socket for an address, or raises OSError where it is not allowed.
     """
@@ -74,10 +75,12 @@ class SmallRequests:
         self,
         fields: Mapping[str, str],
         per_host: int,
+        silence: float,
         tls: ssl.SSLContext | None,
-        create_socket: Callable[[Any], socket.socket] = any_socket,
+        create_socket: Callable[[Any], socket.socket],
     ) -> None:
         self._fields = _lines(fields)
+        self._silence = silence
         self._tls = tls
         self._dialer = Dialer(create=create_socket)
         self._pool = ConnectionPool(per_origin=per_host, seconds=_KEEP)
@@ -157,7 +160,7 @@ class SmallRequests:
             if received != progress.received:
                 progress.received, progress.at = received, now
             is_slow = now - progress.begun > PATIENCE + received / SLOWEST
-            if is_slow or now - progress.at > _SILENCE:
+            if is_slow or now - progress.at > self._silence:
                 progress.connection.fail(TimeoutError())
         if self._busy:
             self._watch = self._loop.call_later(_WATCH, self._end_slow)
