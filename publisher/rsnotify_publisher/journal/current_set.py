@@ -1,7 +1,9 @@
 """The current set of resources, as the changes have made it, and the sum over it.
 
-The sum is updated by differences in the transaction of the change, so a reader always sees it as
-of the last change, whichever process made that.
+A transaction that records changes does not update the set: in a large set, each change would read
+and write a page of its own. The changes are applied later, and at the latest before they leave the
+journal, many in one transaction that needs no flush: until it is on disk, the journal still has
+them. Whatever reads the set first applies all changes that were recorded before.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ encode = json.Encoder().encode
 decode = json.Decoder(Resource).decode
 # How many resources are read at once; no writer waits for the reader, and the WAL stays short.
 _PAGE = 1_000
+#: How many changes are applied in one transaction, for which other writers wait.
+_APPLIED_AT_ONCE = 500
 _FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
 _FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
 _PUT = (
@@ -64,14 +68,37 @@ def _named(uri: str, entry: bytes) -> Resource:
 class CurrentSet(JournalConnection):
     """Reads and writes the current set; writing belongs inside `transaction()`."""
 
-    def apply(self, states: Iterable[RecordedState], total: str) -> str:
-        """Apply changes to the set in their order; from the sum before, return the sum after."""
-        running = SetSum.parse(total)
+    def apply_changes(self) -> bool:
+        """Apply the next changes to the set; return whether more are left; in a transaction."""
+        state = self.state()
+        if state.sum is None or state.applied == state.last_change:
+            return False
+        query = "SELECT at, entry, validator FROM changes WHERE at > ? ORDER BY at LIMIT ?"
+        rows = self._db.execute(query, (state.applied, _APPLIED_AT_ONCE)).fetchall()
+        total = SetSum.parse(state.sum)
+        self.apply((RecordedState(at, Record(decode(e), v)) for at, e, v in rows), total)
+        applied = rows[-1][0]
+        self._db.execute("UPDATE state SET applied = ?, sum = ?", (applied, str(total)))
+        return bool(applied < state.last_change)
+
+    def bring_up_to_date(self) -> None:
+        """Apply all changes to the set, within a transaction or outside."""
+        if self._db.in_transaction:
+            while self.apply_changes():
+                pass
+            return
+        state = self.state()
+        more = state.sum is not None and state.applied < state.last_change
+        while more:
+            with self.transaction(flush=False):
+                more = self.apply_changes()
+
+    def apply(self, states: Iterable[RecordedState], total: SetSum) -> None:
+        """Apply changes to the set in their order, and update its sum."""
         remaining = iter(states)
         while page := {state.record.resource.uri: state for state in islice(remaining, _PAGE)}:
-            self._update_sum(running, page)
+            self._update_sum(total, page)
             self._write(list(page.values()))
-        return str(running)
 
     def _update_sum(self, running: SetSum, page: dict[str, RecordedState]) -> None:
         # Most batches are a single change, for which this query takes a quarter of the time.
@@ -91,6 +118,7 @@ class CurrentSet(JournalConnection):
 
     def revalidate(self, uri: str, validator: str) -> None:
         """Set the validator of a resource that did not change; within a transaction."""
+        self.bring_up_to_date()
         self._db.execute("UPDATE resources SET validator = ? WHERE uri = ?", (validator, uri))
 
     def resources(self) -> Iterator[Resource]:
@@ -98,6 +126,7 @@ class CurrentSet(JournalConnection):
 
         The set is read in pages and may change between them, so that no writer ever waits.
         """
+        self.bring_up_to_date()
         after = ""
         query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
         while rows := self._db.execute(query, (after, _PAGE)).fetchall():
@@ -106,10 +135,12 @@ class CurrentSet(JournalConnection):
             after = rows[-1][0]
 
     def count(self) -> int:
+        self.bring_up_to_date()
         return int(self._value("SELECT count(*) FROM resources"))
 
     def resource(self, uri: str) -> tuple[Resource, str | None] | None:
         """Return a resource of the current set and its validator; None if it has none such."""
+        self.bring_up_to_date()
         query = "SELECT entry, validator FROM resources WHERE uri = ?"
         row = self._db.execute(query, (uri,)).fetchone()
         return None if row is None else (_named(uri, row[0]), row[1])
@@ -118,6 +149,7 @@ class CurrentSet(JournalConnection):
         self, accepts: Callable[[str, str | None], bool]
     ) -> Iterator[tuple[str, str | None]]:
         """Stream the URIs and validators that `accepts` returns True for, in order."""
+        self.bring_up_to_date()
         after = ""
         query = "SELECT uri, validator FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
         while rows := self._db.execute(query, (after, _PAGE)).fetchall():
@@ -126,6 +158,7 @@ class CurrentSet(JournalConnection):
 
     def validators(self, prefix: str = "") -> dict[str, str | None]:
         """Return the validators of all resources whose URI begins with `prefix`."""
+        self.bring_up_to_date()
         # U+10FFFF sorts behind every character that a URI can hold.
         query = "SELECT uri, validator FROM resources WHERE uri >= ? AND uri < ?"
         return dict(self._db.execute(query, (prefix, prefix + "\U0010ffff")))

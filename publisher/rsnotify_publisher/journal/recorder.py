@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from rsnotify.errors import StorageError
 from rsnotify_publisher.journal.journal import Journal
 from rsnotify_publisher.journal.recorded_changes import RecordedChanges
-from rsnotify_publisher.journal.storage import USUAL_MEMORY
+from rsnotify_publisher.journal.storage import USUAL_MEMORY, JournalState
 
 T = TypeVar("T")
 
@@ -112,6 +112,25 @@ class Recorder:
         if self._enter(_Entry(operation, future)):
             self.executor.submit(self._commit_next)
         return await future
+
+    def apply_changes(self) -> None:
+        """Apply the changes recorded so far to the current set, while others can record."""
+        while self.run(Journal.apply_changes):
+            pass
+
+    async def aapply_changes(self) -> None:
+        while await self.arun(Journal.apply_changes):
+            pass
+
+    async def promise_with_digest(self) -> JournalState:
+        """Promise as `promise` does, with all changes applied, so that the digest is known."""
+        await self.aapply_changes()
+
+        def promise(journal: Journal) -> JournalState:
+            journal.bring_up_to_date()  # what was recorded since
+            return journal.promise()
+
+        return await self.arun(promise)
 
     def promise(self) -> int:
         """Promise durably that no later change gets a datetime up to the one returned."""
