@@ -391,6 +391,8 @@ PRAGMA user_version = 1;
 #: Undoes what version 7 added.
 TO_VERSION_6 = """
 ALTER TABLE state RENAME COLUMN applied TO last_change;
+UPDATE changes SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB);
+ALTER TABLE changes DROP COLUMN uri;
 ALTER TABLE changes DROP COLUMN validator;
 """
 
@@ -433,6 +435,7 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
             journal.record(map(Record, gone))
         assert journal.count() == 0
         assert journal.state().sum == str(SetSum())
+        assert [change.uri for change in journal.changes(0)] == [BASE + name for name in "abab"]
     assert after == before
 
 

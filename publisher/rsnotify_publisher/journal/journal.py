@@ -22,7 +22,7 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import INLINE_LIMIT, Capability
 from rsnotify_publisher.changes import Record
-from rsnotify_publisher.journal.current_set import CurrentSet, RecordedState, decode, encode
+from rsnotify_publisher.journal.current_set import CurrentSet, as_row, decode
 from rsnotify_publisher.journal.finished_documents import FinishedDocument
 from rsnotify_publisher.journal.notice_log import NoticeLog
 from rsnotify_publisher.journal.recorded_changes import RecordedChanges
@@ -47,12 +47,14 @@ class Journal(NoticeLog, CurrentSet):
         for record in records:
             at = max(now, at + 1)
             resource, content = record.resource, record.content
-            rows.append((at, encode(resource), record.validator))
+            rows.append(as_row(record, at))
             recorded.append(replace(resource, datetime=from_microseconds(at)))
             if content is not None and len(content) <= INLINE_LIMIT:
                 contents[resource.uri] = content
         if recorded:
-            self._db.executemany("INSERT INTO changes VALUES (?, ?, ?)", rows)
+            self._db.executemany(
+                "INSERT INTO changes (uri, at, entry, validator) VALUES (?, ?, ?, ?)", rows
+            )
             self.recorded.append(RecordedChanges(state.last_change, at, recorded, contents))
         return recorded
 
@@ -68,7 +70,7 @@ class Journal(NoticeLog, CurrentSet):
             )
         at = max(self._clock(), self.state().reached + 1)
         total = SetSum()
-        self.apply((RecordedState(at, record) for record in records), total)
+        self.apply((as_row(record, at) for record in records), total)
         query = "UPDATE state SET applied = ?1, promised = ?1, pruned = ?1, closed = ?1"
         self._db.execute(f"{query}, sum = ?2", (at, str(total)))
         return total.count
@@ -110,10 +112,12 @@ class Journal(NoticeLog, CurrentSet):
 
     def changes(self, after: int, limit: int = -1) -> list[Resource]:
         """Return the changes later than `after`, oldest first, at most `limit` if not negative."""
-        rows = self._db.execute(
-            "SELECT at, entry FROM changes WHERE at > ? ORDER BY at LIMIT ?", (after, limit)
-        )
-        return [replace(decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
+        query = "SELECT uri, at, entry FROM changes WHERE at > ? ORDER BY at LIMIT ?"
+        rows = self._db.execute(query, (after, limit))
+        return [
+            replace(decode(entry), uri=uri, datetime=from_microseconds(at))
+            for uri, at, entry in rows
+        ]
 
     def count_changes(self, after: int, limit: int = -1) -> int:
         """Count the changes later than `after`, up to `limit` if that is not negative."""

@@ -52,7 +52,12 @@ CREATE TABLE state (
     tracked INTEGER NOT NULL,      -- whether `resources` is kept; else the Source returns the set
     sum TEXT                       -- over `resources`, see `SetSum`; NULL if not tracked
 );
-CREATE TABLE changes (at INTEGER PRIMARY KEY, entry BLOB NOT NULL, validator TEXT);
+CREATE TABLE changes (
+    at INTEGER PRIMARY KEY,
+    entry BLOB NOT NULL,           -- as in `resources`
+    uri TEXT,
+    validator TEXT
+);
 CREATE TABLE resources (
     uri TEXT PRIMARY KEY,
     at INTEGER NOT NULL,
@@ -82,7 +87,9 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
         database.execute(_POSITIONS)
     if version < 7:
         database.execute("ALTER TABLE state RENAME COLUMN last_change TO applied")
+        database.execute("ALTER TABLE changes ADD COLUMN uri TEXT")
         database.execute("ALTER TABLE changes ADD COLUMN validator TEXT")
+        database.execute("UPDATE changes SET uri = json_extract(entry, '$.uri')")
     database.execute(f"PRAGMA user_version={VERSION}")
 
 
