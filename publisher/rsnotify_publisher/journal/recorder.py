@@ -14,10 +14,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rsnotify.errors import StorageError
 from rsnotify_publisher.journal.journal import Journal
@@ -29,6 +29,10 @@ T = TypeVar("T")
 _log = logging.getLogger("rsnotify.publisher")
 # Bounds how long the first caller of a group waits for the last.
 _GROUP = 5_000
+
+
+class _Executor(Protocol):
+    def submit(self, function: Callable[[], object], /) -> object: ...
 
 
 class _Entry(NamedTuple, Generic[T]):
@@ -68,7 +72,7 @@ class Recorder:
 
     open_journal: Callable[[], Journal]
     on_recorded: Callable[[Sequence[RecordedChanges]], None]
-    executor: Executor
+    executor: _Executor
     memory: float = USUAL_MEMORY
 
     def __post_init__(self) -> None:
