@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -235,3 +237,32 @@ async def test_a_lagging_hub_gets_the_digest_only_with_the_last_change(
     assert reported[:-1] == [None] * (len(reported) - 1)
     assert reported[-1] is not None
     assert reported[-1].count == 5
+
+
+async def test_each_digest_is_that_of_the_set_after_the_changes_of_its_fragment(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    random = Random(1)
+    options = replace(QUICK, heartbeat=0.01, fragment_entries=7)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+        for _ in range(50):
+            names = [str(random.randrange(40)) for _ in range(random.randrange(1, 20))]
+            changes = [put(name, f"sha-256:{random.getrandbits(256):064x}") for name in names]
+            gone = Resource(BASE + str(random.randrange(40)), change=ChangeType.DELETED)
+            await asyncio.gather(publisher.arecord(changes), publisher.arecord([gone]))
+        await publisher.aupdated(BASE + "last", hash=HASH)
+        await hub.has(BASE + "last")
+    held: dict[str, str | None] = {}
+    stated = 0
+    for fragment in hub.fragments:
+        for change in fragment.resources:
+            held[change.uri] = change.hash
+            if change.change is ChangeType.DELETED:
+                del held[change.uri]
+        digest = set_digest(fragment)
+        if digest is not None:
+            total = SetSum()
+            total.add(held.items())
+            assert digest == total.digest()
+            stated += bool(fragment.resources)
+    assert stated, "with changes, too"
