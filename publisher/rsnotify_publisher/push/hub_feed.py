@@ -116,7 +116,8 @@ class HubFeed:
         may have been recorded since the digest was known; they are sent next.
         """
         clock = asyncio.get_running_loop().time
-        if clock() >= self._digest_due:
+        # A hub that lags is sent the changes that it lacks first.
+        if clock() >= self._digest_due and self.stream.state().last_change <= changes.end:
             self._known = await self.promise()
             self._digest_due = clock() + self.heartbeat
         if self._known is None or not changes.begin < self._known.last_change <= changes.end:
