@@ -10,9 +10,10 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.lanes import Lane
+from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_subscriber.fetching.cache import DocumentCache
 from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
-from rsnotify_subscriber.push.shared_websockets import SharedWebSockets
+from rsnotify_subscriber.push.hub_websocket import HubWebSocket
 
 #: Entries of documents that are kept in memory, of all Sources together.
 _ENTRIES = 100_000
@@ -62,7 +63,7 @@ class SubscriberPool:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.connections = Connections(most=limits.requests, per_host=limits.per_host)
-        self.websockets = SharedWebSockets()
+        self.websockets: SharedWebSockets[HubWebSocket] = SharedWebSockets()
         self.kept = DocumentCache(_DOCUMENTS, _ENTRIES)
         self.moved = asyncio.Event()
 

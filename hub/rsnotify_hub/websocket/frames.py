@@ -29,8 +29,8 @@ class PublishFrame(Struct, frozen=True, tag="publish"):
     topic: str
 
 
-class UnsubscribeFrame(Struct, frozen=True, tag="unsubscribe"):
-    """A Destination ends its subscription to one of many topics."""
+class EndFrame(Struct, frozen=True, tag="end"):
+    """A client ends one of many topics."""
 
     topic: str
 
@@ -90,7 +90,7 @@ TRY_AGAIN_LATER = 1013
 _TEXT, _BINARY = 0x81, 0x82
 
 First = SubscribeFrame | PublishFrame
-OfTopics = First | UnsubscribeFrame | DocumentsFrame
+OfTopics = First | EndFrame | DocumentsFrame
 Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame | DocumentsFrame
 
 _decode = msgspec.json.Decoder(First).decode

@@ -13,9 +13,9 @@ from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import (
     DocumentsFrame,
+    EndFrame,
     PublishFrame,
     SubscribeFrame,
-    UnsubscribeFrame,
     decode_of_topics,
 )
 from rsnotify_hub.websocket.publishing import WebSocketPublication
@@ -79,14 +79,12 @@ class ManyTopics(FrameHandler):
 
     # Topics.
 
-    def _process(
-        self, frame: SubscribeFrame | PublishFrame | UnsubscribeFrame | DocumentsFrame
-    ) -> None:
+    def _process(self, frame: SubscribeFrame | PublishFrame | EndFrame | DocumentsFrame) -> None:
         if isinstance(frame, DocumentsFrame):
             self._current = frame.topic
             return
         self._end(frame.topic)
-        if isinstance(frame, UnsubscribeFrame):
+        if isinstance(frame, EndFrame):
             return
         try:
             self._begin(frame)

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.mqtt.topics import SCHEMES, parse_broker
+from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.connecting import AddressMemory
+from rsnotify_subscriber.push.hub_websocket import HubWebSocket
 from rsnotify_subscriber.push.mqtt import MqttOptions, MqttTransport
-from rsnotify_subscriber.push.shared_websockets import SharedWebSockets
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
@@ -63,7 +64,7 @@ class Transports:
     callbacks: Callbacks | None
     mqtt: MqttOptions
     select: PushSelection = EVERYTHING
-    websockets: SharedWebSockets | None = None
+    websockets: SharedWebSockets[HubWebSocket] | None = None
     _without_selections: set[str] = field(default_factory=set, init=False)
     _memory: AddressMemory = field(default_factory=AddressMemory, init=False)
 

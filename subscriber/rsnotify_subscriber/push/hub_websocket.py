@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
-from websockets.asyncio.client import ClientConnection
-from websockets.frames import DATA_OPCODES, Frame
-from websockets.http11 import Response
 from websockets.protocol import State
-from websockets.typing import BytesLike, Subprotocol
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.runtime.shared_websockets import SharedWebSocket
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_subscriber.push.connecting import HubDialer
 from rsnotify_subscriber.push.transport import TransportListener
 
-#: The subprotocol of connections for many topics.
-TOPICS = Subprotocol("rsnotify.topics")
-#: The most topics of one connection.
-_MOST = 500
 #: The most characters of a hub's reason that a message repeats.
 _REASON = 200
 
@@ -43,8 +36,7 @@ class TopicReception:
         ended: Is done once the connection is lost, or with the error of a message.
     """
 
-    def __init__(self, hub: str, topic: str, listener: TransportListener) -> None:
-        self.topic = topic
+    def __init__(self, hub: str, listener: TransportListener) -> None:
         self._hub = hub
         self._listener = listener
         loop = asyncio.get_running_loop()
@@ -87,34 +79,16 @@ class TopicReception:
             self.subscribed.set_result(None)
 
 
-class HubWebSocket(ClientConnection):
-    """A connection that passes messages on where they are received, without a queue and a task.
+class HubWebSocket(SharedWebSocket[TopicReception]):
+    """A connection that receives topics.
 
     Attributes:
         dialer: Made its TCP connection; set by who opens it.
     """
 
     dialer: HubDialer
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        #: Whether nobody may subscribe any more.
-        self.is_ending = False
-        self._receptions: dict[str, TopicReception] = {}
-        #: Of the documents that follow.
-        self._current: TopicReception | None = None
-        self._frames: list[BytesLike] = []
-
-    @property
-    def is_for_many(self) -> bool:
-        """Whether it may have more than one topic."""
-        return self.subprotocol == TOPICS
-
-    def has_room_for(self, topic: str) -> bool:
-        """Return whether another subscriber can subscribe to a topic."""
-        is_open = self.protocol.state is State.OPEN and not self.is_ending
-        is_free = topic not in self._receptions and len(self._receptions) < _MOST
-        return is_open and self.is_for_many and is_free
+    #: The reception of the documents that follow.
+    _current: TopicReception | None = None
 
     def subscribe(
         self,
@@ -125,7 +99,7 @@ class HubWebSocket(ClientConnection):
         listener: TransportListener,
     ) -> TopicReception:
         """Request a topic; what a hub sends before is ignored."""
-        reception = self._receptions[topic] = TopicReception(hub, topic, listener)
+        reception = self.topics[topic] = TopicReception(hub, listener)
         if not self.is_for_many:
             self._current = reception
         frame: dict[str, object] = {
@@ -135,40 +109,12 @@ class HubWebSocket(ClientConnection):
         }
         if select:
             frame["select"] = select
-        self._send(frame)
+        self.send_frame(frame)
         if self.protocol.state is State.CLOSED:
             reception.end(None)
         return reception
 
-    async def unsubscribe(self, reception: TopicReception) -> None:
-        """End a topic; close the connection if it was the last one."""
-        reception.end(None)
-        del self._receptions[reception.topic]
-        if self._receptions:
-            self._send({"type": "unsubscribe", "topic": reception.topic})
-        else:
-            self.is_ending = True
-            await self.close()
-
-    def _send(self, frame: dict[str, object]) -> None:
-        if self.protocol.state is State.OPEN:
-            self.protocol.send_text(msgspec.json.encode(frame))
-            self.send_data()
-
-    # Calls of `websockets`
-
-    def process_event(self, event: Frame | Response) -> None:  # type: ignore[override]
-        if not isinstance(event, Frame) or event.opcode not in DATA_OPCODES:
-            super().process_event(event)
-            return
-        self._frames.append(event.data)
-        if event.fin:
-            message = b"".join(self._frames)
-            self._frames.clear()
-            if self._receptions:
-                self._process_message(message)
-
-    def _process_message(self, message: bytes) -> None:
+    def process_message(self, message: bytes) -> None:
         if not message.startswith(b"{"):
             if self._current is not None:
                 self._current.process(message)
@@ -176,25 +122,19 @@ class HubWebSocket(ClientConnection):
         try:
             control = msgspec.json.decode(message, type=_Control)
         except (ValueError, RecursionError) as error:
-            self._end_all(error)
+            self.end_all(error)
             return
-        named = self._current
-        if self.is_for_many:
-            named = self._receptions.get(control.topic or "")
+        named = self.named(control.topic)
         if control.type == "documents" and self.is_for_many:
             self._current = named
         elif named is not None:
             named.process(control)
         elif control.type == "error" and control.topic is None:
             self.is_ending = True
-            for reception in self._receptions.values():
+            for reception in self.topics.values():
                 reception.process(control)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._end_all(None)
-
-    def _end_all(self, error: Exception | None) -> None:
+    def end_all(self, error: Exception | None) -> None:
         self.is_ending = True
-        for reception in self._receptions.values():
+        for reception in self.topics.values():
             reception.end(error)

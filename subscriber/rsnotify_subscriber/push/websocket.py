@@ -15,10 +15,10 @@ from rsnotify.errors import FetchError, Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.vocabulary import MAX_BYTES
 from rsnotify.runtime.dialing import TIMEOUT
+from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSockets
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.push.connecting import AddressMemory, HubDialer
-from rsnotify_subscriber.push.hub_websocket import TOPICS, HubWebSocket
-from rsnotify_subscriber.push.shared_websockets import SharedWebSockets
+from rsnotify_subscriber.push.hub_websocket import HubWebSocket
 from rsnotify_subscriber.push.transport import TransportListener
 
 #: The seconds between pings, and until a hub that does not answer one counts as dead.
@@ -43,7 +43,7 @@ class WebSocketTransport:
     select: PushSelection = EVERYTHING
     credentials: Mapping[str, str] = field(default_factory=dict)
     memory: AddressMemory = field(default_factory=AddressMemory)
-    shared: SharedWebSockets | None = None
+    shared: SharedWebSockets[HubWebSocket] | None = None
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
         with self._as_fetch_errors():
@@ -56,7 +56,8 @@ class WebSocketTransport:
                 await reception.ended
                 raise connection.protocol.close_exc
             finally:
-                await connection.unsubscribe(reception)
+                reception.end(None)
+                await connection.end(self.topic)
 
     async def _connect(self) -> HubWebSocket:
         if self.shared is None:

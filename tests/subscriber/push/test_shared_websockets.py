@@ -13,13 +13,15 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from rsnotify.errors import FetchError, RefusedAddress, Unavailable
-from rsnotify_subscriber.push import hub_websocket
-from rsnotify_subscriber.push.shared_websockets import SharedWebSockets
+from rsnotify.runtime import shared_websockets
+from rsnotify.runtime.shared_websockets import SharedWebSockets
+from rsnotify_subscriber.push.hub_websocket import HubWebSocket
 from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.push.websocket import WebSocketTransport
 from tests.subscriber.hub import anywhere, nowhere
 
 PATIENCE = 60
+Shared = SharedWebSockets[HubWebSocket]
 
 
 class Hub:
@@ -43,7 +45,7 @@ class Hub:
     def select(
         self, connection: ServerConnection, offered: list[Subprotocol]
     ) -> Subprotocol | None:
-        return hub_websocket.TOPICS if self.permits_many and offered else None
+        return shared_websockets.TOPICS if self.permits_many and offered else None
 
     async def answer(self, *_: object) -> None:
         await self.opening.wait()
@@ -98,7 +100,7 @@ class Listener:
         self,
         hub: Hub,
         topic: str,
-        shared: SharedWebSockets,
+        shared: Shared,
         credentials: Mapping[str, str] = {},
         trusts: Any = anywhere,
     ) -> None:
@@ -150,24 +152,24 @@ async def hub() -> AsyncIterator[Hub]:
 
 
 @pytest.fixture
-def shared() -> SharedWebSockets:
+def shared() -> Shared:
     return SharedWebSockets()
 
 
-async def listening(hub: Hub, shared: SharedWebSockets, *topics: str) -> list[Listener]:
+async def listening(hub: Hub, shared: Shared, *topics: str) -> list[Listener]:
     listeners = [Listener(hub, topic, shared) for topic in topics]
     assert [await each.next() for each in listeners] == ["up"] * len(topics)
     return listeners
 
 
-async def test_all_topics_of_a_hub_share_one_connection(hub: Hub, shared: SharedWebSockets):
+async def test_all_topics_of_a_hub_share_one_connection(hub: Hub, shared: Shared):
     a, b, c = await listening(hub, shared, "a", "b", "c")
     await hub.received(*((0, "subscribe", topic) for topic in "abc"))
     await hub.send(0, "b", "<one/>", "<two/>")
     await hub.send(0, "a", "<three/>")
     assert [await b.next(), await b.next(), await a.next()] == [b"<one/>", b"<two/>", b"<three/>"]
     await b.leave()
-    await hub.received(*((0, "subscribe", topic) for topic in "abc"), (0, "unsubscribe", "b"))
+    await hub.received(*((0, "subscribe", topic) for topic in "abc"), (0, "end", "b"))
     await hub.send(0, "b", "<ignored/>")
     await hub.send(0, "c", "<four/>")
     assert await c.next() == b"<four/>"
@@ -177,7 +179,7 @@ async def test_all_topics_of_a_hub_share_one_connection(hub: Hub, shared: Shared
     await hub.closed(1)
 
 
-async def test_who_comes_after_the_last_has_left_opens_another(hub: Hub, shared: SharedWebSockets):
+async def test_who_comes_after_the_last_has_left_opens_another(hub: Hub, shared: Shared):
     for number in range(2):
         (listener,) = await listening(hub, shared, "a")
         await listener.leave()
@@ -185,7 +187,7 @@ async def test_who_comes_after_the_last_has_left_opens_another(hub: Hub, shared:
 
 
 async def test_a_hub_without_the_subprotocol_gets_a_connection_for_each_topic(
-    hub: Hub, shared: SharedWebSockets
+    hub: Hub, shared: Shared
 ):
     hub.permits_many = False
     listeners = await listening(hub, shared, "a", "b", "c")
@@ -203,7 +205,7 @@ async def test_a_hub_without_the_subprotocol_gets_a_connection_for_each_topic(
 
 
 async def test_a_lost_connection_ends_each_with_the_reason_and_one_is_opened_again(
-    hub: Hub, shared: SharedWebSockets
+    hub: Hub, shared: Shared
 ):
     listeners = await listening(hub, shared, "a", "b", "c")
     await hub.connections[0].close(1013, "queue overflow")
@@ -216,7 +218,7 @@ async def test_a_lost_connection_ends_each_with_the_reason_and_one_is_opened_aga
         assert "lost" in str(await listener.error())
 
 
-async def test_a_refused_topic_does_not_end_the_others(hub: Hub, shared: SharedWebSockets):
+async def test_a_refused_topic_does_not_end_the_others(hub: Hub, shared: Shared):
     hub.refused.add("b")
     (a,) = await listening(hub, shared, "a")
     assert "'too-many': 'later'" in str(await Listener(hub, "b", shared).error())
@@ -226,7 +228,7 @@ async def test_a_refused_topic_does_not_end_the_others(hub: Hub, shared: SharedW
     await a.leave()
 
 
-async def test_a_fragment_that_fails_ends_its_topic_only(hub: Hub, shared: SharedWebSockets):
+async def test_a_fragment_that_fails_ends_its_topic_only(hub: Hub, shared: Shared):
     a, b = await listening(hub, shared, "a", "b")
     await hub.send(0, "a", "<bad/>")
     await hub.send(0, "b", "<one/>")
@@ -236,7 +238,7 @@ async def test_a_fragment_that_fails_ends_its_topic_only(hub: Hub, shared: Share
 
 
 @pytest.mark.parametrize("text", ["{", '{"type": "error", "code": "c", "message": "m"}'])
-async def test_what_concerns_no_topic_ends_all(hub: Hub, shared: SharedWebSockets, text: str):
+async def test_what_concerns_no_topic_ends_all(hub: Hub, shared: Shared, text: str):
     listeners = await listening(hub, shared, "a", "b")
     await hub.connections[0].send(text)
     for listener in listeners:
@@ -244,7 +246,7 @@ async def test_what_concerns_no_topic_ends_all(hub: Hub, shared: SharedWebSocket
     await hub.closed(1)
 
 
-async def test_each_topic_is_subscribed_to_once_on_a_connection(hub: Hub, shared: SharedWebSockets):
+async def test_each_topic_is_subscribed_to_once_on_a_connection(hub: Hub, shared: Shared):
     listeners = await listening(hub, shared, "a", "a", "b")
     await hub.received((0, "subscribe", "a"), (0, "subscribe", "b"), (1, "subscribe", "a"))
     await hub.send(0, "a", "<one/>")
@@ -254,15 +256,15 @@ async def test_each_topic_is_subscribed_to_once_on_a_connection(hub: Hub, shared
 
 
 async def test_a_connection_has_a_limited_number_of_topics(
-    hub: Hub, shared: SharedWebSockets, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, shared: Shared, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(hub_websocket, "_MOST", 2)
+    monkeypatch.setattr(shared_websockets, "_MOST", 2)
     listeners = await listening(hub, shared, *"abcde")
     assert len(hub.connections) == 3
     await asyncio.gather(*(each.leave() for each in listeners))
 
 
-async def test_credentials_are_not_shared(hub: Hub, shared: SharedWebSockets):
+async def test_credentials_are_not_shared(hub: Hub, shared: Shared):
     listeners = [
         Listener(hub, "a", shared),
         Listener(hub, "b", shared, {"Authorization": "Bearer 1"}),
@@ -282,7 +284,7 @@ async def test_credentials_are_not_shared(hub: Hub, shared: SharedWebSockets):
 
 
 async def test_who_may_not_dial_a_hub_does_not_use_the_connection_of_another(
-    hub: Hub, shared: SharedWebSockets
+    hub: Hub, shared: Shared
 ):
     (a,) = await listening(hub, shared, "a")
     refused = await Listener(hub, "b", shared, trusts=nowhere).error()
@@ -290,9 +292,7 @@ async def test_who_may_not_dial_a_hub_does_not_use_the_connection_of_another(
     await a.leave()
 
 
-async def test_another_opens_the_connection_if_the_first_is_cancelled(
-    hub: Hub, shared: SharedWebSockets
-):
+async def test_another_opens_the_connection_if_the_first_is_cancelled(hub: Hub, shared: Shared):
     hub.opening.clear()
     first, *others = (Listener(hub, topic, shared) for topic in "abc")
     await asyncio.sleep(0)
@@ -304,9 +304,7 @@ async def test_another_opens_the_connection_if_the_first_is_cancelled(
     await asyncio.gather(*(each.leave() for each in others))
 
 
-async def test_those_who_wait_for_a_connection_that_fails_fail_with_it(
-    hub: Hub, shared: SharedWebSockets
-):
+async def test_those_who_wait_for_a_connection_that_fails_fail_with_it(hub: Hub, shared: Shared):
     hub.server.close(close_connections=False)
     url = hub.url
     await hub.server.wait_closed()
