@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rsnotify_publisher.background.job_scheduler import JobScheduler
 from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.journal.storage import USUAL_MEMORY
+from rsnotify_publisher.push.transports import HubConnections
 
 T = TypeVar("T")
 
@@ -50,6 +51,7 @@ class PoolThreads:
         }
         self.contents = ThreadPoolExecutor(_READERS, "rsnotify-contents")
         self.recorders = ThreadPoolExecutor(_RECORDERS, "rsnotify-recorder")
+        self.websockets = HubConnections()
         self.poller = JournalPoller()
         self.permits = asyncio.Semaphore(_STARTING)
         self.scheduler = JobScheduler()

@@ -72,6 +72,7 @@ class TopicReception:
                 self.ended.set_result(None)
             else:
                 self.ended.set_exception(error)
+                self.ended.exception()  # nobody need wait for it
         self._confirm()
 
     def _confirm(self) -> None:
