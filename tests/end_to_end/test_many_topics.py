@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -17,6 +16,7 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, SourceDescription
 from rsnotify_subscriber import Fleet, FolderMirror, PushState, Subscriber
 from rsnotify_subscriber.fleet import FollowedSourceStatus
+from tests.end_to_end.open_websockets import until_websockets
 from tests.ports import free_port
 from tests.publisher.helpers import PATIENCE, QUICK
 
@@ -121,18 +121,6 @@ async def played(folder: Path, port: int, hub: str) -> AsyncIterator[Scene]:
             assert await publisher.await_published(PATIENCE)
         await stack.enter_async_context(scene.fleet)
         yield scene
-
-
-async def until_websockets(hub: str, count: int) -> None:
-    """Wait until the hub has so many WebSockets, of which no event tells here."""
-    async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
-        while True:
-            async with session.get(hub + "metrics") as response:
-                lines = (await response.text()).splitlines()
-            (gauge,) = [line for line in lines if line.startswith("rsnotify_hub_websockets ")]
-            if float(gauge.split()[-1]) == count:
-                return
-            await asyncio.sleep(0.02)
 
 
 async def test_source_and_fleet_have_one_websocket_each_and_open_it_again(
