@@ -30,6 +30,9 @@ class _Accepted(Struct, frozen=True, tag="accepted"):
 
 
 _decode = msgspec.json.Decoder(_Accepted).decode
+#: Seconds after an acknowledgement until the next ones are read, all together: each would wake up a
+#: thread, which costs more than to read them, and nothing waits for them.
+_PAUSE = 0.05
 
 
 class HubPublication:
@@ -136,6 +139,9 @@ class HubConnection(SharedWebSocket[HubPublication]):
         publication = self.named(accepted.topic)
         if publication is not None:
             publication.accepted(accepted.until)
+        if self.transport.is_reading():
+            self.transport.pause_reading()
+            self.loop.call_later(_PAUSE, self.transport.resume_reading)
 
     def _process_other(self, message: bytes) -> None:
         try:
