@@ -218,7 +218,7 @@ class HubService:
             connections=self.connections(),
             websockets=self._connections.count(DeliveryTransport.WEBSOCKET),
             event_streams=self._connections.count(DeliveryTransport.SSE),
-            live_queue=self._connections.queued() + self._live.queued(),
+            live_queue=self._connections.queued(),
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
             mqtt=self._bridge.state() if self._bridge else None,

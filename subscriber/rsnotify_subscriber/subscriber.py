@@ -117,6 +117,7 @@ class Subscriber:
             options.callbacks,
             options.mqtt,
             push_selection_for(options.selection),
+            shared.websockets if shared is not None else None,
         )
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()

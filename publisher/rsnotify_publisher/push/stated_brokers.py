@@ -70,7 +70,10 @@ class StatedBrokers:
         if not self._documents:
             return
         async with (
-            aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+            # Nothing is kept open for documents that are read so rarely.
+            aiohttp.ClientSession(
+                timeout=_TIMEOUT, connector=aiohttp.TCPConnector(force_close=True)
+            ) as session,
             asyncio.TaskGroup() as tasks,
         ):
             for document in self._documents:

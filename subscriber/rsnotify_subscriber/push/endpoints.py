@@ -12,9 +12,11 @@ from msgspec.structs import replace
 
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.mqtt.topics import SCHEMES, parse_broker
+from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.connecting import AddressMemory
+from rsnotify_subscriber.push.hub_websocket import HubWebSocket
 from rsnotify_subscriber.push.mqtt import MqttOptions, MqttTransport
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
@@ -52,13 +54,17 @@ class Endpoint(Struct, frozen=True):
 
 @dataclass(eq=False)
 class Transports:
-    """The transports that one Destination can use, for any topic of a Source."""
+    """The transports that one Destination can use, for any topic of a Source.
+
+    `websockets` are those that it shares with other Destinations.
+    """
 
     via: Via
     sessions: Sessions
     callbacks: Callbacks | None
     mqtt: MqttOptions
     select: PushSelection = EVERYTHING
+    websockets: SharedWebSockets[HubWebSocket] | None = None
     _without_selections: set[str] = field(default_factory=set, init=False)
     _memory: AddressMemory = field(default_factory=AddressMemory, init=False)
 
@@ -121,7 +127,8 @@ class Transports:
             trusts=self.sessions.trusts,
             select=endpoint.select,
             credentials=self.sessions.credentials_for(endpoint.hub),
-            memory=self._memory,
+            memory=self.websockets.memory if self.websockets else self._memory,
+            shared=self.websockets,
         )
 
     def _make_mqtt(self, endpoint: Endpoint) -> Transport:
