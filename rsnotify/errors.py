@@ -10,8 +10,8 @@
     │   ├── NotFound                 the server answers 404
     │   │   └── Gone                     the server answers 410
     │   ├── Unavailable              no usable answer; a later attempt may succeed
-    │   │   ├── NotPermitted             an MQTT broker does not allow it (rsnotify.runtime.mqtt)
-    │   │   ├── ConnectionRefused        an MQTT broker refuses a message (rsnotify.runtime.mqtt)
+    │   │   ├── NotPermitted             a broker does not allow it (rsnotify.runtime.refusals)
+    │   │   ├── ConnectionRefused        a broker refuses a message (rsnotify.runtime.refusals)
     │   │   └── UnsupportedVersion       an MQTT broker lacks a version (rsnotify.runtime.mqtt)
     │   ├── ContentMismatch          the content does not have the announced hash or length
     │   └── RefusedAddress           the address is not public, and is not connected to

@@ -16,7 +16,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import SettingPath
 from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.topics import parse_broker
-from rsnotify_hub.config.configuration import MqttConfig, StoreConfig
+from rsnotify.runtime.xmpp.addresses import parse_service
+from rsnotify_hub.config.configuration import MqttConfig, StoreConfig, XmppConfig
 from rsnotify_hub.config.tokens import digest
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url, has_dot_segments
@@ -151,3 +152,23 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         files = ("key", "certificate", "ca")
         at_fault = next((name for name in files if getattr(mqtt, name)), "user")
         raise WrongSetting((f"mqtt_{at_fault}",), str(error)) from None
+
+
+def check_xmpp(xmpp: XmppConfig) -> None:
+    if xmpp.url is None:
+        if xmpp.jid is not None:
+            raise WrongSetting(("xmpp_jid",), "this needs xmpp_url, which names the PubSub service")
+        return
+    try:
+        if not parse_service(xmpp.url).has_prefix:
+            raise ConfigurationError(
+                "a hub has many channels: end the node with /, or leave it out"
+            )
+    except ConfigurationError as error:
+        raise WrongSetting(("xmpp_url",), str(error)) from None
+    if xmpp.jid is None:
+        raise WrongSetting(("xmpp_url",), "this needs xmpp_jid, the account of the hub")
+    try:
+        xmpp.login.check()
+    except ConfigurationError as error:
+        raise WrongSetting(("xmpp_jid",), str(error)) from None

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct, defstruct
 from msgspec.structs import fields, replace
 
 from rsnotify.runtime.mqtt.login import BrokerLogin, login_of
+from rsnotify.runtime.xmpp.login import XmppLogin, xmpp_login_of
 from rsnotify_hub.store.jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 
 # A larger number is a typing error, and more than SQLite can count.
@@ -271,6 +272,32 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
         return f"MqttConfig(channels={self.channels})"
 
 
+class XmppConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{name}"):
+    """The XMPP PubSub service. The names of its settings begin with `xmpp_`.
+
+    Args:
+        url: The PubSub service that everything is also published to; None for none.
+        jid: The hub's account, which has to be allowed to create nodes there.
+        server: Where the server of the account is, as `host:port`, if DNS does not say so.
+        ca: A file with the certificates that the server's has to descend from; by default those
+            of the system.
+    """
+
+    url: str | None = None
+    jid: str | None = None
+    password: str | None = None
+    password_file: str | None = None
+    server: str | None = None
+    ca: str | None = None
+
+    @property
+    def login(self) -> XmppLogin:
+        return xmpp_login_of(self, prefix="")
+
+    def __repr__(self) -> str:
+        return f"XmppConfig(url={self.url!r})"
+
+
 class HubConfiguration(Struct, frozen=True, kw_only=True):
     """All settings, by the part of the hub that uses them."""
 
@@ -283,6 +310,11 @@ class HubConfiguration(Struct, frozen=True, kw_only=True):
     websub: WebSubConfig = WebSubConfig()
     websocket: WebSocketConfig = WebSocketConfig()
     mqtt: MqttConfig = MqttConfig()
+    xmpp: XmppConfig = XmppConfig()
+
+    @property
+    def has_bridges(self) -> bool:
+        return self.mqtt.url is not None or self.xmpp.url is not None
 
 
 _SECTIONS: dict[str, type[Struct]] = get_type_hints(HubConfiguration)

@@ -13,8 +13,8 @@ from contextlib import aclosing
 from rsnotify.runtime.dialing import Dialer
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
-from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify.runtime.refusals import ConnectionRefused
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.push.fragments import OutgoingFragment
 from rsnotify_publisher.push.hub_feed import HubFeed
@@ -60,7 +60,7 @@ async def _confirm(sent: _Sent, feed: HubFeed) -> None:
         try:
             await taken
         except ConnectionRefused as error:
-            if not error.too_large:
+            if not error.is_final:
                 raise
             # A retry cannot succeed; Destinations detect the gap and read the Change List.
             _log.warning("a fragment was left out: %s", error)
