@@ -123,8 +123,12 @@ class Prosody:
         async with asyncio.timeout(PATIENCE):
             while not any("Activated service 'c2s' on" in line for line in self.lines[started:]):
                 assert self._process.returncode is None, self.lines
-                self._news.clear()
-                await self._news.wait()
+                await self.news()
+
+    async def news(self) -> None:
+        """Wait until it logs something."""
+        self._news.clear()
+        await self._news.wait()
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None

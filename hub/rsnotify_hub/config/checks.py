@@ -140,10 +140,10 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         return
     for name, broker in (("mqtt_url", mqtt.url), ("mqtt_public_url", mqtt.public_url or mqtt.url)):
         try:
-            prefix = parse_broker(broker).topic_or_prefix
+            has_prefix = parse_broker(broker).has_prefix
         except ConfigurationError as error:
             raise WrongSetting((name,), str(error)) from None
-        if not prefix.endswith("/"):
+        if not has_prefix:
             reason = "a hub has many channels: end the path with /, or leave it out"
             raise WrongSetting((name,), reason)
     try:

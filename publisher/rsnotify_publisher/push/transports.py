@@ -1,4 +1,4 @@
-"""The transports to a hub: HTTP (`http_post`), a WebSocket with many fragments in flight, MQTT.
+"""The transports to a hub: HTTP (`http_post`), a WebSocket with many fragments in flight, brokers.
 
 Each function feeds a hub until something fails, and then raises `HubFailure`.
 """
@@ -22,7 +22,9 @@ from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.mqtt.topics import is_broker_url
 from rsnotify.runtime.tasks import first_cause
+from rsnotify.runtime.xmpp.addresses import is_service_url
 from rsnotify_publisher.hubs import Hub, HubFailure
+from rsnotify_publisher.push.brokers import feed_by_mqtt, feed_by_xmpp
 from rsnotify_publisher.push.fragments import OutgoingFragment
 from rsnotify_publisher.push.http_post import (
     RESPONSE_TIMEOUT,
@@ -33,7 +35,6 @@ from rsnotify_publisher.push.http_post import (
 )
 from rsnotify_publisher.push.hub_connection import HubConnection
 from rsnotify_publisher.push.hub_feed import HubFeed
-from rsnotify_publisher.push.mqtt import feed_by_mqtt
 
 _IN_FLIGHT = 256
 #: The seconds between pings, and until a hub that does not answer one counts as dead.
@@ -52,6 +53,8 @@ async def feed_hub(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
     feed_by = feed_by_post if hub.uri.startswith("http") else _feed_by_websocket
     if is_broker_url(hub.uri):
         feed_by = feed_by_mqtt
+    elif is_service_url(hub.uri):
+        feed_by = feed_by_xmpp
     try:
         await feed_by(hub, topic, feed, dialer)
     except (*_NETWORK, ExceptionGroup) as error:

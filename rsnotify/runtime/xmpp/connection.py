@@ -252,7 +252,9 @@ def _client(login: XmppLogin) -> ClientXMPP:
 
     # Its lines may contain what is secret; its errors are raised here.
     logging.getLogger("slixmpp").setLevel(logging.CRITICAL)
-    client = ClientXMPP(login.jid or "", login.password or "", ssl_context=trusted_context(login.ca))
+    client = ClientXMPP(
+        login.jid or "", login.password or "", ssl_context=trusted_context(login.ca)
+    )
     client.enable_direct_tls = login.server is None
     client.auto_authorize = client.auto_subscribe = False
     client.whitespace_keepalive = False
