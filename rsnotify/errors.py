@@ -20,6 +20,7 @@
     │   ├── WrongSetting             a setting of a file is wrong (rsnotify.runtime.config)
     │   └── SeveralSets              a URI leads to several sets; the user has to name one
     ├── StorageError             the journal, log or state cannot be read or written
+    ├── StanzaError              an XMPP request is answered with an error (rsnotify.runtime.xmpp)
     ├── PacketTooLong            an MQTT packet is too long (rsnotify.runtime.mqtt)
     └── ProcessError             a subcommand failed as a child process (rsnotify.runtime.processes)
 

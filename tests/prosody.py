@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -21,7 +22,13 @@ DOMAIN = "xmpp.example"
 SERVICE = "pubsub.xmpp.example"
 PASSWORDS = {"hub": "the hub's password", "reader": "the reader's password"}
 
-#: Drops items whose id contains "drop", as a full queue or a failing link between servers would.
+_HOSTS = f"""
+VirtualHost "{DOMAIN}"
+Component "{SERVICE}" "pubsub"
+  admins = {{ "hub@{DOMAIN}" }}
+"""
+
+#: Drops items that contain "drop-this", as a full queue or a failing link between servers would.
 _DROPPING = """
 module:hook("message/bare", function (event)
   local node = event.stanza:get_child("event", "http://jabber.org/protocol/pubsub#event");
@@ -31,16 +38,26 @@ end, 1000);
 """
 
 
+def login_in_environment() -> XmppLogin:
+    """Return the login in `follower_environment`, if it is that of this process."""
+    names = XmppLogin.__struct_fields__
+    return XmppLogin(**{name: os.environ.get(_variable(name)) for name in names})
+
+
+def _variable(name: str) -> str:
+    return f"RSNOTIFY_FOLLOW_XMPP_{name.upper()}"
+
+
 class Prosody:
     """A server; an async context manager that starts and stops it.
 
     Args:
         folder: Where it keeps everything.
         name: The name in its certificate, which is not to be trusted if it is another.
-        settings: More lines for the host.
+        hosts: The part of the configuration from the first host on.
     """
 
-    def __init__(self, folder: Path, *, name: str = DOMAIN, settings: str = "") -> None:
+    def __init__(self, folder: Path, *, name: str = DOMAIN, hosts: str = _HOSTS) -> None:
         if shutil.which("prosody") is None:
             pytest.skip("prosody is not installed")
         self.port = free_port()
@@ -62,7 +79,9 @@ class Prosody:
             pidfile = "{folder}/prosody.pid"
             data_path = "{folder}/data"
             plugin_paths = {{ "{folder}/modules" }}
-            modules_enabled = {{ "roster", "saslauth", "tls", "disco", "ping", "posix" }}
+            modules_enabled = {{
+              "roster", "saslauth", "tls", "disco", "ping", "posix", "dropping"
+            }}
             modules_disabled = {{ "s2s" }}
             c2s_ports = {{ {self.port} }}
             c2s_interfaces = {{ "127.0.0.1" }}
@@ -70,12 +89,8 @@ class Prosody:
             authentication = "internal_hashed"
             storage = "internal"
             log = {{ info = "*console" }}
-            VirtualHost "{DOMAIN}"
-              ssl = {{ certificate = "{certificate}", key = "{key}" }}
-              modules_enabled = {{ "dropping" }}
-              {settings}
-            Component "{SERVICE}" "pubsub"
-              admins = {{ "hub@{DOMAIN}" }}
+            ssl = {{ certificate = "{certificate}", key = "{key}" }}
+            {hosts}
         """)
         self.add_users(PASSWORDS)
 
@@ -99,6 +114,19 @@ class Prosody:
             server=f"127.0.0.1:{self.port}",
             ca=self.ca,
         )
+
+    def hub_settings(self, password: Path) -> list[str]:
+        """Return lines for the settings of a hub, whose password is written into a file."""
+        login = self.login("hub")
+        password.write_text(f"{login.password}\n")
+        names = {"url": self.url, "jid": login.jid, "server": login.server, "ca": login.ca}
+        names["password_file"] = str(password)
+        return [f"xmpp_{name} = {json.dumps(value)}\n" for name, value in names.items()]
+
+    def follower_environment(self) -> dict[str, str]:
+        """Return the variables that are the options of a Destination."""
+        login = self.login("reader")
+        return {_variable(name): getattr(login, name) for name in login.__struct_fields__}
 
     async def __aenter__(self) -> Prosody:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,12 +23,6 @@ from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
 
 CHANNEL = BASE + "channel.xml"
 PLACE = parse_service(f"xmpp:{SERVICE}")
-
-
-@pytest.fixture
-async def prosody(tmp_path: Path) -> AsyncIterator[Prosody]:
-    async with Prosody(tmp_path / "prosody") as server:
-        yield server
 
 
 async def newest(server: Prosody, uri: str) -> Document:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,12 +30,6 @@ FIRST = (
     b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"><url><loc>1</loc></url></urlset>'
 )
 SECOND = FIRST.replace(b"1</loc>", b"2</loc>")
-
-
-@pytest.fixture
-async def prosody(tmp_path: Path) -> AsyncIterator[Prosody]:
-    async with Prosody(tmp_path / "prosody") as server:
-        yield server
 
 
 @pytest.fixture

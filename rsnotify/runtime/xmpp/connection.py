@@ -99,7 +99,9 @@ class XmppConnection:
             self._nodes.add(node)
         await self._slots.acquire()
         answer = self._send("set", service.jid, stanzas.publish(node, payload))
-        return asyncio.ensure_future(self._published(service, node, answer))
+        published = asyncio.create_task(self._published(service, node, answer))
+        published.add_done_callback(_retrieve_exception)
+        return published
 
     async def _published(
         self, service: PubSubService, node: str, answer: asyncio.Future[ElementTree.Element]

@@ -23,12 +23,6 @@ from tests.prosody import DOMAIN, PASSWORDS, SERVICE, Prosody
 PLACE = parse_service(f"xmpp:{SERVICE}")
 
 
-@pytest.fixture
-async def prosody(tmp_path: Path) -> AsyncIterator[Prosody]:
-    async with Prosody(tmp_path / "prosody") as server:
-        yield server
-
-
 def settings(server: Prosody, **others: Any) -> dict[str, Any]:
     login = server.login("hub")
     return {
