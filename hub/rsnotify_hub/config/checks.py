@@ -17,7 +17,8 @@ from rsnotify.runtime.config.line_numbers import SettingPath
 from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify_hub.config.configuration import MqttConfig, StoreConfig, XmppConfig
+from rsnotify_hub.config.brokers import MqttConfig, XmppConfig
+from rsnotify_hub.config.configuration import FollowConfig, StoreConfig
 from rsnotify_hub.config.tokens import digest
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url, has_dot_segments
@@ -172,3 +173,16 @@ def check_xmpp(xmpp: XmppConfig) -> None:
         xmpp.login.check()
     except ConfigurationError as error:
         raise WrongSetting(("xmpp_jid",), str(error)) from None
+
+
+def check_follow(follow: FollowConfig, store: StoreConfig) -> None:
+    if not follow.tables:
+        return
+    if store.url is not None:
+        reason = "the nodes of a cluster cannot share it; run `rsnotify gateway` with their URLs"
+        raise WrongSetting(("follow",), reason)
+    if follow.contact is None:
+        raise WrongSetting(("follow",), "it needs follow_contact, a URL or mail address of yours")
+    from rsnotify_hub.config.followed import origins_of
+
+    origins_of(follow)

@@ -18,7 +18,7 @@ from rsnotify.runtime.tasks import first_completed
 from rsnotify_hub.bridging.backlog_sender import BacklogSender
 from rsnotify_hub.bridging.bridge import Bridge
 from rsnotify_hub.bridging.broker_cursors import BrokerCursors
-from rsnotify_hub.config.configuration import MqttConfig
+from rsnotify_hub.config.brokers import MqttConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.intake import FragmentIntake

@@ -10,7 +10,7 @@ from rsnotify.runtime.xmpp.connection import XmppConnection, connect
 from rsnotify_hub.bridging.backlog_sender import BacklogSender
 from rsnotify_hub.bridging.bridge import Bridge
 from rsnotify_hub.bridging.broker_cursors import BrokerCursors
-from rsnotify_hub.config.configuration import XmppConfig
+from rsnotify_hub.config.brokers import XmppConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.log.topic_logs import TopicLogs
