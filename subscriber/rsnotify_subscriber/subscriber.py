@@ -116,6 +116,7 @@ class Subscriber:
             self._sessions,
             options.callbacks,
             options.mqtt,
+            options.xmpp,
             push_selection_for(options.selection),
             shared.websockets if shared is not None else None,
         )

@@ -1,4 +1,4 @@
-"""The transports to a hub: HTTP (`http_post`), a WebSocket with many fragments in flight, MQTT.
+"""The transports to a hub: HTTP (`http_post`), a WebSocket with many fragments in flight, brokers.
 
 Each function feeds a hub until something fails, and then raises `HubFailure`.
 """
@@ -20,7 +20,9 @@ from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.mqtt.topics import is_broker_url
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSockets
 from rsnotify.runtime.tasks import first_cause
+from rsnotify.runtime.xmpp.addresses import is_service_url
 from rsnotify_publisher.hubs import Hub, HubFailure
+from rsnotify_publisher.push.brokers import feed_by_mqtt, feed_by_xmpp
 from rsnotify_publisher.push.http_post import (
     RESPONSE_TIMEOUT,
     TOO_MANY,
@@ -30,7 +32,6 @@ from rsnotify_publisher.push.http_post import (
 )
 from rsnotify_publisher.push.hub_connection import HubConnection, HubPublication
 from rsnotify_publisher.push.hub_feed import HubFeed
-from rsnotify_publisher.push.mqtt import feed_by_mqtt
 
 #: The seconds between pings, and until a hub that does not answer one counts as dead.
 _PING, _PONG = 5.0, 10.0
@@ -52,6 +53,8 @@ async def feed_hub(
         feed_by = partial(_feed_by_websocket, websockets)
     if is_broker_url(hub.uri):
         feed_by = feed_by_mqtt
+    elif is_service_url(hub.uri):
+        feed_by = feed_by_xmpp
     try:
         await feed_by(hub, topic, feed, dialer)
     except (*_NETWORK, ExceptionGroup) as error:
