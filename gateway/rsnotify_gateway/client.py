@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -17,6 +19,7 @@ from rsnotify_gateway.robots import ALLOW_ALL, MOST_BYTES, RobotsRules, parse_ro
 from rsnotify_subscriber.fetching.connections import Connections, RequestRate
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.fetching.downloading import stream_document
+from rsnotify_subscriber.fetching.origin import ResponseOrigin
 from rsnotify_subscriber.fetching.responses import body, check_status, validator
 from rsnotify_subscriber.fetching.sessions import Sessions
 
@@ -30,9 +33,39 @@ class OriginAnswer(Struct, frozen=True):
 
     Args:
         condition: The header field of a conditional request for the same resource.
+        uri: The URI after redirects.
+        media_type: The media type, in lower case and without parameters.
+        immutable: Whether it will never change (RFC 8246).
     """
 
     condition: tuple[str, str] | None
+    uri: str
+    media_type: str
+    immutable: bool
+
+
+class PoliteSessions(Sessions):
+    """Sessions whose requests wait until `admit` returns, and have header fields of their own."""
+
+    def __init__(
+        self,
+        url: str,
+        admit: Callable[[str], Awaitable[None]],
+        fields: Mapping[str, str],
+        **options: Any,
+    ) -> None:
+        super().__init__(url, **options)
+        self._admit = admit
+        self._own_fields = fields
+
+    @asynccontextmanager
+    async def get(
+        self, uri: str, headers: Mapping[str, str], origin: ResponseOrigin | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """GET once the request may be made; raise as `Sessions.get` does."""
+        await self._admit(uri)
+        async with super().get(uri, {**self._own_fields, **headers}, origin) as response:
+            yield response
 
 
 class OriginClient:
@@ -46,6 +79,9 @@ class OriginClient:
         robots: Whether to respect robots.txt.
         delay: Seconds between two requests; a longer Crawl-delay is respected.
         allow_private_addresses: Whether the origin may name hosts at any address.
+
+    Attributes:
+        documents: Sessions for what needs them itself, whose requests are as polite.
     """
 
     def __init__(
@@ -59,18 +95,19 @@ class OriginClient:
         delay: float = 0.0,
         allow_private_addresses: bool = False,
     ) -> None:
-        self._sessions = Sessions(
-            url,
-            credentials=credentials,
-            allow_private_addresses=allow_private_addresses,
-            shared=shared,
-        )
+        options: dict[str, Any] = {
+            "credentials": credentials,
+            "allow_private_addresses": allow_private_addresses,
+            "shared": shared,
+        }
+        self._sessions = Sessions(url, **options)
         self._fields = {
             "User-Agent": f"rsnotify-gateway/{version('rsnotify')} (+{contact})",
             "Accept-Encoding": "gzip",
             # A check claims that the origin itself was read.
             "Cache-Control": "no-cache",
         }
+        self.documents = PoliteSessions(url, self._admit, self._fields, **options)
         self._respects_robots = robots
         self._delay = delay
         self._rates: dict[URL, RequestRate] = {}
@@ -78,9 +115,11 @@ class OriginClient:
 
     async def __aenter__(self) -> OriginClient:
         await self._sessions.__aenter__()
+        await self.documents.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        await self.documents.__aexit__(*exception)
         await self._sessions.__aexit__(*exception)
 
     async def get(
@@ -88,22 +127,32 @@ class OriginClient:
         uri: str,
         feed: Callable[[bytes], object],
         condition: tuple[str, str] | None = None,
+        accept: str = "*/*",
     ) -> OriginAnswer | None:
         """GET a document, and pass it to `feed` piece by piece; return None after a 304.
 
         Raises:
             FetchError: It cannot be read, or must not be.
         """
-        if self._respects_robots:
-            await self._check_robots(uri)
-        await self._rate(uri, self._delay).wait()
-        headers = self._fields if condition is None else self._fields | dict([condition])
-        async with self._sessions.get(uri, headers) as response:
+        headers = {"Accept": accept} | ({} if condition is None else dict([condition]))
+        origin = ResponseOrigin(uri)
+        async with self.documents.get(uri, headers, origin) as response:
             if condition is not None and response.status == 304:
                 return None
             check_status(uri, response)
-            await stream_document(uri, response, self._sessions.large, feed)
-            return OriginAnswer(validator(response))
+            await stream_document(uri, response, self.documents.large, feed)
+            return OriginAnswer(
+                validator(response),
+                origin.base,
+                response.content_type.lower(),
+                "immutable" in response.headers.get("Cache-Control", "").lower(),
+            )
+
+    async def _admit(self, uri: str) -> None:
+        """Wait until a request may be made; raise `FetchError` if it must not be."""
+        if self._respects_robots:
+            await self._check_robots(uri)
+        await self._rate(uri, self._delay).wait()
 
     async def sitemaps(self, uri: str) -> tuple[str, ...]:
         """Return the Sitemaps that the robots.txt of a host names."""
