@@ -1,20 +1,19 @@
-"""A generated history, and the same set as a Sitemap, an OAI-PMH repository and a feed."""
+"""A generated history, and the same set through each way in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from random import Random
 
 from msgspec import Struct
 
+from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
 from tests.gateway.origin_server import OriginServer, index, sitemap
 from tests.gateway.repositories import Items
 
-SITE = "https://site.example/"
 PARTS = 3
 _PAGE = 10
-_BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class Step(Struct, frozen=True):
@@ -38,12 +37,22 @@ def made_up(count: int, seed: int, first: int = 1) -> Iterator[Step]:
 
 
 class Published:
-    """Applies steps to the pages of a server and the items of a repository."""
+    """Applies steps to the pages of a server and the items of a repository.
+
+    Attributes:
+        dated: The origins that are told of each change with its datetime.
+    """
 
     def __init__(self, site: OriginServer, items: Items) -> None:
-        self._site = site
+        self.site = site
         self._items = items
+        self.dated = (
+            PullOnlySource(site, per_list=10, lists_every=35),
+            Activities(site),
+            EventStream(site),
+        )
         self.versions: dict[str, int] = {}
+        self._latest = 0
         #: Every version that was ever there, oldest first.
         self.history: list[tuple[str, int]] = []
         site.pages["/sitemap.xml"] = index(site.url(f"/{part}.xml") for part in range(PARTS))
@@ -53,15 +62,20 @@ class Published:
         if step.version is None:
             del self.versions[step.name]
             self._items.delete(step.name)
+            for origin in self.dated:
+                origin.delete(step.name, at(self._latest + 0.5))
         else:
+            self._latest = step.version
             self.versions[step.name] = step.version
             self.history.append((step.name, step.version))
             self._items.put(step.name, f"version {step.version}")
+            for origin in self.dated:
+                origin.put(step.name, at(step.version))
         self._write()
 
     def lastmod(self, name: str) -> datetime:
         """Return a time that differs for each version."""
-        return _BEGIN + timedelta(seconds=self.versions[name])
+        return at(self.versions[name])
 
     def _write(self) -> None:
         parts: list[dict[str, str | None]] = [{} for _ in range(PARTS)]
@@ -69,7 +83,7 @@ class Published:
         for name, version in sorted(self.versions.items()):
             parts[version % PARTS][SITE + name] = self.lastmod(name).isoformat()
         for number, part in enumerate(parts):
-            self._site.pages[f"/{number}.xml"] = sitemap(part)
+            self.site.pages[f"/{number}.xml"] = sitemap(part)
         self._write_feed()
 
     def _write_feed(self) -> None:
@@ -85,4 +99,4 @@ class Published:
                 for name in names
             )
             feed = f'<feed xmlns="http://www.w3.org/2005/Atom">{link}{entries}</feed>'
-            self._site.pages[f"/feed/{number}"] = feed.encode()
+            self.site.pages[f"/feed/{number}"] = feed.encode()

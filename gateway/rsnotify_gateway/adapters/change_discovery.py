@@ -46,6 +46,8 @@ _log = logging.getLogger("rsnotify.gateway")
 _COMPARE = 7 * 86_400.0
 _MOST_BYTES = 50_000_000
 _MOST_PAGES = 50_000
+#: The entries that are recorded at once.
+_BATCH = 1_000
 #: How often pages that shift are read.
 _MOST_ROUNDS = 5
 _OVERLAP = timedelta(minutes=1)
@@ -221,12 +223,15 @@ class _Walk:
         for _ in range(_MOST_ROUNDS):
             self._begin()
             newest_page: ActivityPage | None = None
+            entries: list[SeenEntry | MissingEntry] = []
             async for page in self._walk():
                 newest_page = newest_page or page
-                entries, is_over = self._process(page, since)
-                yield entries
-                if is_over:
+                if self._process(page, since, entries):
                     break
+                if len(entries) >= _BATCH:
+                    yield tuple(entries)
+                    entries.clear()
+            yield tuple(entries)
             assert newest_page is not None
             if before is not None and self.newest < before:
                 self.has_joined = False  # it has gone back
@@ -272,23 +277,19 @@ class _Walk:
             )
 
     def _process(
-        self, page: ActivityPage, since: Instant | None
-    ) -> tuple[tuple[SeenEntry | MissingEntry, ...], bool]:
-        """Return what a page shows, the oldest first, and whether older ones are known."""
-        found: list[SeenEntry | MissingEntry] = []
-        is_over = False
+        self, page: ActivityPage, since: Instant | None, entries: list[SeenEntry | MissingEntry]
+    ) -> bool:
+        """Add what a page shows to entries, and return whether older activities are known."""
         for activity in reversed(page.activities):
             self._note(activity)
             if since is not None and activity.at is not None and activity.at < since:
-                is_over = True
-                break
+                return True
             if activity.kind == _REFRESH:
                 if self._before.newest is None:
-                    is_over = True
-                    break
+                    return True
                 self._only_deletions = True
-            found += self._states(activity)
-        return tuple(reversed(found)), is_over
+            entries += self._states(activity)
+        return False
 
     def _note(self, activity: Activity) -> None:
         if activity.kind == _REFRESH:

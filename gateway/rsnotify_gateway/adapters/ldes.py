@@ -15,6 +15,7 @@ resource is what a member is a version of (`ldes:versionOfPath`), or else the me
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from hashlib import blake2b
 
@@ -38,8 +39,10 @@ from rsnotify_gateway.reconciling import usable_uri
 
 _MOST_BYTES = 50_000_000
 _MOST_PAGES = 60_000
-#: Pages after which the cursor is stored, since it becomes long.
-_STORE_EVERY = 50
+#: The entries that are recorded at once.
+_BATCH = 1_000
+#: The cursor is stored after so many pages, and this part of all: it becomes long.
+_STORED_PAGES, _STORED_PART = 50, 10
 _ACCEPT = (
     "text/turtle, application/trig, application/n-quads;q=0.9, application/n-triples;q=0.9, "
     "application/ld+json;q=0.5"
@@ -114,33 +117,37 @@ class LdesAdapter:
         """Read the pages that may have changed; yield their new members."""
         state = LdesCursor() if cursor is None else _decode(cursor)
         reached: set[str] = {self._url}
-        waiting = [self._url]
-        read = 0
+        waiting = deque(reached)
+        entries: list[SeenEntry | MissingEntry] = []
+        unstored = 0
         while waiting:
-            uri = waiting.pop(0)
+            uri = waiting.popleft()
             node = state.pages.get(uri)
             if node is None or not node.immutable:
-                node, batch = await self._read(uri, node, state)
+                node = await self._read(uri, state, entries)
                 state.pages[uri] = node
-                if batch:
-                    read += 1
-                    text = _encode(state) if read % _STORE_EVERY == 0 else None
-                    yield OriginBatch(batch, text)
-            new = [page for page in node.nodes if page not in reached]
+                unstored += 1
+            new = [page for page in dict.fromkeys(node.nodes) if page not in reached]
             reached.update(new)
-            waiting += new
+            waiting.extend(new)
             if len(reached) > _MOST_PAGES:
                 raise TooLarge(f"it has more than {_MOST_PAGES:,} pages", source=self._url)
+            is_long = unstored >= max(_STORED_PAGES, len(state.pages) // _STORED_PART)
+            if entries and (is_long or len(entries) >= _BATCH):
+                yield OriginBatch(tuple(entries), _encode(state) if is_long else None)
+                entries.clear()
+                unstored = 0 if is_long else unstored
         state.pages = {uri: node for uri, node in state.pages.items() if uri in reached}
         state.deleted = {}
         self._last = state
         text = _encode(state)
-        yield OriginBatch((), None if text == cursor else text)
+        yield OriginBatch(tuple(entries), None if text == cursor else text)
 
     async def _read(
-        self, uri: str, known: LdesNode | None, state: LdesCursor
-    ) -> tuple[LdesNode, tuple[SeenEntry | MissingEntry, ...]]:
-        """Request a page; return what is known of it, and the states that its members show."""
+        self, uri: str, state: LdesCursor, entries: list[SeenEntry | MissingEntry]
+    ) -> LdesNode:
+        """Request a page; return what is known of it, and add the states that it shows."""
+        known = state.pages.get(uri)
         data = bytearray()
 
         def feed(piece: bytes) -> None:
@@ -152,14 +159,15 @@ class LdesAdapter:
         answer = await self._client.get(uri, feed, condition, _ACCEPT)
         if answer is None:
             assert known is not None
-            return known, ()
+            return known
         page = await asyncio.to_thread(
             parse_page, bytes(data), answer.media_type, answer.uri, state.terms
         )
         state.terms = page.terms
         before = frozenset(known.members if known is not None else ())
         new = [member for member in page.members if _digest(member) not in before]
-        return _node(page, answer), _states(new, state.deleted)
+        entries += _states(new, state.deleted)
+        return _node(page, answer)
 
 
 def _node(page: StreamPage, answer: OriginAnswer) -> LdesNode:
