@@ -13,7 +13,7 @@ import aiohttp
 from msgspec import Struct
 from yarl import URL
 
-from rsnotify.errors import Unavailable
+from rsnotify.errors import TooLarge, Unavailable
 from rsnotify.format.links import resolve
 from rsnotify_gateway.robots import ALLOW_ALL, MOST_BYTES, RobotsRules, parse_robots
 from rsnotify_subscriber.fetching.connections import Connections, RequestRate
@@ -147,6 +147,29 @@ class OriginClient:
                 response.content_type.lower(),
                 "immutable" in response.headers.get("Cache-Control", "").lower(),
             )
+
+    async def content(
+        self,
+        uri: str,
+        most: int,
+        condition: tuple[str, str] | None = None,
+        accept: str = "*/*",
+    ) -> tuple[bytes, OriginAnswer | None]:
+        """GET a document of so many bytes at most; return no answer after a 304.
+
+        Raises:
+            FetchError: As `get`.
+            TooLarge: It has more bytes.
+        """
+        data = bytearray()
+
+        def feed(piece: bytes) -> None:
+            data.extend(piece)
+            if len(data) > most:
+                raise TooLarge(f"it is larger than {most} bytes", source=uri)
+
+        answer = await self.get(uri, feed, condition, accept)
+        return bytes(data), answer
 
     async def _admit(self, uri: str) -> None:
         """Wait until a request may be made; raise `FetchError` if it must not be."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, DocumentError, Unavailable
 from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher import Options, Publisher
 from tests.gateway.checking import Checking, origin
 from tests.gateway.generators import SITE, PullOnlySource, at
@@ -208,6 +209,70 @@ async def test_a_resource_list_of_several_files_that_changes_meanwhile_deletes_n
     with pytest.raises(Unavailable, match="changes while it is read"):
         await checking.check()
     assert {A, B, C} <= set(checking.resources())
+
+
+async def test_a_file_of_the_list_that_is_older_than_the_whole_deletes_nothing(
+    source: PullOnlySource, checking: Checking
+) -> None:
+    source.put("a", at(1))
+    source.put("b", at(4))
+    await checking.check()
+    index = Document(
+        Capability.RESOURCE_LIST, (Resource(source.url("part.xml")),), index=True, at=at(5)
+    )
+    source.set("resourcelist.xml", index)
+    part = Document(Capability.RESOURCE_LIST, (Resource(A, lastmod=at(1)),), at=at(3))
+    source.set("part.xml", part)
+    due(checking)
+    assert await checking.check() == {}
+
+
+async def test_a_stable_list_of_several_files_shows_deletions(
+    source: PullOnlySource, checking: Checking
+) -> None:
+    def write(*names: str) -> None:
+        parts = [Resource(source.url(f"part-{name}.xml")) for name in names]
+        index = Document(Capability.RESOURCE_LIST, tuple(parts), index=True, at=at(1))
+        source.set("resourcelist.xml", index)
+        for name in names:
+            entries = (Resource(SITE + name, lastmod=at(1)),)
+            source.set(f"part-{name}.xml", Document(Capability.RESOURCE_LIST, entries, at=at(1)))
+
+    write("a", "b", "c")
+    assert await checking.check() == {A: "created", B: "created", C: "created"}
+    write("a", "c")
+    due(checking)
+    assert await checking.check() == {B: "deleted"}
+
+
+async def test_a_list_until_the_present_may_get_earlier_changes(
+    source: PullOnlySource, checking: Checking
+) -> None:
+    now = datetime.now(UTC)
+    changes = [
+        Resource(SITE + name, now - timedelta(seconds=10 - number), change=ChangeType.CREATED)
+        for number, name in enumerate("ab")
+    ]
+    source.offered = ["changelist"]
+    source.write()
+    source.set("changelist.xml", Document(Capability.CHANGE_LIST, (changes[0],), until=now))
+    assert await checking.check() == {A: "created"}
+    later = now + timedelta(seconds=1)
+    source.set("changelist.xml", Document(Capability.CHANGE_LIST, tuple(changes), until=later))
+    assert await checking.check() == {B: "created"}
+
+
+async def test_a_restored_source_without_a_resource_list_states_the_gap(
+    source: PullOnlySource, checking: Checking
+) -> None:
+    source.offered = ["changelist"]
+    source.put("a", at(1), HASH)
+    source.put("a", at(5), OTHER_HASH)
+    await checking.check()
+    source.open = source.open[:1]
+    source.write()
+    assert await checking.check() == {A: "updated"}
+    assert "may have been missed" in checking.limits
 
 
 async def test_a_truncated_list_fails_the_check_and_deletes_nothing(

@@ -167,18 +167,11 @@ class _PageReader:
         return await self._read(uri, parse_page, keep=is_last)
 
     async def _read(self, uri: str, parse: Callable[[bytes, str], T], *, keep: bool) -> T:
-        data = bytearray()
-
-        def feed(piece: bytes) -> None:
-            data.extend(piece)
-            if len(data) > _MOST_BYTES:
-                raise TooLarge(f"it is larger than {_MOST_BYTES} bytes", source=uri)
-
         condition, kept = self._kept.get(uri, (None, None))
-        answer = await self._client.get(uri, feed, condition, _ACCEPT)
+        data, answer = await self._client.content(uri, _MOST_BYTES, condition, _ACCEPT)
         if answer is None:
             return cast(T, kept)  # what `parse` returned for the same URI
-        found = await asyncio.to_thread(parse, bytes(data), uri)
+        found = await asyncio.to_thread(parse, data, uri)
         self._kept.pop(uri, None)
         if keep and answer.condition is not None:
             self._kept[uri] = (answer.condition, found)

@@ -23,7 +23,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import TooLarge, Unavailable
+from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
@@ -139,17 +139,10 @@ class FeedAdapter:
     async def _read(
         self, uri: str, condition: tuple[str, str] | None
     ) -> tuple[ParsedFeed | None, tuple[str, str] | None]:
-        data = bytearray()
-
-        def feed(piece: bytes) -> None:
-            data.extend(piece)
-            if len(data) > _MOST_BYTES:
-                raise TooLarge(f"it is larger than {_MOST_BYTES} bytes", source=uri)
-
-        answer = await self._client.get(uri, feed, condition)
+        data, answer = await self._client.content(uri, _MOST_BYTES, condition)
         if answer is None:
             return None, condition
-        return await asyncio.to_thread(parse_feed, bytes(data), uri), answer.condition
+        return await asyncio.to_thread(parse_feed, data, uri), answer.condition
 
 
 def _joins(page: ParsedFeed, expected: set[str]) -> bool:

@@ -148,21 +148,12 @@ class LdesAdapter:
     ) -> LdesNode:
         """Request a page; return what is known of it, and add the states that it shows."""
         known = state.pages.get(uri)
-        data = bytearray()
-
-        def feed(piece: bytes) -> None:
-            data.extend(piece)
-            if len(data) > _MOST_BYTES:
-                raise TooLarge(f"it is larger than {_MOST_BYTES} bytes", source=uri)
-
         condition = None if known is None else known.condition
-        answer = await self._client.get(uri, feed, condition, _ACCEPT)
+        data, answer = await self._client.content(uri, _MOST_BYTES, condition, _ACCEPT)
         if answer is None:
             assert known is not None
             return known
-        page = await asyncio.to_thread(
-            parse_page, bytes(data), answer.media_type, answer.uri, state.terms
-        )
+        page = await asyncio.to_thread(parse_page, data, answer.media_type, answer.uri, state.terms)
         state.terms = page.terms
         before = frozenset(known.members if known is not None else ())
         new = [member for member in page.members if _digest(member) not in before]
