@@ -150,6 +150,7 @@ class ListReading:
         if not baseline.complete:
             reason = "its Resource List is not complete"
             raise baseline.error or Unavailable(baseline.root.uri, reason)
+        self.at = baseline.at  # an index may state none
 
     async def _read_changes(self, at: Instant, through: Instant | None) -> None:
         """Find out what changed after the instant of the list."""

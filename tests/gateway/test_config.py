@@ -10,6 +10,7 @@ from rsnotify_gateway.config import load_gateway
 
 CONTACT = 'contact = "operator@gateway.example"\n'
 ONE = '[[origin]]\nname = "one"\ntype = "sitemap"\nurl = "https://one.example/"\n'
+IIIF = ONE.replace("sitemap", "iiif")
 
 
 def load(folder: Path, text: str):  # type: ignore[no-untyped-def]
@@ -54,6 +55,8 @@ login = "user:secret"
             "type: it has to be one of sitemap, oai-pmh, feed",
         ),
         (CONTACT + ONE + 'set = "maps"', 'set only fits type = "oai-pmh"'),
+        (CONTACT + ONE + "compare = 60", 'compare only fits type = "oai-pmh"'),
+        (CONTACT + IIIF + 'set = "maps"\ncompare = 60', 'set only fits type = "oai-pmh"'),
         (CONTACT + ONE + "[[set]]\nname='x'\nfolder='y'", "use [[origin]], not [[set]]"),
     ],
 )

@@ -36,8 +36,11 @@ async def until(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize(
+    ("type_", "document"), [("sitemap", "resourcelist.xml"), ("resourcesync", "")]
+)
 async def test_a_destination_receives_the_content_of_the_origin_by_push(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, type_: str, document: str
 ) -> None:
     folder, copy = tmp_path / "origin", tmp_path / "copy"
     folder.mkdir()
@@ -51,8 +54,8 @@ async def test_a_destination_receives_the_content_of_the_origin_by_push(
 contact = "operator@gateway.example"
 [[origin]]
 name = "one"
-type = "sitemap"
-url = "{origin_url}resourcelist.xml"
+type = "{type_}"
+url = "{origin_url}{document}"
 poll = 0.05
 poll_most = 0.1
 delay = 0

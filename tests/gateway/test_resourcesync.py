@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
 from rsnotify.errors import ConfigurationError, DocumentError, Unavailable
 from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher import Options, Publisher
 from tests.gateway.checking import Checking, origin
@@ -17,6 +20,7 @@ from tests.gateway.generators import SITE, PullOnlySource, at
 from tests.gateway.origin_server import OriginServer
 from tests.interop.site import Site, served
 from tests.publisher.helpers import PATIENCE
+from tests.subscriber.test_simulator import simulator
 
 A, B, C, D = (SITE + name for name in "abcd")
 HASH, OTHER_HASH = "md5:" + "a" * 32, "md5:" + "b" * 32
@@ -232,7 +236,7 @@ async def test_a_stable_list_of_several_files_shows_deletions(
 ) -> None:
     def write(*names: str) -> None:
         parts = [Resource(source.url(f"part-{name}.xml")) for name in names]
-        index = Document(Capability.RESOURCE_LIST, tuple(parts), index=True, at=at(1))
+        index = Document(Capability.RESOURCE_LIST, tuple(parts), index=True)
         source.set("resourcelist.xml", index)
         for name in names:
             entries = (Resource(SITE + name, lastmod=at(1)),)
@@ -243,6 +247,7 @@ async def test_a_stable_list_of_several_files_shows_deletions(
     write("a", "c")
     due(checking)
     assert await checking.check() == {B: "deleted"}
+    assert "missed" not in checking.limits
 
 
 async def test_a_list_until_the_present_may_get_earlier_changes(
@@ -391,3 +396,26 @@ async def test_documents_of_the_resync_tools_are_followed(tmp_path: Path) -> Non
             documents.list_resources()
             due(checking)
             assert await checking.check() == {}
+
+
+async def test_a_running_simulator_is_followed_to_an_equal_state(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    base = f"http://127.0.0.1:{unused_tcp_port}"
+    async with (
+        simulator(tmp_path, unused_tcp_port) as simulated,
+        Checking(tmp_path / "state", origin("resourcesync", base)) as checking,
+        asyncio.timeout(PATIENCE),
+    ):
+        assert simulated.stdin is not None
+        assert simulated.stdout is not None
+        simulated.stdin.write(b"begin\n")
+        done = asyncio.create_task(simulated.stdout.readline())
+        while not done.done():
+            # It has no Change List before the first change.
+            with suppress(Unavailable):
+                await checking.watch.check()
+        await checking.watch.check()
+        async with ClientSession() as session, session.get(f"{base}/resourcelist.xml") as answer:
+            listed = read_document(await answer.read())
+        assert hashes(checking) == {one.uri: one.hash for one in listed.resources}

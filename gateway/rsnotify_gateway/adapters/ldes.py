@@ -37,7 +37,7 @@ from rsnotify_gateway.client import OriginAnswer, OriginClient
 from rsnotify_gateway.ldes_parser import StreamMember, StreamPage, StreamTerms, parse_page
 from rsnotify_gateway.reconciling import usable_uri
 
-_MOST_BYTES = 50_000_000
+_MOST_BYTES = 20_000_000
 _MOST_PAGES = 60_000
 #: The entries that are recorded at once.
 _BATCH = 1_000
