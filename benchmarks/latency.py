@@ -6,7 +6,8 @@ changes of small resources at a steady rate; their content travels inline.
 A change is visible once its file is in place, which needs one flush: that of the Source's journal.
 It is durable in the Destination after a second one, that of its state. The hub flushes its log
 meanwhile. The same flushes alone are measured on the same disk in the same run, since the targets
-are relative to them. The processor time of the Source includes what makes the changes.
+are relative to them. The processor time of the Source includes what makes the changes. That of a
+process that only commits what it reads, and of one that also writes files, stands beside it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from random import Random
 from statistics import quantiles
 
+import bare_commit
 from aiohttp import web
 from fanout import processor_seconds
 from targets import compare
@@ -40,6 +42,8 @@ SIZE = 500
 VISIBLE, DURABLE = (1.0, 5.0), 1.5
 #: Milliseconds of a processor for each change.
 CPU = {"hub": 0.4, "Destination": 0.8}
+#: Processes that only write, for comparison (`bare_commit`).
+BARE = {"a bare commit": "commit", "a bare commit and file": "place"}
 
 
 class LiveSource:
@@ -194,6 +198,12 @@ def main(seconds: float = 10.0) -> None:
         (root / "after").mkdir()
         one, two = rounds(root / "before")
         latencies, cpu = asyncio.run(measure(root, seconds))
+        for kind in BARE.values():
+            (root / kind).mkdir()
+        bare = {
+            title: asyncio.run(bare_commit.measure(root / kind, kind, RATE, 2 * SIZE, seconds / 2))
+            for title, kind in BARE.items()
+        }
         for flushed, again in zip((one, two), rounds(root / "after"), strict=True):
             flushed += again
     visible, durable = (list(found.values()) for found in latencies.found.values())
@@ -210,6 +220,8 @@ def main(seconds: float = 10.0) -> None:
         print(f"{title:24}{p50:8.2f}{p99:8.2f}")
     for name_of, figure in cpu.items():
         print(f"{f'CPU of the {name_of}, each':24}{figure:8.2f}")
+    for title, figure in bare.items():
+        print(f"{f'CPU of {title}':31}{figure:.2f}")
     over = [a - b for a, b in zip(took["record -> visible"], took["one flush alone"], strict=True)]
     for percentile, figure, limit in zip(("p50", "p99"), over, VISIBLE, strict=True):
         compare(f"record to visible, over a flush, {percentile}", figure, limit, "ms")

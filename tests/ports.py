@@ -1,7 +1,8 @@
-"""Ports that stay free for the test or benchmark that asked for them."""
+"""Ports that stay free for the test or benchmark that reserved them."""
 
 from __future__ import annotations
 
+import atexit
 import random
 import socket
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ def free_port() -> int:
     """Return a free port of loopback, which stays free until it is used.
 
     The system does not assign it to other programs, since it is not an ephemeral port. And this
-    function does not return it again, in any process, until the test that asked for it has ended.
+    function does not return it again, in any process, until the test that reserved it has ended.
 
     Raises:
         ProcessError: No port is free.
@@ -47,13 +48,20 @@ def _claim(port: int) -> bool:
 
 @contextmanager
 def released() -> Iterator[None]:
-    """Return a context at whose end the ports are given up that were reserved in it."""
+    """Release the ports that were reserved in a context when it ends."""
     before = len(_claims)
     try:
         yield
     finally:
-        while len(_claims) > before:
-            _claims.pop().close()
+        _release(before)
+
+
+def _release(kept: int = 0) -> None:
+    while len(_claims) > kept:
+        _claims.pop().close()
+
+
+atexit.register(_release)
 
 
 def port_for(owner: object, host: str = "127.0.0.1", port: int = 0) -> int:
