@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
@@ -67,6 +67,9 @@ class PoliteSessions(Sessions):
         async with super().get(uri, {**self._own_fields, **headers}, origin) as response:
             yield response
 
+    def get_at_once(self, uri: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return super().get(uri, self._own_fields)
+
 
 class OriginClient:
     """The requests to one origin; an async context manager.
@@ -81,7 +84,7 @@ class OriginClient:
         allow_private_addresses: Whether the origin may name hosts at any address.
 
     Attributes:
-        documents: Sessions for what needs them itself, whose requests are as polite.
+        sessions: They make the requests.
     """
 
     def __init__(
@@ -95,32 +98,30 @@ class OriginClient:
         delay: float = 0.0,
         allow_private_addresses: bool = False,
     ) -> None:
-        options: dict[str, Any] = {
-            "credentials": credentials,
-            "allow_private_addresses": allow_private_addresses,
-            "shared": shared,
-        }
-        self._sessions = Sessions(url, **options)
-        self._fields = {
-            "User-Agent": f"rsnotify-gateway/{version('rsnotify')} (+{contact})",
-            "Accept-Encoding": "gzip",
-            # A check claims that the origin itself was read.
-            "Cache-Control": "no-cache",
-        }
-        self.documents = PoliteSessions(url, self._admit, self._fields, **options)
+        self.sessions = PoliteSessions(
+            url,
+            self._admit,
+            {
+                "User-Agent": f"rsnotify-gateway/{version('rsnotify')} (+{contact})",
+                "Accept-Encoding": "gzip",
+                # A check claims that the origin itself was read.
+                "Cache-Control": "no-cache",
+            },
+            credentials=credentials,
+            allow_private_addresses=allow_private_addresses,
+            shared=shared,
+        )
         self._respects_robots = robots
         self._delay = delay
         self._rates: dict[URL, RequestRate] = {}
         self._rules: dict[URL, tuple[float, RobotsRules]] = {}
 
     async def __aenter__(self) -> OriginClient:
-        await self._sessions.__aenter__()
-        await self.documents.__aenter__()
+        await self.sessions.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self.documents.__aexit__(*exception)
-        await self._sessions.__aexit__(*exception)
+        await self.sessions.__aexit__(*exception)
 
     async def get(
         self,
@@ -136,11 +137,11 @@ class OriginClient:
         """
         headers = {"Accept": accept} | ({} if condition is None else dict([condition]))
         origin = ResponseOrigin(uri)
-        async with self.documents.get(uri, headers, origin) as response:
+        async with self.sessions.get(uri, headers, origin) as response:
             if condition is not None and response.status == 304:
                 return None
             check_status(uri, response)
-            await stream_document(uri, response, self.documents.large, feed)
+            await stream_document(uri, response, self.sessions.large, feed)
             return OriginAnswer(
                 validator(response),
                 origin.base,
@@ -216,7 +217,7 @@ class OriginClient:
 
     async def _read_robots(self, uri: str) -> RobotsRules:
         """Read a robots.txt; if there is none, everything is allowed (RFC 9309 §2.3.1)."""
-        async with self._sessions.get(uri, self._fields) as response:
+        async with self.sessions.get_at_once(uri) as response:
             if 400 <= response.status < 500 and response.status != 429:
                 return ALLOW_ALL
             check_status(uri, response)  # otherwise, nothing may be requested

@@ -98,7 +98,7 @@ class ResourceSyncAdapter:
     ) -> None:
         self._url = url
         cache = DocumentCache(_CACHED_DOCUMENTS, _CACHED_ENTRIES)
-        self._fetcher = Fetcher(client.documents, Path(), cache=cache)
+        self._fetcher = Fetcher(client.sessions, Path(), cache=cache)
         self._discovery = OfferDiscovery(DescriptionReader(self._fetcher), url)
         self._compare = compare or _COMPARE
         self._clock = clock
