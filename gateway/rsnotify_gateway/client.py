@@ -1,11 +1,10 @@
-"""Polite HTTP to one origin: robots.txt, delays, conditional requests, and who is asking."""
+"""Polite HTTP to one origin: robots.txt, delays, and conditional requests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +13,7 @@ from msgspec import Struct
 from yarl import URL
 
 from rsnotify.errors import TooLarge, Unavailable
-from rsnotify.format.links import resolve
+from rsnotify.format.links import parse_links, resolve
 from rsnotify_gateway.robots import ALLOW_ALL, MOST_BYTES, RobotsRules, parse_robots
 from rsnotify_subscriber.fetching.connections import Connections, RequestRate
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
@@ -26,6 +25,9 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 #: RFC 9309 §2.4: a robots.txt should not be used for longer than a day.
 _ROBOTS_SECONDS = 86_400.0
 _ROBOTS = "/robots.txt"
+#: A check claims that the origin itself was read.
+_UNCACHED = {"Cache-Control": "no-cache"}
+_FIELDS = {"Accept-Encoding": "gzip", **_UNCACHED}
 
 
 class OriginAnswer(Struct, frozen=True):
@@ -36,27 +38,22 @@ class OriginAnswer(Struct, frozen=True):
         uri: The URI after redirects.
         media_type: The media type, in lower case and without parameters.
         immutable: Whether it will never change (RFC 8246).
+        links: Its Link header fields, as relations and targets.
     """
 
     condition: tuple[str, str] | None
     uri: str
     media_type: str
     immutable: bool
+    links: Sequence[tuple[str, str]]
 
 
 class PoliteSessions(Sessions):
-    """Sessions whose requests wait until `admit` returns, and have header fields of their own."""
+    """Sessions whose requests wait until `admit` returns."""
 
-    def __init__(
-        self,
-        url: str,
-        admit: Callable[[str], Awaitable[None]],
-        fields: Mapping[str, str],
-        **options: Any,
-    ) -> None:
+    def __init__(self, url: str, admit: Callable[[str], Awaitable[None]], **options: Any) -> None:
         super().__init__(url, **options)
         self._admit = admit
-        self._own_fields = fields
 
     @asynccontextmanager
     async def get(
@@ -64,11 +61,11 @@ class PoliteSessions(Sessions):
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """GET once the request may be made; raise as `Sessions.get` does."""
         await self._admit(uri)
-        async with super().get(uri, {**self._own_fields, **headers}, origin) as response:
+        async with super().get(uri, {**_UNCACHED, **headers}, origin) as response:
             yield response
 
     def get_at_once(self, uri: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        return super().get(uri, self._own_fields)
+        return super().get(uri, _FIELDS)
 
 
 class OriginClient:
@@ -76,7 +73,6 @@ class OriginClient:
 
     Args:
         url: The URL of the origin, from the configuration.
-        contact: A URL or mail address for the operators of origins.
         shared: The connections of all origins.
         credentials: They are sent to the scheme, host and port of `url` only.
         robots: Whether to respect robots.txt.
@@ -90,7 +86,6 @@ class OriginClient:
     def __init__(
         self,
         url: str,
-        contact: str,
         shared: Connections,
         *,
         credentials: Credentials = NO_CREDENTIALS,
@@ -101,12 +96,6 @@ class OriginClient:
         self.sessions = PoliteSessions(
             url,
             self._admit,
-            {
-                "User-Agent": f"rsnotify-gateway/{version('rsnotify')} (+{contact})",
-                "Accept-Encoding": "gzip",
-                # A check claims that the origin itself was read.
-                "Cache-Control": "no-cache",
-            },
             credentials=credentials,
             allow_private_addresses=allow_private_addresses,
             shared=shared,
@@ -135,7 +124,7 @@ class OriginClient:
         Raises:
             FetchError: It cannot be read, or must not be.
         """
-        headers = {"Accept": accept} | ({} if condition is None else dict([condition]))
+        headers = {**_FIELDS, "Accept": accept, **dict([condition] if condition else ())}
         origin = ResponseOrigin(uri)
         async with self.sessions.get(uri, headers, origin) as response:
             if condition is not None and response.status == 304:
@@ -147,6 +136,7 @@ class OriginClient:
                 origin.base,
                 response.content_type.lower(),
                 "immutable" in response.headers.get("Cache-Control", "").lower(),
+                parse_links(response.headers.getall("Link", [])),
             )
 
     async def content(
@@ -171,6 +161,19 @@ class OriginClient:
 
         answer = await self.get(uri, feed, condition, accept)
         return bytes(data), answer
+
+    @asynccontextmanager
+    async def open(
+        self, uri: str, headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """GET what does not end; the body is read within the context.
+
+        Raises:
+            FetchError: It cannot be read, or must not be.
+        """
+        async with self.sessions.get(uri, headers) as response:
+            check_status(uri, response)
+            yield response
 
     async def _admit(self, uri: str) -> None:
         """Wait until a request may be made; raise `FetchError` if it must not be."""
