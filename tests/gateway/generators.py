@@ -72,7 +72,7 @@ class PullOnlySource:
             self.rotate(when)
         if self.count % self._lists_every == 0:
             self.list_resources(when)
-        self.write()
+        self.write(len(self.closed) - 1)
 
     def rotate(self, when: Instant) -> None:
         self.closed.append(
@@ -84,13 +84,15 @@ class PullOnlySource:
         resources = tuple(self.present.values())
         self.set("resourcelist.xml", Document(Capability.RESOURCE_LIST, resources, at=when))
 
-    def write(self) -> None:
+    def write(self, first: int = 0) -> None:
+        """Write all documents, but of the closed lists only those from one on."""
         up = (Link("up", self.url()),)
         entries = tuple(Resource(self.url(f"{name}.xml"), capability=name) for name in self.offered)
         self.set("capabilitylist.xml", Document(Capability.CAPABILITY_LIST, entries))
         members = []
         for number, document in enumerate(self.closed):
-            self.set(f"changes-{number}.xml", document)
+            if number >= first:
+                self.set(f"changes-{number}.xml", document)
             uri = self.url(f"changes-{number}.xml")
             members.append(Resource(uri, from_=document.from_, until=document.until))
         archive = Document(Capability.CHANGE_LIST_ARCHIVE, tuple(members), links=up)
@@ -124,7 +126,7 @@ class Activities:
         if when is not None:
             item["endTime"] = when.isoformat().replace("+00:00", "Z")
         self.items.append(item)
-        self.write()
+        self.write(len(self.items) // self._per_page - 1)
 
     def put(self, name: str, when: Instant) -> None:
         self.add("Update" if name in self._present else "Create", name, when)
@@ -137,10 +139,13 @@ class Activities:
     def page(self, number: int) -> str:
         return f"{self._folder}/page-{number}"
 
-    def write(self) -> None:
+    def write(self, first: int = 0) -> None:
+        """Write the collection, and the pages from one on."""
         context = {"@context": "http://iiif.io/api/discovery/1/context.json"}
         starts = list(range(0, len(self.items), self._per_page)) or [0]
         for number, start in enumerate(starts):
+            if number < first:
+                continue
             page: dict[str, Any] = {
                 **context,
                 "id": self.url(f"page-{number}"),
@@ -204,14 +209,17 @@ class EventStream:
             f'dct:created "{when.isoformat()}"^^xsd:dateTime .'
         )
         if write:
-            self.write()
+            self.write(len(self.members) // self._per_page - 1)
 
     def delete(self, name: str, when: Instant) -> None:
         self.put(name, when, "as:Delete")
 
-    def write(self) -> None:
+    def write(self, first: int = 0) -> None:
+        """Write the pages from one on."""
         starts = list(range(0, len(self.members), self._per_page)) or [0]
         for number, start in enumerate(starts):
+            if number < first:
+                continue
             page = self.members[start:][: self._per_page]
             is_full = number + 1 < len(starts)
             self._write_page(number, page, number + 1 if is_full else None)
