@@ -32,8 +32,11 @@ from rsnotify_publisher.source_documents import (
     CHANNEL,
     DESCRIPTION,
     FRAMEWORK,
+    JSON_TYPE,
     OPEN_PART,
     PARTS,
+    TURTLE_TYPE,
+    VIEWS,
     digest_of,
     is_final,
 )
@@ -49,7 +52,13 @@ from rsnotify_publisher.web.responses import (
 LIVE: dict[str, str] = {hdrs.CACHE_CONTROL: "no-cache"}
 _CLOSED: dict[str, str] = {hdrs.CACHE_CONTROL: "public, max-age=31536000, immutable"}
 _XML: dict[str, str] = {hdrs.CONTENT_TYPE: "application/xml"}
-_ZIP: dict[str, str] = {hdrs.CONTENT_TYPE: "application/zip"}
+#: Pages of browsers may read the views (IIIF Change Discovery §4.1).
+_ANY_ORIGIN: dict[str, str] = {hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: "*"}
+_TYPES: dict[str, dict[str, str]] = {
+    ".zip": {hdrs.CONTENT_TYPE: "application/zip"},
+    ".json": {hdrs.CONTENT_TYPE: JSON_TYPE} | _ANY_ORIGIN,
+    ".ttl": {hdrs.CONTENT_TYPE: TURTLE_TYPE} | _ANY_ORIGIN,
+}
 
 
 def application(source: Publisher | SourceDescription) -> web.Application:
@@ -104,6 +113,9 @@ def path_of(source: Publisher | SourceDescription) -> str:
 def _routes_of_set(source: SourceContext, prefix: str) -> dict[str, Handler]:
     folder, documents = source.documents_folder, source.documents
     table = {prefix + name: _offered(folder / name, _XML | LIVE) for name in documents.files}
+    for view in source.options.views:
+        name, _ = VIEWS[view]
+        table[prefix + name] = _offered(folder / name, _TYPES[Path(name).suffix] | LIVE)
     table[prefix + CHANGE_MEMORY] = _change_memory(source)
     if (channel := documents.framework) is not None:
         links = _links(channel.topic, channel.hubs)
@@ -111,7 +123,7 @@ def _routes_of_set(source: SourceContext, prefix: str) -> dict[str, Handler]:
     fresh = _FreshList(source)
     # The file may lag behind what changelist.xml had before it became an index.
     table[prefix + OPEN_PART] = _loaded(fresh.load_open_part, _XML | LIVE)
-    table[prefix + PARTS + r"{part:[\w-]+\.(?:xml|xml\.gz|zip)}"] = _part(folder)
+    table[prefix + PARTS + r"{part:[\w-]+\.(?:xml|xml\.gz|zip|json|ttl)}"] = _part(folder)
     table[prefix + CHANGE_LIST] = _loaded(fresh.load, _XML | LIVE)
     links = _links(documents.topic, documents.hubs)
     table[prefix + CHANNEL] = _loaded(fresh.load_open_part, _XML | LIVE | links)
@@ -148,14 +160,15 @@ def _links(topic: str, hubs: tuple[str, ...]) -> dict[str, str]:
 def _part(folder: Path) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         path = folder / PARTS / request.match_info["part"]
-        lasting = _CLOSED if is_final(path.name) else LIVE
+        # The links of a page of activities may change.
+        lasting = _CLOSED if is_final(path.name) and path.suffix != ".json" else LIVE
         # A `.xml.gz` is served as the XML document with a content coding, so that every client
         # can read it, also one that cannot inflate, and a browser shows it.
         return await respond(
             request,
             lambda: file_representation(path, is_gzip=path.suffix == ".gz"),
-            (_ZIP if path.suffix == ".zip" else _XML) | lasting,
-            compressible=path.suffix == ".xml",
+            _TYPES.get(path.suffix, _XML) | lasting,
+            compressible=path.suffix in (".xml", ".json", ".ttl"),
         )
 
     return handle
