@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 from aiohttp import ClientSession
 
+from rsnotify.runtime.processes import Process
 from tests.gateway.checking import origin
 from tests.gateway.origin_server import OriginServer
 from tests.gateway.running import RunningGateway
 from tests.gateway.test_feeds import SITE, atom
+from tests.gateway.test_replay import changes_of, replayed
 from tests.hub.processes import hub_process
 from tests.ports import free_port
 from tests.publisher.helpers import PATIENCE
@@ -95,3 +98,66 @@ async def test_a_feed_without_a_hub_is_read_by_checks_alone(
     async with RunningGateway(tmp_path, [origin("feed", site.url("/feed"), **RARELY)]) as running:
         await running.until_ready()
         assert site.requests["/feed"] == 1
+
+
+async def test_a_feed_ends_equal_though_its_hub_and_the_gateway_are_killed(
+    site: OriginServer, tmp_path: Path
+) -> None:
+    ports = {"hub": free_port(), "gateway": free_port()}
+    hub_url, url = (f"http://127.0.0.1:{ports[name]}/" for name in ("hub", "gateway"))
+    file = tmp_path / "gateway.toml"
+    file.write_text(f"""
+contact = "operator@gateway.example"
+port = {ports["gateway"]}
+data = "{tmp_path / "state"}"
+[options]
+refresh = 0.05
+[[origin]]
+name = "one"
+type = "feed"
+url = "{site.url("/feed")}"
+poll = 3600
+delay = 0
+""")
+    entries: list[str] = []
+
+    def change() -> None:
+        entries.insert(0, f"e{len(entries)}")
+        publish(site, hub_url, entries)
+
+    change()
+    random = Random(5)
+    arguments = (tmp_path / "hub", "--port", str(ports["hub"]))
+    log = tmp_path / "log"
+    gateway = await Process.start("gateway", str(file), log=log)
+    try:
+        for _ in range(3):
+            async with hub_process(*arguments) as (hub, process):
+                for _ in range(5):
+                    change()
+                    await ping(site, hub.url)
+                    await asyncio.sleep(random.random() * 0.2)
+                await gateway.kill()
+                change()
+                gateway = await Process.start("gateway", str(file), log=log)
+                await gateway.url()
+                process.kill()
+                await process.wait()
+        async with hub_process(*arguments) as (hub, _), ClientSession() as session:
+            wanted = {SITE + entry for entry in entries}
+            await until_published(session, url, wanted)
+            change()
+            await ping(site, hub.url)
+            await until_published(session, url, wanted | {SITE + entries[0]})
+    finally:
+        assert await gateway.stop() == 0, log.read_text()
+
+
+async def until_published(session: ClientSession, url: str, wanted: set[str]) -> None:
+    found: set[str] = set()
+    async with asyncio.timeout(PATIENCE):
+        while found != wanted:
+            await asyncio.sleep(0.05)
+            async with session.get(f"{url}one/changelist.xml") as answer:
+                if answer.status == 200:
+                    found = set(replayed(await changes_of(session, f"{url}one/")))
