@@ -13,6 +13,7 @@ import pytest
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify_gateway import OriginSettings
 from rsnotify_gateway.event_parser import EventMapping
+from rsnotify_subscriber.inspection.walk import inspect
 from tests.gateway.checking import Checking, origin
 from tests.gateway.event_server import MAPPING, EventServer, change
 from tests.gateway.origin_server import OriginServer
@@ -192,3 +193,13 @@ async def test_streams_do_not_keep_requests_to_their_host_waiting(tmp_path: Path
         async with RunningGateway(tmp_path, many) as running:
             for number in range(5):
                 await running.until_ready(number)
+
+
+async def test_what_a_stream_cannot_show_is_inspected(server: EventServer, tmp_path: Path) -> None:
+    await server.send(change(A, after(0)))
+    async with RunningGateway(tmp_path, [settings(server)]) as running:
+        await running.until_ready()
+        text = str(await inspect(running.url + "one/"))
+    assert "by Server-Sent Events" in text
+    assert "A deletion is an event of the type delete." in text
+    assert "While there is no event, nothing is known to be unchanged." in text

@@ -123,6 +123,11 @@ async def until_equal(url: str, pushed: Pushed) -> None:
                         changes = await changes_of(session, f"{url}{name}/")
                         found[name] = dict(replayed(changes))
             print({name: len(each) for name, each in found.items()}, len(wanted))
+        # The next Resource List says the same as all changes together.
         for name, each in found.items():
-            listed = await read(session, f"{url}{name}/resourcelist.xml")
-            assert {entry.uri for entry in listed.resources} == set(each)
+            while await listed(session, f"{url}{name}/resourcelist.xml") != set(each):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+
+async def listed(session: ClientSession, url: str) -> set[str]:
+    return {entry.uri for entry in (await read(session, url)).resources}
