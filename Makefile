@@ -14,7 +14,7 @@ demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make d
 	$(BIN)/rsnotify demo $(ARGS)
 
 test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 400 -m "not slow" $(ARGS)
 
 slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with ten times as many examples
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)

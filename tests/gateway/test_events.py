@@ -25,12 +25,6 @@ A, B = SITE + "a", SITE + "b"
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-async def patience() -> AsyncIterator[None]:
-    async with asyncio.timeout(15):
-        yield
-
-
 @pytest.fixture
 async def server() -> AsyncIterator[EventServer]:
     async with EventServer() as server:

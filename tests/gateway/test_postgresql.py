@@ -21,12 +21,6 @@ from tests.reader import ROOT, fences_of
 SITE = "https://source.example/items/"
 
 
-@pytest.fixture(autouse=True)
-async def patience() -> AsyncIterator[None]:
-    async with asyncio.timeout(60):
-        yield
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgreSQL]:
     with running_postgresql() as server:

@@ -14,7 +14,7 @@ from rsnotify.runtime.processes import Process
 from tests.gateway.event_server import EventServer
 from tests.gateway.history import SITE, Pushed, Step, made_up, sweet
 from tests.gateway.test_postgresql import execute, trigger_of_the_documentation
-from tests.gateway.test_replay import changes_of, read, replayed
+from tests.gateway.test_replay import changes_of, listed, replayed
 from tests.ports import free_port
 from tests.postgresql import PostgreSQL, running_postgresql
 
@@ -127,7 +127,3 @@ async def until_equal(url: str, pushed: Pushed) -> None:
         for name, each in found.items():
             while await listed(session, f"{url}{name}/resourcelist.xml") != set(each):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-
-
-async def listed(session: ClientSession, url: str) -> set[str]:
-    return {entry.uri for entry in (await read(session, url)).resources}
