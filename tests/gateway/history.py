@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -15,14 +15,13 @@ import pytest
 from msgspec import Struct
 
 from tests.gateway.event_server import EventServer, change
+from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
 from tests.gateway.origin_server import OriginServer, index, sitemap
 from tests.gateway.repositories import Items
 
 SWEET = Path("/work/shared/data/sweet-history.jsonl.xz")
-SITE = "https://site.example/"
 PARTS = 3
 _PAGE = 10
-_BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class Step(Struct, frozen=True):
@@ -57,12 +56,22 @@ def sweet(count: int) -> Iterator[Step]:
 
 
 class Published:
-    """Applies steps to the pages of a server and the items of a repository."""
+    """Applies steps to the pages of a server and the items of a repository.
+
+    Attributes:
+        dated: The origins that are told of each change with its datetime.
+    """
 
     def __init__(self, site: OriginServer, items: Items) -> None:
-        self._site = site
+        self.site = site
         self._items = items
+        self.dated = (
+            PullOnlySource(site, per_list=10, lists_every=35),
+            Activities(site),
+            EventStream(site),
+        )
         self.versions: dict[str, int] = {}
+        self._latest = 0
         #: Every version that was ever there, oldest first.
         self.history: list[tuple[str, int]] = []
         site.pages["/sitemap.xml"] = index(site.url(f"/{part}.xml") for part in range(PARTS))
@@ -72,15 +81,20 @@ class Published:
         if step.version is None:
             del self.versions[step.name]
             self._items.delete(step.name)
+            for origin in self.dated:
+                origin.delete(step.name, at(self._latest + 0.5))
         else:
+            self._latest = step.version
             self.versions[step.name] = step.version
             self.history.append((step.name, step.version))
             self._items.put(step.name, f"version {step.version}")
+            for origin in self.dated:
+                origin.put(step.name, at(step.version))
         self._write()
 
     def lastmod(self, name: str) -> datetime:
         """Return a time that differs for each version."""
-        return _BEGIN + timedelta(seconds=self.versions[name])
+        return at(self.versions[name])
 
     def _write(self) -> None:
         parts: list[dict[str, str | None]] = [{} for _ in range(PARTS)]
@@ -88,7 +102,7 @@ class Published:
         for name, version in sorted(self.versions.items()):
             parts[version % PARTS][SITE + name] = self.lastmod(name).isoformat()
         for number, part in enumerate(parts):
-            self._site.pages[f"/{number}.xml"] = sitemap(part)
+            self.site.pages[f"/{number}.xml"] = sitemap(part)
         self._write_feed()
 
     def _write_feed(self) -> None:
@@ -104,7 +118,7 @@ class Published:
                 for name in names
             )
             feed = f'<feed xmlns="http://www.w3.org/2005/Atom">{link}{entries}</feed>'
-            self._site.pages[f"/feed/{number}"] = feed.encode()
+            self.site.pages[f"/feed/{number}"] = feed.encode()
 
 
 class Pushed:
@@ -125,7 +139,6 @@ class Pushed:
 
     async def apply(self, step: Step, number: int) -> None:
         """Apply a step, which is the n-th."""
-        at = _BEGIN + timedelta(seconds=number)
         if step.version is None:
             del self.versions[step.name]
             query = "DELETE FROM items WHERE id = %s AND %s::integer IS NULL"
@@ -135,7 +148,7 @@ class Pushed:
             query += "version = EXCLUDED.version"
         self._connection.execute(query, (step.name, step.version))
         kind = "delete" if step.version is None else "edit"
-        await self._events.send(change(SITE + step.name, at, kind))
+        await self._events.send(change(SITE + step.name, at(number), kind))
 
     def lastmod(self, name: str) -> datetime:
-        return _BEGIN + timedelta(seconds=self.versions[name])
+        return at(self.versions[name])

@@ -24,8 +24,17 @@ STEPS, KILLS = 240, 6
 OAI = "https://repository.example/oai:"
 
 
-def configuration(site: OriginServer, repository: RepositoryServer, port: int, data: Path) -> str:
+#: The types of origins whose documents have every change with its datetime.
+DATED = ("resourcesync", "iiif", "ldes")
+
+
+def configuration(published: Published, repository: RepositoryServer, port: int, data: Path) -> str:
+    site = published.site
     often = "poll = 0.02\npoll_most = 0.05\ndelay = 0\n"
+    dated = "".join(
+        f'[[origin]]\nname = "{name}"\ntype = "{name}"\nurl = "{origin.url()}"\n{often}'
+        for name, origin in zip(DATED, published.dated, strict=True)
+    )
     return f"""
 contact = "operator@gateway.example"
 base_url = "http://127.0.0.1:{port}/"
@@ -52,7 +61,8 @@ uri = "{OAI.removesuffix("oai:")}{{identifier}}"
 name = "feed"
 type = "feed"
 url = "{site.url("/feed/0")}"
-{often}"""
+{often}
+{dated}"""
 
 
 @pytest.fixture
@@ -101,7 +111,7 @@ async def test_all_sets_end_equal_though_the_gateway_is_killed_at_any_instant(
         published.apply(step)
     port = free_port()
     file, log = tmp_path / "gateway.toml", tmp_path / "log"
-    file.write_text(configuration(site, repository, port, tmp_path / "state"))
+    file.write_text(configuration(published, repository, port, tmp_path / "state"))
     random = Random(7)
     gateway = await Process.start("gateway", str(file), log=log)
     try:
@@ -126,7 +136,7 @@ async def until_equal(url: str, published: Published) -> None:
     async with ClientSession() as session, asyncio.timeout(PATIENCE):
         while True:
             sets = {}
-            for name in ("sitemap", "repository", "feed"):
+            for name in ("sitemap", "repository", "feed", *DATED):
                 async with session.get(f"{url}{name}/changelist.xml") as answer:
                     if answer.status == 200:
                         sets[name] = replayed(await changes_of(session, f"{url}{name}/"))
@@ -135,6 +145,7 @@ async def until_equal(url: str, published: Published) -> None:
                 sets.get("sitemap") == wanted
                 and set(sets.get("repository", ())) == identifiers
                 and live == wanted
+                and all(sets.get(name) == wanted for name in DATED)
             ):
                 break
             print({name: sorted(set(found) ^ set(wanted)) for name, found in sets.items()}, live)
