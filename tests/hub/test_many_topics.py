@@ -256,6 +256,24 @@ async def test_one_queue_for_all_topics_closes_the_connection_when_it_overflows(
         assert await slow.closed() == 1013
 
 
+async def test_what_waits_of_an_ended_subscription_precedes_the_next(run_hub: RunHub):
+    async with (
+        run_hub(queue_bytes=10**9) as hub,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(socket_factory=small_buffers)
+        ) as session,
+        Client(hub.url, session) as client,
+    ):
+        slow = await subscribed(client, A)
+        quick = await subscribed(hub, A)
+        for second in range(30):
+            await hub.accepted(fragment(second, second + 1) + b"\n" * 500_000, topic=A)
+            assert await quick.document() == (A, [second + 1])
+        await slow.send("subscribe", A)
+        received = [await slow.next() for _ in range(31)]
+        assert [type(each) for each in received] == [tuple] * 30 + [dict]
+
+
 async def test_many_topics_may_be_subscribed_to_at_once(hub: Client):
     topics = [f"{TOPIC}/{number}" for number in range(500)]
     connection = await connected(hub)
