@@ -14,6 +14,7 @@ from rsnotify.errors import NotFound, Unavailable
 from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching import small_requests
 from rsnotify_subscriber.fetching.connections import Connections
+from rsnotify_subscriber.fetching.credentials import Credentials
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.certificates import Authority
@@ -116,6 +117,18 @@ async def test_a_response_that_does_not_come_in_time_is_given_up(
     ):
         with pytest.raises(Unavailable, match="no answer in time"):
             await Fetcher(sessions, tmp_path).content(entry(server, b"11"))
+
+
+async def test_a_field_that_the_user_gave_replaces_the_usual_one(tmp_path: Path) -> None:
+    credentials = Credentials(headers={"user-agent": "a robot", "X-Key": "1"})
+    async with (
+        serving([response(b"1")]) as server,
+        Sessions(server.url(), credentials=credentials) as sessions,
+    ):
+        await Fetcher(sessions, tmp_path).content(entry(server, b"1"))
+        fields = server.requests[0].head.decode().lower().split("\r\n")
+    assert [each for each in fields if each.startswith("user-agent:")] == ["user-agent: a robot"]
+    assert "x-key: 1" in fields
 
 
 async def test_the_certificate_of_a_server_is_verified(tmp_path: Path) -> None:
