@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import ssl
 from collections.abc import AsyncIterator
@@ -100,6 +101,19 @@ async def test_a_host_that_asks_for_no_requests_gets_none(tmp_path: Path) -> Non
             for _ in range(2):
                 with pytest.raises(Unavailable):
                     await fetcher.content(entry(server, b"1"))
+        assert len(server.requests) == 1
+
+
+async def test_nor_do_requests_reach_it_that_waited_for_a_connection(tmp_path: Path) -> None:
+    async with (
+        serving([response(b"", "503 Busy", "Retry-After: 60")] * 3) as server,
+        Connections(per_host=1) as shared,
+        Sessions(server.url(), shared=shared) as sessions,
+    ):
+        fetcher = Fetcher(sessions, tmp_path)
+        requests = [fetcher.content(entry(server, b"1")) for _ in range(3)]
+        errors = await asyncio.gather(*requests, return_exceptions=True)
+        assert [type(error) for error in errors] == [Unavailable] * 3
         assert len(server.requests) == 1
 
 
