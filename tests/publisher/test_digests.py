@@ -257,8 +257,9 @@ async def test_a_promise_waits_for_no_flood_of_changes(path: Path) -> None:
 
 
 async def test_changes_are_applied_while_hubs_are_fed(tmp_path: Path, hub: FakeHub) -> None:
-    options = replace(QUICK, heartbeat=600)
+    options = replace(QUICK, heartbeat=600, resource_list_every=900)
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+        assert await publisher.await_published(PATIENCE)
         await publisher.acreated(BASE + "a", hash=HASH)
         await hub.has(BASE + "a")
         await publisher.acreated(BASE + "b", hash=HASH)
