@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
 from random import Random
 
 import psycopg
@@ -19,7 +19,8 @@ from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySour
 from tests.gateway.origin_server import OriginServer, index, sitemap
 from tests.gateway.repositories import Items
 
-SWEET = Path("/work/shared/data/sweet-history.jsonl.xz")
+#: The variable that names a file with the history of SWEET, one change a line.
+HISTORY = "RSNOTIFY_HISTORY"
 PARTS = 3
 _PAGE = 10
 
@@ -46,9 +47,9 @@ def made_up(count: int, seed: int, first: int = 1) -> Iterator[Step]:
 
 def sweet(count: int) -> Iterator[Step]:
     """Yield the first changes of the SWEET history; their names are made of their paths."""
-    if not SWEET.exists():
-        pytest.skip(f"{SWEET} is not there")
-    with lzma.open(SWEET, "rt", encoding="utf-8") as lines:
+    if HISTORY not in os.environ:
+        pytest.skip(f"{HISTORY} names no file")
+    with lzma.open(os.environ[HISTORY], "rt", encoding="utf-8") as lines:
         for version, line in enumerate(islice(lines, count), 1):
             change = json.loads(line)
             name = "".join(one if one.isalnum() else "-" for one in change["path"])
@@ -77,7 +78,13 @@ class Published:
         site.pages["/sitemap.xml"] = index(site.url(f"/{part}.xml") for part in range(PARTS))
         self._write()
 
-    def apply(self, step: Step) -> None:
+    def apply(self, *steps: Step) -> None:
+        for step in steps:
+            if step.version is not None or step.name in self.versions:
+                self._apply(step)
+        self._write()
+
+    def _apply(self, step: Step) -> None:
         if step.version is None:
             del self.versions[step.name]
             self._items.delete(step.name)
@@ -90,7 +97,6 @@ class Published:
             self._items.put(step.name, f"version {step.version}")
             for origin in self.dated:
                 origin.put(step.name, at(step.version))
-        self._write()
 
     def lastmod(self, name: str) -> datetime:
         """Return a time that differs for each version."""

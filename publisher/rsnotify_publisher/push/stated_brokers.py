@@ -67,10 +67,7 @@ class StatedBrokers:
         if not self._documents:
             return
         async with (
-            # Nothing is kept open for documents that are read so rarely.
-            aiohttp.ClientSession(
-                timeout=_TIMEOUT, connector=aiohttp.TCPConnector(force_close=True)
-            ) as session,
+            aiohttp.ClientSession(timeout=_TIMEOUT, connector=_connector()) as session,
             asyncio.TaskGroup() as tasks,
         ):
             for document in self._documents:
@@ -103,6 +100,12 @@ class StatedBrokers:
     def _save(self) -> None:
         kept = {document: self._stated.get(document, ()) for document in self._documents}
         write_atomically(self._file, [msgspec.json.encode(kept)])
+
+
+def _connector() -> aiohttp.TCPConnector:
+    # Nothing is kept open for documents that are read so rarely; names are resolved by the system
+    # also where aiodns is installed.
+    return aiohttp.TCPConnector(force_close=True, resolver=aiohttp.ThreadedResolver())
 
 
 async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...]:

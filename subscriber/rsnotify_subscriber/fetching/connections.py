@@ -104,7 +104,13 @@ class Connections:
     def _session(self, **options: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             # `most` and `per_host` are the limits.
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._tls or True, **options),
+            connector=aiohttp.TCPConnector(
+                # Where aiodns is installed, aiohttp would not resolve names as the system does.
+                resolver=aiohttp.ThreadedResolver(),
+                limit=0,
+                ssl=self._tls or True,
+                **options,
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._silence),
             # `inflating` does it in pieces of bounded size.

@@ -145,4 +145,5 @@ async def test_another_node_continues_with_xmpp_where_one_was_killed(
         async with asyncio.timeout(PATIENCE):
             while 4 not in seconds:
                 await reader.request("get", "xmpp.example", '<ping xmlns="urn:xmpp:ping"/>')
-    assert list(dict.fromkeys(seconds)) == [2, 3, 4]
+    # The other node may send again what was sent shortly before the kill.
+    assert [each for each in dict.fromkeys(seconds) if each > 1] == [2, 3, 4]
