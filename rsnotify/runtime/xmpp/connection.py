@@ -3,8 +3,8 @@
 Theory of operation. slixmpp does DNS, TLS, SASL and the XML stream. Stanzas are written by
 `stanzas`: slixmpp drops the attributes of namespaces that it does not know, and fragments have
 such. An `XmppConnection` never reconnects: its user has a log or a list to continue from, and makes
-a new connection. The server is asked for a sign of life regularly, and a connection on which an
-answer is overdue is lost.
+a new connection. The server is pinged regularly, and a connection on which an answer is overdue is
+lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rsnotify.runtime.xmpp.stanzas import PubSubItem
 if TYPE_CHECKING:
     from slixmpp import ClientXMPP
 
-#: How long a server may take to answer, and how often it is asked for a sign of life, in seconds.
+#: How long a server may take to answer, and the time between two pings, in seconds.
 TIMEOUT = 10.0
 PING_SECONDS = 10.0
 #: How many fragments may be unacknowledged.
