@@ -258,11 +258,11 @@ def _now() -> Instant:
     return datetime.now(UTC)
 
 
-def body(data: bytes, **options: Any) -> Answer:
+def body(data: bytes, content_type: str = "application/xml", **options: Any) -> Answer:
     """Answer with these bytes."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=data, content_type="application/xml", **options)
+        return web.Response(body=data, content_type=content_type, **options)
 
     return answer
 
