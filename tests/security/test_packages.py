@@ -81,11 +81,13 @@ def read(path: Path, member: str) -> str:
         return "package"
     try:
         package.manifest()
-        content = b"".join(package.pieces(member))
-    except DocumentError:
+    except (DocumentError, ContentMismatch):
+        package.close()
         return "package"
-    except ContentMismatch as error:
-        return "package" if "manifest.xml" in error.reason else "member"
+    try:
+        content = b"".join(package.pieces(member))
+    except ContentMismatch:
+        return "member"
     finally:
         package.close()
     return "used" if content == GOOD else "member"  # the hash of its entry shows it
