@@ -72,7 +72,7 @@ class SmallSource:
         self.in_flight = 0
         self.most_in_flight = 0
         application = web.Application(middlewares=[self._count])
-        application.router.add_get("/{path:.*}", self._answer)
+        application.router.add_get(r"/{path:[\s\S]*}", self._answer)
         self.server = Server(application)
 
     @property
