@@ -44,11 +44,14 @@ MODULES = ("rsnotify", "tests.started")
 PACKAGES = (
     "rsnotify",
     "rsnotify_demo",
+    "rsnotify_gateway",
     "rsnotify_hub",
     "rsnotify_publisher",
     "rsnotify_relay",
     "rsnotify_subscriber",
 )
+#: What is imported only when a command reads its options or runs.
+LATE = ("encodings.ascii", "encodings.idna", "rich.status", "typer._adapters", "uvloop")
 #: Variables that are read only when a command runs, or are heeded here.
 OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES")
 _PR_SET_CHILD_SUBREAPER = 36
@@ -241,8 +244,9 @@ def _import_all() -> None:
             if not module.name.endswith((".__main__", ".sqlalchemy")):
                 with suppress(ImportError):  # of what is optional
                     importlib.import_module(module.name)
-    with suppress(ImportError):
-        importlib.import_module("uvloop")
+    for name in LATE:
+        with suppress(ImportError):
+            importlib.import_module(name)
 
 
 def _serve(channel: socket.socket) -> tuple[_Request, list[int]]:
