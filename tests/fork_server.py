@@ -314,6 +314,23 @@ def _be_as_if_just_started(request: _Request) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+def _end(code: object) -> NoReturn:
+    """End as an interpreter does, but do not take all modules apart.
+
+    That would copy all memory that is shared with the server: most of the CPU of a short command.
+    What only garbage would report while it is destroyed is reported.
+    """
+    with suppress(AttributeError, OSError, ValueError):  # which the interpreter reports
+        if isinstance(code, int):
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            gc.collect()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    sys.exit(code)  # type: ignore[arg-type]
+
+
 def _main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those that it forks
     _import_all()
@@ -326,8 +343,12 @@ def _main() -> NoReturn:
     channel.detach()
     _become(request, files)
     _be_as_if_just_started(request)
-    runpy.run_module(request.module, run_name="__main__", alter_sys=True)
-    sys.exit()
+    try:
+        runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+        code: object = 0
+    except SystemExit as end:
+        code = end.code or 0
+    _end(code)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def outcome(process: subprocess.Popen[str]) -> tuple[Any, Any, int | None, str]:
     return facts, own, process.returncode, errors.rpartition("\n  File")[2].partition("\n")[2]
 
 
-@pytest.mark.parametrize("words", [[], ["fail"]], ids=["a process that ends", "one that fails"])
+@pytest.mark.parametrize("words", [[], ["fail"], ["text"], ["late"]], ids=" ".join)
 @pytest.mark.parametrize(
     "asked",
     [
