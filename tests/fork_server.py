@@ -62,7 +62,7 @@ LATE = (
     *("resync.client", "resync.list_base_with_index"),
 )
 #: Variables that are read only when a command runs, or are heeded here.
-OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES")
+OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES", "HOME")
 _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE = 100_000
 _READY = b"ready"
