@@ -13,19 +13,29 @@ from aiohttp.typedefs import Handler
 
 #: The seconds in which the first request of a connection has to come, and between two of them.
 _HEAD, _IDLE = 10.0, 60.0
-#: The most connections.
-_MOST = 1_000
+#: The most connections: many Destinations may poll a Source.
+_MOST = 10_000
 
 
 @asynccontextmanager
 async def serving(
-    app: web.Application, listener: socket.socket, *, shutdown_timeout: float, **options: Any
+    app: web.Application,
+    listener: socket.socket,
+    *,
+    shutdown_timeout: float,
+    most: int = _MOST,
+    **options: Any,
 ) -> AsyncIterator[None]:
     """Serve an application within the context, and close the socket at its end.
 
-    The options are those of `aiohttp.web.AppRunner`.
+    Args:
+        app: The application.
+        listener: The listening socket.
+        shutdown_timeout: The seconds that requests have at the end.
+        most: The most connections.
+        options: Those of `aiohttp.web.AppRunner`.
     """
-    connections = _Connections()
+    connections = _Connections(most)
     app.middlewares.append(connections.keep)
     runner = web.AppRunner(
         app,
@@ -49,7 +59,8 @@ async def serving(
 class _Connections:
     """The open connections. aiohttp waits for a first request without end, so each has a timer."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.open: dict[object, asyncio.TimerHandle] = {}
 
     @web.middleware
@@ -66,14 +77,14 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, serving: asyncio.Protocol, connections: _Connections) -> None:
         self._serving = serving
-        self._open = connections.open
+        self._open, self._most = connections.open, connections.most
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, since uvloop's transports do not inherit from `asyncio.Transport`.
         made = self._transport = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
-        full = len(self._open) >= _MOST
+        full = len(self._open) >= self._most
         self._open[made] = loop.call_later(0 if full else _HEAD, made.abort)
         self._serving.connection_made(made)
 

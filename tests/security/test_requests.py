@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from msgspec import Struct
 
 from rsnotify.runtime import serving as runtime_serving
@@ -133,16 +134,28 @@ async def test_a_client_that_is_slow_from_the_beginning_is_disconnected(
         writer.close()
 
 
-@pytest.mark.parametrize("name", ["source", "callbacks"])
-async def test_beyond_the_most_connections_a_new_one_is_closed(
-    name: str, sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runtime_serving, "_MOST", 2)
-    idle = [await asyncio.open_connection("127.0.0.1", sites[name].port) for _ in range(2)]
-    assert await sites[name].answers("") == b""
-    for _, writer in idle:
+async def test_beyond_the_most_connections_a_new_one_is_closed() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text="answered")
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+
+    async def answered() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        found = await ending(reader)
         writer.close()
-        await writer.wait_closed()
-    async with asyncio.timeout(PATIENCE):
-        while not await sites[name].answers(""):  # noqa: ASYNC110 - once the ends are noticed
-            await asyncio.sleep(0)
+        return found
+
+    async with serving(app, listener, shutdown_timeout=1, most=2):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        assert await answered() == b""
+        for _, writer in idle:
+            writer.close()
+            await writer.wait_closed()
+        async with asyncio.timeout(PATIENCE):
+            while not await answered():  # once the ends are noticed
+                await asyncio.sleep(0)

@@ -13,6 +13,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from rsnotify.runtime.serving import serving
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 
+#: The most connections: few hubs deliver over more than a handful.
+_MOST = 1_000
+
 logger = logging.getLogger("rsnotify.subscriber.websub.http")
 
 
@@ -27,7 +30,8 @@ async def listening(callbacks: Callbacks, listener: socket.socket) -> AsyncItera
     app = web.Application()
     app.add_routes(callbacks.routes())
     logger.addFilter(_is_ours)
-    async with serving(app, listener, shutdown_timeout=1, auto_decompress=False, logger=logger):
+    options = {"auto_decompress": False, "logger": logger}
+    async with serving(app, listener, shutdown_timeout=1, most=_MOST, **options):
         yield
 
 
