@@ -53,6 +53,26 @@ def test_a_restored_file_with_its_old_lastmod_is_ambiguous() -> None:
     assert reduced.latest["a"].check is CheckMethod.FETCH
 
 
+def test_a_list_that_only_begins_with_the_newest_entry_has_no_order() -> None:
+    entries = [
+        change("a", DELETED, 3),
+        change("a", CREATED, 1, dated=False),
+        change("b", CREATED, 2),
+    ]
+    assert reduce_changes(entries, ordered=False).ambiguous == {"a"}
+
+
+def test_two_equal_entries_of_one_datetime_contradict_nothing() -> None:
+    entries = [
+        change("b", CREATED, 5),
+        change("a", CREATED, 2, hash="md5:1"),
+        change("a", UPDATED, 2, hash="md5:1"),
+        change("c", CREATED, 1, hash="md5:1"),
+        change("c", UPDATED, 1, hash="md5:2"),
+    ]
+    assert reduce_changes(entries, ordered=False).ambiguous == {"c"}
+
+
 def test_a_later_change_settles_what_was_ambiguous_before() -> None:
     entries = [
         change("a", DELETED, 2),
