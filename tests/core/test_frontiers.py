@@ -181,3 +181,16 @@ def test_a_restart_at_an_earlier_instant_forgets_what_was_known_after_it() -> No
     frontiers.reset()
     assert (frontiers.known, frontiers.confirmed) == (None, EARLIEST)
     assert frontiers.progress(None) is None
+
+
+def test_a_restart_continues_with_what_was_stored() -> None:
+    for running in (True, False):
+        stored = Progress(at(2), at(2), (("http://a/2", "updated", ""),), running=running)
+        frontiers = SyncFrontiers(stored, hold=10)
+        assert frontiers.frontier.running is running
+        assert frontiers.push(fragment_coverage(listed(2, from_=1))) == [], "it was seen"
+        assert frontiers.progress(None) == stored
+    behind = Progress(at(3), at(2), (("http://a/2", "updated", ""),))
+    frontiers = SyncFrontiers(behind, hold=10)
+    assert frontiers.progress(None) == Progress(at(3), at(2), behind.seen)
+    assert [change.at for change in frontiers.pull(change_list_coverage(listed(2, 3)))] == [at(3)]

@@ -266,3 +266,81 @@ def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed()
     pending.add(replace(one, change=ChangeType.DELETED), missing=one)
     pending.dispatch(10, now=0)
     assert not pending.drop_unlisted(START + timedelta(seconds=50), set())
+
+
+def test_only_what_failed_often_enough_counts_as_failing() -> None:
+    pending = empty()
+    for failures, name in enumerate("abc"):
+        pending.add(change(name, 1))
+        for _ in range(failures):
+            (one,) = [one for one in pending.dispatch(9, now=99) if one.uri == name]
+            pending.failed(one, now=0)
+    assert [one.uri for one in pending.failing()] == ["b", "c"]
+    assert [one.uri for one in pending.failing(2)] == ["c"]
+
+
+def test_a_resource_is_missing_since_the_first_of_its_404s_in_a_row() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    since = []
+    for now, missing in ((10, True), (20, True), (30, False), (40, True), (50, True)):
+        (one,) = pending.dispatch(9, now=now + 9)
+        pending.failed(one, now, missing=missing)
+        since.append(pending.missing_since(one))
+    assert since == [10, 10, None, 40, 40]
+    pending.add(change("a", 2))
+    (one,) = pending.dispatch(9, now=99)
+    pending.failed(one, 60, missing=True)
+    assert pending.missing_since(one) == 60, "another change begins again"
+
+
+def test_an_answer_to_a_superseded_change_is_no_failure_of_the_new_one() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (old,) = pending.dispatch(9, now=0)
+    pending.add(change("a", 2))
+    assert pending.failed(old, now=0) == 0
+    assert pending.in_flight == 0
+    (new,) = pending.dispatch(9, now=0)
+    assert new == change("a", 2)
+    assert pending.applied(new)
+    assert pending.failed(new, now=0) == 0, "it is answered already"
+    assert pending.in_flight == 0
+
+
+def test_parked_changes_wait_for_their_release() -> None:
+    pending = empty()
+    pending.add(change("a", 1), parked=True)
+    pending.add(change("b", 1), parked=True)
+    assert pending.parked == 2
+    assert pending.dispatch(9, now=99) == []
+    pending.release()
+    assert pending.parked == 0
+    assert [one.uri for one in pending.dispatch(9, now=0)] == ["a", "b"]
+
+
+def test_a_change_that_fetches_supersedes_a_later_one_and_the_next_is_compared() -> None:
+    pending = empty()
+    pending.add(change("a", 9))
+    pending.add(replace(change("a", 5), check=CheckMethod.FETCH))
+    pending.add(change("a", 7))
+    (one,) = pending.dispatch(9, now=0)
+    assert (one.at, one.check) == (START + timedelta(seconds=7), CheckMethod.COMPARE)
+
+
+def test_a_whole_set_drops_only_what_it_contradicts() -> None:
+    pending = empty()
+    at = START + timedelta(seconds=50)
+    pending.add(change("an old entry of an older set", 49))
+    pending.add(change("an entry as of the same time", 50))
+    old = change("a change that a list announced", 49)
+    pending.add(replace(old, resource=replace(old.resource, change=ChangeType.UPDATED)))
+    for name in ("watched and listed", "watched and unlisted"):
+        pending.watch(replace(change(name, 99), check=CheckMethod.FETCH), due=999)
+    assert pending.drop_unlisted(at, {"watched and listed"})
+    left = {one.uri for one in pending.dispatch(9, now=9_999)}
+    assert left == {
+        "an entry as of the same time",
+        "a change that a list announced",
+        "watched and listed",
+    }
