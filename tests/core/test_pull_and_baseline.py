@@ -16,7 +16,7 @@ from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.fallback_order import change_documents
-from rsnotify.sync.pull import Pull, PullStep
+from rsnotify.sync.pull import PageJoiner, Pull, PullStep
 
 BASE = "http://source.example/"
 OFFER = Offer(
@@ -158,6 +158,56 @@ def dump(from_: int, *packages: Resource, until: int | None = None) -> Document:
 
 def manifest(from_: int, until: int, *seconds: int) -> Document:
     return replace(changes(from_, until, *seconds), capability=Capability.CHANGE_DUMP_MANIFEST)
+
+
+def page(from_: int | None, until: int | None, second: int, following: int | None) -> Document:
+    links = () if following is None else (Link("next", f"page-{following}.xml"),)
+    first = None if from_ is None else at(from_)
+    return replace(changes(0, until, second), from_=first, links=links)
+
+
+@pytest.mark.parametrize(
+    ("froms", "untils", "from_", "until"),
+    [
+        ((2, 1, 3), (4, 6, 5), 1, 6),
+        ((None, 3, 2), (4, None, 5), 2, None),
+        ((None, None, None), (None, None, None), None, None),
+    ],
+)
+def test_the_pages_of_a_list_are_one_document_that_covers_all_their_intervals(
+    froms: tuple[int | None, ...],
+    untils: tuple[int | None, ...],
+    from_: int | None,
+    until: int | None,
+) -> None:
+    joiner = PageJoiner()
+    for _ in range(2):
+        pages = [page(froms[n], untils[n], n, None if n == 2 else n + 1) for n in range(3)]
+        assert joiner.add(BASE + "page-0.xml", pages[0]) == BASE + "page-1.xml"
+        assert joiner.add(BASE + "page-1.xml", pages[1]) == BASE + "page-2.xml"
+        whole = joiner.add(BASE + "page-2.xml", pages[2])
+        assert isinstance(whole, Document)
+        assert [entry.uri for entry in whole.resources] == [f"{BASE}{n}" for n in range(3)]
+        assert whole.from_ == (None if from_ is None else at(from_))
+        assert whole.until == (None if until is None else at(until))
+
+
+def test_pages_that_lead_back_or_do_not_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    joiner = PageJoiner()
+    joiner.add(BASE + "page-0.xml", page(0, None, 1, 1))
+    with pytest.raises(WrongDocument, match=r"leads back to .*page-0\.xml"):
+        joiner.add(BASE + "page-1.xml", page(0, None, 2, 0))
+    monkeypatch.setattr("rsnotify.sync.pull._MOST_PAGES", 3)
+    joiner = PageJoiner()
+    for n in range(2):
+        joiner.add(f"{BASE}page-{n}.xml", page(0, None, n, n + 1))
+    with pytest.raises(WrongDocument, match="more than 3 pages"):
+        joiner.add(BASE + "page-2.xml", page(0, None, 2, 3))
+    monkeypatch.setattr("rsnotify.sync.pull._MOST_ENTRIES", 1)
+    joiner = PageJoiner()
+    joiner.add(BASE + "page-0.xml", page(0, None, 1, 1))
+    with pytest.raises(WrongDocument, match="1 entries"):
+        joiner.add(BASE + "page-1.xml", page(0, None, 2, 2))
 
 
 def test_root_documents_are_read_in_the_order_of_their_cost() -> None:

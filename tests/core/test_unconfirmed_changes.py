@@ -134,9 +134,10 @@ def test_a_change_is_overdue_once_a_list_requested_long_after_it_lacks_it(
     requested: float, expected: int
 ) -> None:
     unconfirmed = pushed(change(3), received=7)
+    unconfirmed.add([replace(change(3), uri="c")], 7)
     for _ in range(2):
         unconfirmed.end_of_lists(at(1), requested, now=requested)
-        assert unconfirmed.overdue == expected
+        assert unconfirmed.overdue == 2 * expected
     assert unconfirmed.is_overdue("a", requested) is bool(expected)
     assert not unconfirmed.is_overdue("b", requested)
     unconfirmed.clear()
