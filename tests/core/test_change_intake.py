@@ -177,3 +177,11 @@ def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() 
     assert copy.state.frontiers.known == at(9)
     assert len(copy.state.unconfirmed) == 2, "b9, and c9"
     assert kept(copy.state.pending.dispatch(9, now=0)) == ["c9 date"]
+
+
+def test_a_package_that_lacks_what_the_open_list_had_shows_that_the_clock_went_back() -> None:
+    copy = Copy()
+    copy.read(covering("a6 b8"))
+    lacking = covering("a6", from_=5, until=9, package=PACKAGE.uri)
+    assert kept(copy.read(lacking, PACKAGE, is_open=False)) == ["a6 compare"]
+    assert copy.intake.clock.is_behind

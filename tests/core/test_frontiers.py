@@ -8,6 +8,7 @@ from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_co
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Progress
+from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.reorder_buffer import ReorderBuffer
 from rsnotify.sync.sync_frontiers import Gap, SyncFrontiers
 
@@ -194,3 +195,34 @@ def test_a_restart_continues_with_what_was_stored() -> None:
     frontiers = SyncFrontiers(behind, hold=10)
     assert frontiers.progress(None) == Progress(at(3), at(2), behind.seen)
     assert [change.at for change in frontiers.pull(change_list_coverage(listed(2, 3)))] == [at(3)]
+
+
+def test_after_a_baseline_a_document_has_to_begin_before_the_second_of_its_list() -> None:
+    frontiers = known_to(1)
+    frontiers.baseline(at(5))
+    assert frontiers.frontier.joint == at(5) - STEP
+    frontiers.skip_gap(at(9))
+    assert frontiers.frontier.joint == at(9)
+
+
+def test_the_fingerprint_of_a_list_is_stored_once_its_changes_are_applied() -> None:
+    frontiers = known_to(0)
+    for second in (1, 2):
+        frontiers.pull(change_list_coverage(listed(second)))
+        frontiers.prefix = ListFingerprint("http://a/list", at(0), at(second))
+        for low_water, expected in ((at(second), second - 1), (None, second)):
+            foreseen = frontiers.progress_after(low_water)
+            progress = frontiers.progress(low_water)
+            assert progress is not None
+            assert progress == foreseen
+            assert progress.prefix == (
+                ListFingerprint("http://a/list", at(0), at(expected)) if expected else None
+            )
+    frontiers.baseline(at(2))
+    assert frontiers.prefix is None
+
+
+def test_the_next_run_finds_a_gap_again_that_push_has_passed() -> None:
+    frontiers = SyncFrontiers(Progress(at(9), at(2)), hold=10)
+    frontiers.skip_gap(at(12))
+    assert frontiers.progress(None) == Progress(at(9), at(2))

@@ -77,7 +77,7 @@ def test_a_resource_that_changes_while_in_flight_is_dispatched_again() -> None:
     (taken,) = pending.dispatch(10, now=0)
     pending.add(change("a", 2))
     assert pending.dispatch(10, now=0) == []
-    pending.applied(taken)
+    assert not pending.applied(taken)
     assert pending.low_water() == START + timedelta(seconds=1)
     assert pending.dispatch(10, now=0) == [change("a", 2)]
 
@@ -128,6 +128,30 @@ def test_a_new_change_does_not_wait_for_the_backoff_of_the_old_one() -> None:
     pending.add(change("a", 2))
     assert pending.untried == 1
     assert pending.dispatch(10, now=0) == [change("a", 2)]
+
+
+def test_a_new_change_that_is_due_later_waits_for_that() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (a,) = pending.dispatch(10, now=0)
+    pending.failed(a, now=0, at_least=30)
+    pending.add(change("a", 2), due=20.0)
+    assert pending.dispatch(10, now=19) == []
+    assert pending.dispatch(10, now=20) == [change("a", 2)]
+
+
+def test_each_resource_that_has_failed_counts_once_until_it_changes_again() -> None:
+    pending = empty()
+    for name in "ab":
+        pending.add(change(name, 1))
+        pending.add(change(name, 2))
+    assert pending.untried == 2
+    for one in pending.dispatch(10, now=0):
+        pending.failed(one, now=0)
+        assert pending.missing_since(one) is None
+    assert pending.untried == 0
+    pending.add(change("a", 3))
+    assert pending.untried == 1
 
 
 def test_an_older_change_does_not_supersede_a_newer_one_but_counts_for_t() -> None:
@@ -218,7 +242,7 @@ def test_a_resource_that_only_one_of_two_lists_has_may_be_missing() -> None:
     pending.add(compared("a", 50, "md5:1"))
     (one,) = pending.dispatch(10, now=0)
     assert one.check is CheckMethod.FETCH
-    assert one.change is ChangeType.DELETED
+    assert one.change is one.resource.change is ChangeType.DELETED
 
 
 def test_an_older_equal_entry_changes_nothing() -> None:
@@ -314,6 +338,8 @@ def test_parked_changes_wait_for_their_release() -> None:
     pending.add(change("b", 1), parked=True)
     assert pending.parked == 2
     assert pending.dispatch(9, now=99) == []
+    pending.add(change("a", 2), parked=True)
+    assert pending.dispatch(9, now=99) == [], "a later change does not release it either"
     pending.release()
     assert pending.parked == 0
     assert [one.uri for one in pending.dispatch(9, now=0)] == ["a", "b"]
