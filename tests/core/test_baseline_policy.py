@@ -8,7 +8,9 @@ from random import Random
 import pytest
 
 from rsnotify.format.coverage import EARLIEST
+from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.actions import DocumentKind, LogNote, Progress
 from rsnotify.sync.baseline_policy import BaselinePolicy, ComparisonSchedule
 from rsnotify.sync.pace import Pace
@@ -121,6 +123,19 @@ def test_without_a_list_of_all_resources_a_source_is_followed_from_where_its_lis
     restarted.restart(at(3), at(5), can_compare=False)
     assert not restarted.needed
     assert (state.frontiers.known, state.frontiers.confirmed) == (at(3), at(3))
+    assert restarted.new_baseline(OFFER, has_moved=False)._until is None
+
+
+def test_a_dump_without_at_is_remembered_until_another_was_read() -> None:
+    remembering, _ = policy(None)
+    dump = Document(Capability.RESOURCE_DUMP, (Resource("a.zip"),))
+    for offered in (dump, None):
+        baseline = remembering.new_baseline(OFFER, has_moved=False)
+        if offered is not None:
+            baseline.read(offered)
+        remembering.compared(baseline)
+        assert remembering.new_baseline(OFFER, has_moved=False)._last_dump == dump
+    assert remembering.new_baseline(OFFER, has_moved=True)._last_dump is None
 
 
 @pytest.mark.parametrize(

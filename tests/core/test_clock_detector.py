@@ -153,3 +153,34 @@ def test_comparisons_of_everything_become_rarer_up_to_a_limit(
         waits.append(next(wait for wait in range(0, 999, 10) if detector.has_gone_back(now + wait)))
         now += waits[-1]
     assert waits == [10, 20, 40, 80, 160, 320, 640, 640]
+
+
+def test_of_two_lists_that_end_alike_the_second_is_new_if_its_last_entry_differs(
+    detector: ClockRegressionDetector,
+) -> None:
+    frontier = known(9, "a")
+    for name in "abc":
+        assert detector.check_open(covering(0, change(3), change(4, name)), frontier, 0)
+        assert not detector.check_open(covering(0, change(3), change(4, name)), frontier, 0)
+
+
+def test_lists_that_go_on_before_a_resource_list_show_that_its_time_was_wrong(
+    detector: ClockRegressionDetector,
+) -> None:
+    frontier = known(500)  # from a Resource List, and no change was seen at it
+    assert not detector.check_open(covering(0, change(4)), frontier, 0)
+    assert detector.check_open(covering(0, change(4), change(5)), frontier, 7)
+    assert not detector.has_gone_back(7 + PACE.stale - 0.1)
+    assert detector.has_gone_back(7 + PACE.stale)
+    quiet = replace(covering(0, change(4), change(5), change(6)), sent=at(600))
+    assert not detector.check_open(quiet, frontier, 8), "the Resource List may well be later"
+    assert not detector.has_gone_back(7 + PACE.stale)
+
+
+def test_a_list_that_begins_after_the_last_one_goes_on(detector: ClockRegressionDetector) -> None:
+    assert not detector.check_open(covering(0, change(5)), known(5), 0)
+    baselined = known(500)
+    assert not detector.check_open(covering(5, change(6)), baselined, 0)
+    detector.reset(0)
+    assert not detector.check_open(covering(0, change(5)), known(5), 0)
+    assert detector.check_open(covering(6, change(7)), baselined, 0)

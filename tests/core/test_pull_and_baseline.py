@@ -187,9 +187,13 @@ def test_the_pages_of_a_list_are_one_document_that_covers_all_their_intervals(
         assert joiner.add(BASE + "page-1.xml", pages[1]) == BASE + "page-2.xml"
         whole = joiner.add(BASE + "page-2.xml", pages[2])
         assert isinstance(whole, Document)
-        assert [entry.uri for entry in whole.resources] == [f"{BASE}{n}" for n in range(3)]
-        assert whole.from_ == (None if from_ is None else at(from_))
-        assert whole.until == (None if until is None else at(until))
+        entries = tuple(entry for page in pages for entry in page.resources)
+        assert whole == replace(
+            pages[0],
+            resources=entries,
+            from_=None if from_ is None else at(from_),
+            until=None if until is None else at(until),
+        )
 
 
 def test_pages_that_lead_back_or_do_not_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +282,19 @@ def test_if_the_first_root_is_broken_the_others_are_read_and_the_pull_fails() ->
     assert name(pull.read(archive, known(2)).fetch) == "changedump.xml"
     assert name(pull.read(dump(2), known(2)).fetch) == "dumps.xml"
     assert pull.read(Document(Capability.CHANGE_DUMP_ARCHIVE), known(2)).failure is error
+
+
+def test_what_the_last_document_covers_counts_although_the_first_root_is_broken() -> None:
+    pull = Pull(OFFER)
+    error = NotFound(BASE + "changelist.xml", "404")
+    assert name(pull.abandon(error, known(2)).fetch) == "archive.xml"
+    archived = (Resource("closed.xml", from_=at(2), until=at(5)),)
+    step = pull.read(Document(Capability.CHANGE_LIST_ARCHIVE, archived), known(2))
+    assert name(step.fetch) == "closed.xml"
+    step = pull.read(changes(2, 5, 3), known(2))
+    assert step.failure is error
+    assert step.coverage is not None
+    assert [change.at for change in step.coverage.changes] == [at(3)]
 
 
 def test_a_broken_root_is_no_gap() -> None:
@@ -394,6 +411,28 @@ def test_the_latest_archived_list_is_the_last_fallback() -> None:
     assert baseline.complete
 
 
+@pytest.mark.parametrize(
+    ("dump_first", "order"),
+    [
+        (False, "resourcelist resourcedump lists dumps"),
+        (True, "resourcedump resourcelist dumps lists"),
+    ],
+)
+def test_the_order_of_lists_and_dumps_is_that_of_their_archives(
+    dump_first: bool, order: str
+) -> None:
+    offer = replace(DUMPED, resource_dump_archive=BASE + "dumps.xml")
+    baseline = Baseline(offer, START, dump_first=dump_first)
+    tried = [name(baseline.root)]
+    for _ in range(3):
+        baseline.skip(NotFound(baseline.current.uri, "404"))
+        tried.append(name(baseline.next()))
+    assert tried == [f"{one}.xml" for one in order.split()]
+    baseline.skip(NotFound(baseline.current.uri, "404"))
+    assert baseline.next() is None
+    assert not baseline.complete
+
+
 def test_archives_are_not_read_if_nothing_is_broken() -> None:
     offer = replace(DUMPED, resource_list=None)
     baseline = Baseline(offer, START, is_old=lambda instant: instant <= at(5))
@@ -439,6 +478,42 @@ def test_the_at_of_a_list_defaults_to_its_latest_lastmod_or_the_known_instant() 
     assert listed is not None
     assert listed.at == at(3)
     assert Baseline(OFFER, at(1)).at == at(1)
+    undated = Baseline(OFFER, at(1)).read(Document(None, (Resource(BASE + "b"),)))
+    assert undated is not None
+    assert undated.at == at(1)
+
+
+@pytest.mark.parametrize("dated", [True, False], ids=["at", "lastmod"])
+def test_a_list_is_no_later_than_the_time_at_which_it_was_sent(dated: bool) -> None:
+    entry = Resource(BASE + "a", lastmod=at(9))
+    document = Document(Capability.RESOURCE_LIST, (entry,), at=at(9) if dated else None)
+    for sent, expected in ((at(4), at(4)), (at(8), at(9)), (None, at(9))):
+        baseline = Baseline(OFFER, START)
+        listed = baseline.read(document, sent)
+        assert listed is not None
+        assert (listed.at, baseline.at) == (expected, expected)
+
+
+def test_a_list_that_is_later_than_the_clock_of_the_source_is_as_old_as_can_be() -> None:
+    for second, expected in ((5, 5), (6, 1)):
+        baseline = Baseline(OFFER, at(1), until=at(5))
+        listed = baseline.read(Document(Capability.RESOURCE_LIST, at=at(second)))
+        assert listed is not None
+        assert listed.at == at(expected)
+
+
+def test_a_resource_list_is_read_page_by_page() -> None:
+    baseline = Baseline(OFFER, START)
+    following = (Link("next", "page-2.xml"),)
+    first = Document(Capability.RESOURCE_LIST, (Resource(BASE + "a"),), at=at(5), links=following)
+    assert baseline.read(first) is not None
+    assert name(baseline.next()) == "page-2.xml"
+    with pytest.raises(WrongDocument, match="was read before"):
+        baseline.read(first)
+    assert baseline.read(Document(Capability.RESOURCE_LIST, at=at(4))) is not None
+    assert baseline.next() is None
+    assert baseline.complete
+    assert baseline.at == at(4)
 
 
 @pytest.mark.parametrize("capability", [Capability.RESOURCE_DUMP, Capability.DESCRIPTION, "moon"])

@@ -70,7 +70,11 @@ def test_two_equal_entries_of_one_datetime_contradict_nothing() -> None:
         change("c", CREATED, 1, hash="md5:1"),
         change("c", UPDATED, 1, hash="md5:2"),
     ]
-    assert reduce_changes(entries, ordered=False).ambiguous == {"c"}
+    reduced = reduce_changes(entries, ordered=False)
+    assert reduced.ambiguous == {"c"}
+    assert reduced.latest["a"].change is CREATED, "the newest entry comes first"
+    unordered = [change("d", CREATED, 1), *entries]
+    assert reduce_changes(unordered, ordered=False).latest["a"].change is UPDATED
 
 
 def test_a_later_change_settles_what_was_ambiguous_before() -> None:
