@@ -78,7 +78,7 @@ def test_if_the_list_did_not_close_a_gap_the_dump_is_tried_next() -> None:
     tried, state = policy(Progress(NOW, NOW))
     state.frontiers.skip_gap(at(9))
     roots = []
-    for _ in range(3):
+    for _ in range(4):
         tried.needed = True
         roots.append(first_root(tried))
         tried.baseline_ended()
@@ -89,6 +89,7 @@ def test_if_the_list_did_not_close_a_gap_the_dump_is_tried_next() -> None:
         DocumentKind.RESOURCE_LIST,
         DocumentKind.RESOURCE_DUMP,
         DocumentKind.RESOURCE_LIST,
+        DocumentKind.RESOURCE_DUMP,
     ]
     state.frontiers.baseline(at(9))
     tried.baseline_ended()

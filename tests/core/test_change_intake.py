@@ -93,6 +93,12 @@ def test_all_entries_of_the_first_list_are_compared_and_then_only_new_ones_are_u
     assert kept(copy.read(covering("a3 b6 c6 d7"))) == ["c6 date", "d7 date"]
 
 
+def test_t_waits_for_the_first_of_several_changes_of_a_resource_in_one_list() -> None:
+    copy = Copy()
+    copy.intake.add(LIST, covering("a6 b7 a9"), 0, is_open=True, more=False)
+    assert copy.state.pending.low_water() == at(6)
+
+
 def test_if_the_part_that_was_read_has_changed_all_entries_are_compared() -> None:
     copy = Copy()
     copy.read(covering("a3 b6"))
@@ -182,6 +188,6 @@ def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() 
 def test_a_package_that_lacks_what_the_open_list_had_shows_that_the_clock_went_back() -> None:
     copy = Copy()
     copy.read(covering("a6 b8"))
-    lacking = covering("a6", from_=5, until=9, package=PACKAGE.uri)
-    assert kept(copy.read(lacking, PACKAGE, is_open=False)) == ["a6 compare"]
+    lacking = covering("b8", from_=5, until=9, package=PACKAGE.uri)
+    assert kept(copy.read(lacking, PACKAGE, is_open=False)) == ["b8 compare"]
     assert copy.intake.clock.is_behind

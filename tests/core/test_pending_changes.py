@@ -177,7 +177,7 @@ def test_dropping_waiting_changes_keeps_those_in_flight() -> None:
         pending.add(change(name, 1))
     (out,) = pending.dispatch(1, now=0.0)
     pending.drop_waiting()
-    assert len(pending) == 1
+    assert (len(pending), pending.untried) == (1, 1)
     pending.add(change("b", 1))
     pending.applied(out)
     assert [one.uri for one in pending.dispatch(9, now=0.0)] == ["b"]
@@ -352,6 +352,16 @@ def test_a_change_that_fetches_supersedes_a_later_one_and_the_next_is_compared()
     pending.add(change("a", 7))
     (one,) = pending.dispatch(9, now=0)
     assert (one.at, one.check) == (START + timedelta(seconds=7), CheckMethod.COMPARE)
+
+
+def test_a_watched_resource_does_not_hold_up_t() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    pending.watch(replace(change("b", 0), check=CheckMethod.FETCH), due=5)
+    assert [pending.is_watched(name) for name in "abc"] == [False, True, False]
+    assert pending.watched == ["b"]
+    assert pending.low_water() == START + timedelta(seconds=1)
+    assert pending.wakeup() == 5
 
 
 def test_a_whole_set_drops_only_what_it_contradicts() -> None:
