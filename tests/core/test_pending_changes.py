@@ -140,6 +140,20 @@ def test_a_new_change_that_is_due_later_waits_for_that() -> None:
     assert pending.dispatch(10, now=20) == [change("a", 2)]
 
 
+def test_the_backoff_of_an_old_change_does_not_advance_a_later_one() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (a,) = pending.dispatch(10, now=0)
+    pending.failed(a, now=0)
+    pending.add(replace(a, change=ChangeType.DELETED), missing=a)
+    assert not pending.is_deferred
+    (removal,) = pending.dispatch(10, now=0)
+    pending.applied(removal)
+    pending.watch(replace(a, check=CheckMethod.FETCH), due=99)
+    assert pending.dispatch(10, now=98) == []
+    assert len(pending.dispatch(10, now=99)) == 1
+
+
 def test_each_resource_that_has_failed_counts_once_until_it_changes_again() -> None:
     pending = empty()
     for name in "ab":

@@ -450,6 +450,15 @@ def test_a_dump_without_at_is_recognized_by_its_entries() -> None:
     assert not second.complete
 
 
+def test_of_a_dump_in_parts_the_index_tells_it_from_a_later_one() -> None:
+    whole = index(Capability.RESOURCE_DUMP, Resource(BASE + "part.xml"))
+    baseline = Baseline(DUMPED, START, dump_first=True)
+    assert baseline.read(whole) is None
+    assert name(baseline.next()) == "part.xml"
+    baseline.read(resource_dump(None))
+    assert baseline.undated_dump == whole
+
+
 def test_a_dump_that_was_not_read_to_its_end_is_read_again() -> None:
     offer = Offer(resource_dump=BASE + "resourcedump.xml")
     first = Baseline(offer, START)
