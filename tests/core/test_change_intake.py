@@ -175,6 +175,15 @@ def test_an_entry_later_than_a_change_that_was_pushed_long_ago_is_compared() -> 
         assert kept(copy.read(covering("b5 a7"))) == [expected]
 
 
+def test_t_waits_for_a_pushed_change_that_the_lists_lack() -> None:
+    copy = Copy()
+    copy.read(covering("b5"))
+    copy.state.unconfirmed.add([change("a7")], now=0)
+    copy.intake.add(LIST, covering("b5 c9"), 0, is_open=True, more=False)
+    assert copy.state.pending.low_water() == at(7)
+    assert kept(copy.state.pending.dispatch(9, now=0)) == ["c9 date", "a9 fetch"]
+
+
 def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() -> None:
     copy = Copy()
     copy.state.unconfirmed.add([change("a6"), change("b9")], now=0)

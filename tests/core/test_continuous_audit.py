@@ -109,7 +109,7 @@ def test_each_step_of_a_repair_is_logged_once() -> None:
         logged.append(len(log.lines))
         return log.lines[-1] if log.lines else ""
 
-    assert not audit.repairing
+    assert (audit.repairing, audit.reason) == (False, "")
     check("a", "b", now=0)
     assert check("a", now=1_000).endswith("; the Change Lists are read")
     assert not audit.repairing

@@ -117,6 +117,14 @@ def test_with_many_subscribers_a_notice_is_followed_over_a_longer_time() -> None
     assert 18 < latest <= 20
 
 
+def test_lists_that_lag_are_read_again_in_a_moment() -> None:
+    plan = schedule()
+    plan.retry_soon(10, 1)
+    assert plan.due is not None
+    assert 10.5 <= plan.due <= 11
+    assert not plan.begin()
+
+
 def test_after_push_is_lost_the_lists_come_soon_and_the_offer_within_an_interval() -> None:
     plan = schedule()
     plan.push_lost(10)
