@@ -235,6 +235,6 @@ def test_the_language_of_a_resource_is_written_with_the_prefix_of_xml() -> None:
 
 
 def test_a_document_changed_last_with_its_last_entry() -> None:
-    entries = tuple(Resource("http://a.example/", datetime=at) for at in (NOON, LATER))
+    entries = tuple(Resource("http://a.example/", datetime=at) for at in (NOON, NOON, LATER))
     assert Document(Capability.CHANGE_LIST, entries).changed_at == LATER
     assert Document(Capability.CHANGE_LIST).changed_at is None
