@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
+MODULE ?=
 DATA ?=
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing containers simulate-scale clean
+.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing containers simulate-scale mutants clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -56,6 +57,10 @@ cluster-killing: $(VENV)/ready-dev ## kill -9 nodes of a hub and NATS servers: m
 
 simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in virtual time: make simulate-scale ARGS="--nodes 20"
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)
+
+mutants: $(VENV)/ready-dev ## which small bugs in rsnotify/sync and format no test finds: make mutants MODULE=sync/pull
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
+	nice $(BIN)/python tests/mutants.py $(MODULE)
 
 containers: $(VENV)/ready-dev ## the image and docker-compose.yml in a container engine: needs docker with docker compose
 	$(BIN)/pytest -p no:xdist tests/real_containers.py tests/real_cluster.py $(ARGS)

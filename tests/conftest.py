@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests import fork_server, watchdog
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
+from tests.examples_count import examples
 from tests.mosquitto import Mosquitto
 from tests.ports import free_port, released
 from tests.postgresql import PostgreSQL, running_postgresql
@@ -32,6 +33,15 @@ fork_server.start()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("rsnotify", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# `make mutants` has to know whether a test fails, not how simple an example can be.
+settings.register_profile(
+    "mutants",
+    settings.get_profile("rsnotify"),
+    database=None,
+    max_examples=examples(100),
+    phases=[Phase.explicit, Phase.generate],
+    report_multiple_bugs=False,
+)
 settings.load_profile("rsnotify")
 
 

@@ -1,11 +1,11 @@
-"""How many examples the longest property tests try: `make slow` sets a factor."""
+"""How many examples the longest property tests try: `make slow` and `make mutants` set a factor."""
 
 from __future__ import annotations
 
 import os
 
-FACTOR = int(os.environ.get("RSNOTIFY_EXAMPLES", "1"))
+FACTOR = float(os.environ.get("RSNOTIFY_EXAMPLES", "1"))
 
 
 def examples(number: int) -> int:
-    return number * FACTOR
+    return max(1, round(number * FACTOR))

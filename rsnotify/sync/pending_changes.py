@@ -28,6 +28,8 @@ class _Pending(Struct):
     attempts: int = 0
     missing_since: float | None = None
     in_flight: bool = False
+    #: When it may be dispatched, while it waits for that.
+    due: float | None = None
     #: The change that announced the resource, while `change` removes it because of a 404.
     missing: Change | None = None
 
@@ -160,6 +162,7 @@ class PendingChanges:
         del self._pending[uri]
 
     def _enqueue(self, uri: str, parked: bool, due: float | None) -> None:
+        self._pending[uri].due = due
         if due is not None:
             heappush(self._delayed, (due, uri))
         else:
@@ -173,7 +176,11 @@ class PendingChanges:
 
     def dispatch(self, limit: int, now: float) -> list[Change]:
         while self._delayed and self._delayed[0][0] <= now:
-            self._ready.append(heappop(self._delayed)[1])
+            due, uri = heappop(self._delayed)
+            pending = self._pending.get(uri)
+            if pending is not None and pending.due == due:  # else it is due at another time now
+                pending.due = None
+                self._ready.append(uri)
         changes = []
         while self._ready and self.in_flight < limit:
             pending = self._pending.get(self._ready.popleft())
@@ -219,7 +226,7 @@ class PendingChanges:
             pending.missing_since = now
         pending.attempts += 1
         delay = self._retry.delay(pending.attempts, self._random, at_least=at_least)
-        heappush(self._delayed, (now + delay, change.uri))
+        self._enqueue(change.uri, False, now + delay)
         return pending.attempts
 
     def _answered(self, change: Change) -> _Pending | None:
@@ -267,9 +274,8 @@ class PendingChanges:
         """Whether the earliest pending change has not failed, and only waits until it is due."""
         if self.low_water() is None:
             return False
-        uri = self._since[0][1]
-        is_new = not (self._pending[uri].attempts or self._pending[uri].in_flight)
-        return is_new and any(uri == delayed for _, delayed in self._delayed)
+        pending = self._pending[self._since[0][1]]
+        return pending.due is not None and not (pending.attempts or pending.in_flight)
 
     def wakeup(self) -> float | None:
         """Return when the next delayed change is due, if there is one."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
-from rsnotify.format.coverage import Coverage
+from rsnotify.format.coverage import Change, Coverage
 from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync import change_intake
 from rsnotify.sync.actions import DocumentKind, Fetch, Progress
 from rsnotify.sync.change_intake import ChangeIntake
@@ -16,6 +18,7 @@ from rsnotify.sync.pace import Pace
 from rsnotify.sync.sync_state import SyncState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DEFAULT = Pace()
 
 
 def test_the_last_packages_that_were_read_are_remembered(
@@ -30,3 +33,170 @@ def test_the_last_packages_that_were_read_are_remembered(
         coverage = Coverage(NOW, NOW, closed=True, ordered=True, changes=())
         intake.add(fetch, coverage, 0.0, is_open=False, more=False)
     assert list(intake.packages) == ["http://a.example/a.zip", "http://a.example/c.zip"]
+
+
+LIST = Fetch("http://a.example/list.xml", DocumentKind.CHANGE_LIST)
+PACKAGE = Fetch("http://a.example/1.zip", DocumentKind.CHANGE_DUMP, Resource("http://a/1.zip"))
+
+
+def at(seconds: int) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def change(entry: str, package: str | None = None) -> Change:
+    """Return an entry like `a1`: the name of a resource, and when it changed."""
+    when = at(int(entry[1:]))
+    resource = Resource(entry[0], datetime=when)
+    return Change(entry[0], ChangeType.UPDATED, when, resource, package)
+
+
+def covering(
+    entries: str, *, from_: int = 0, until: int | None = None, package: str | None = None
+) -> Coverage:
+    """Return an open list, or with `until` a closed one."""
+    changes = tuple(change(entry, package) for entry in entries.split())
+    end = changes[-1].at if until is None else at(until)
+    return Coverage(at(from_), end, closed=until is not None, ordered=True, changes=changes)
+
+
+class Copy:
+    """What was added, for a copy whose lists were confirmed up to second 5."""
+
+    def __init__(self, pace: Pace = DEFAULT) -> None:
+        self.state = SyncState(Progress(at(5), at(5)), pace, Random(1))
+        self.intake = ChangeIntake(self.state)
+
+    def read(
+        self,
+        coverage: Coverage,
+        fetch: Fetch = LIST,
+        *,
+        now: float = 0,
+        is_open: bool = True,
+        more: bool = False,
+    ) -> list[Change]:
+        self.intake.add(fetch, coverage, now, is_open=is_open, more=more)
+        changes = self.state.pending.dispatch(99, now=now)
+        for one in changes:
+            self.state.pending.applied(one)
+        return changes
+
+
+def kept(changes: list[Change]) -> list[str]:
+    return [f"{one.uri}{(one.at - NOW).seconds} {one.check.value}" for one in changes]
+
+
+def test_all_entries_of_the_first_list_are_compared_and_then_only_new_ones_are_used() -> None:
+    copy = Copy()
+    assert kept(copy.read(covering("a3 b6"))) == ["a3 compare", "b6 compare"]
+    assert kept(copy.read(covering("a3 b6"))) == []
+    assert kept(copy.read(covering("a3 b6 c6 d7"))) == ["c6 date", "d7 date"]
+
+
+def test_t_waits_for_the_first_of_several_changes_of_a_resource_in_one_list() -> None:
+    copy = Copy()
+    copy.intake.add(LIST, covering("a6 b7 a9"), 0, is_open=True, more=False)
+    assert copy.state.pending.low_water() == at(6)
+
+
+def test_if_the_part_that_was_read_has_changed_all_entries_are_compared() -> None:
+    copy = Copy()
+    copy.read(covering("a3 b6"))
+    inserted = kept(copy.read(covering("a3 c4 b6 d7")))
+    assert inserted == ["a3 compare", "c4 compare", "b6 compare", "d7 compare"]
+    assert kept(copy.read(covering("a3 c4 b6 d7 e8"))) == ["e8 date"], "once"
+
+
+def test_of_a_list_closed_since_only_new_entries_are_used_unless_its_beginning_changed() -> None:
+    closed = Fetch("http://a.example/closed-1.xml", DocumentKind.CHANGE_LIST_ARCHIVE)
+    for entries, expected in (
+        ("a3 b6 c7", ["c7 date"]),
+        ("a3 d4 b6 c7", ["a3 compare", "d4 compare", "b6 compare", "c7 compare"]),
+    ):
+        copy = Copy()
+        copy.read(covering("a3 b6"))
+        assert kept(copy.read(covering(entries, until=8), closed, is_open=False)) == expected
+        later = covering("f9", from_=8, until=9)
+        assert kept(copy.read(later, closed, is_open=False)) == ["f9 date"]
+
+
+def test_content_of_a_package_that_is_out_of_order_is_fetched_instead() -> None:
+    copy = Copy()
+    copy.read(covering("a6"))
+    read = copy.read(covering("b4 c6 d7", until=7, package=PACKAGE.uri), PACKAGE, is_open=False)
+    assert [(one.uri, one.package is None) for one in read] == [
+        ("b", True),
+        ("c", False),
+        ("d", False),
+    ]
+
+
+def test_changes_wait_for_the_lists_that_follow_but_not_those_of_packages() -> None:
+    copy = Copy(Pace(hold=2))
+    assert copy.read(covering("a6 b7"), more=True) == []
+    assert kept(copy.read(covering("a6 b7 c8"), more=True)) == ["c8 date"], "two are parked"
+    copy.state.pending.release()
+    assert len(copy.state.pending.dispatch(9, now=0)) == 2
+    package = covering("d9", from_=8, until=9, package=PACKAGE.uri)
+    assert kept(Copy().read(package, PACKAGE, is_open=False, more=True)) == ["d9 date"]
+
+
+def test_only_what_is_later_than_all_before_is_news() -> None:
+    copy = Copy()
+    copy.read(covering("a3"))
+    assert not copy.intake.has_news
+    copy.read(covering("a3 b6"))
+    assert copy.intake.has_news
+    copy.intake.has_news = False
+    copy.read(covering("a3 b6"))
+    assert not copy.intake.has_news
+
+
+def test_a_closed_list_whose_until_moves_proves_only_what_it_lists() -> None:
+    copy = Copy()
+    copy.read(covering("a6", until=7))
+    copy.read(covering("a6", until=7))
+    assert copy.state.frontiers.confirmed == at(7), "it stays the same"
+    copy = Copy()
+    copy.read(covering("a6", until=7))
+    copy.read(covering("a6 b8", until=10))
+    assert copy.state.frontiers.confirmed == at(8)
+    other = replace(LIST, uri="http://a.example/other.xml")
+    copy.read(covering("b8 c11", until=12), other)
+    assert copy.state.frontiers.confirmed == at(12)
+
+
+def test_an_entry_later_than_a_change_that_was_pushed_long_ago_is_compared() -> None:
+    for requested, expected in ((10, "a7 date"), (10.1, "a7 compare")):
+        copy = Copy(Pace(poll=10))
+        copy.read(covering("b5"))
+        copy.state.unconfirmed.add([change("a9")], now=0)
+        copy.intake.requested = requested
+        assert kept(copy.read(covering("b5 a7"))) == [expected]
+
+
+def test_t_waits_for_a_pushed_change_that_the_lists_lack() -> None:
+    copy = Copy()
+    copy.read(covering("b5"))
+    copy.state.unconfirmed.add([change("a7")], now=0)
+    copy.intake.add(LIST, covering("b5 c9"), 0, is_open=True, more=False)
+    assert copy.state.pending.low_water() == at(7)
+    assert kept(copy.state.pending.dispatch(9, now=0)) == ["c9 date", "a9 fetch"]
+
+
+def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() -> None:
+    copy = Copy()
+    copy.state.unconfirmed.add([change("a6"), change("b9")], now=0)
+    copy.state.frontiers.push(covering("c9", from_=8, until=9))
+    copy.intake.end_baseline(at(8), now=0)
+    assert copy.state.frontiers.known == at(9)
+    assert len(copy.state.unconfirmed) == 2, "b9, and c9"
+    assert kept(copy.state.pending.dispatch(9, now=0)) == ["c9 date"]
+
+
+def test_a_package_that_lacks_what_the_open_list_had_shows_that_the_clock_went_back() -> None:
+    copy = Copy()
+    copy.read(covering("a6 b8"))
+    lacking = covering("b8", from_=5, until=9, package=PACKAGE.uri)
+    assert kept(copy.read(lacking, PACKAGE, is_open=False)) == ["b8 compare"]
+    assert copy.intake.clock.is_behind

@@ -16,6 +16,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability
 from tests.core.jumping import OFFER, JumpingSource
 from tests.core.world import BASE, EPOCH, PACE, PATIENT, Destination
+from tests.examples_count import examples
 
 HOUR, DAY, YEARS = timedelta(hours=1), timedelta(days=1), timedelta(days=30_000)
 #: Nearly the end of the calendar, as Sources may write "never".
@@ -443,7 +444,9 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=100, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=examples(100), derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(
     steps=st.lists(STEPS, max_size=25),
     by=st.sampled_from([HOUR, YEARS]),

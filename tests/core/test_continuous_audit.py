@@ -21,9 +21,11 @@ PACE = Pace(poll=10, repair=100)
 class Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.warnings: list[bool] = []
 
     def __call__(self, text: str, *, warning: bool = False) -> None:
         self.lines.append(text)
+        self.warnings.append(warning)
 
 
 def total(*names: str) -> SetSum:
@@ -95,6 +97,37 @@ def test_remedies_become_more_expensive_and_rarer(audit: ContinuousAudit) -> Non
     assert dear == [110, 310, 710, 1510]
     assert compared(audit, heartbeat("a"), "a", now=2_000) is Remedy.NOTHING
     assert audit.in_step is True
+
+
+def test_each_step_of_a_repair_is_logged_once() -> None:
+    log = Log()
+    audit = ContinuousAudit(PACE, log)
+    logged = []
+
+    def check(*held: str, now: float) -> str:
+        compared(audit, heartbeat("a", "b"), *held, now=now)
+        logged.append(len(log.lines))
+        return log.lines[-1] if log.lines else ""
+
+    assert (audit.repairing, audit.reason) == (False, "")
+    check("a", "b", now=0)
+    assert check("a", now=1_000).endswith("; the Change Lists are read")
+    assert not audit.repairing
+    check("a", now=1_009)
+    assert check("a", now=1_010).endswith("so all resources are compared")
+    assert audit.repairing
+    assert audit.differences == 0
+    audit.differences = 3
+    assert check("a", now=1_020).startswith("3 resources differed from the Source's list, but")
+    assert "compared again in 90 s at the earliest" in log.lines[-1]
+    check("a", now=1_030)
+    assert check("a", now=1_110).endswith("so all resources are compared")
+    assert check("a", now=1_120).startswith("nothing differed")
+    assert check("a", "b", now=1_130).startswith("the copy agrees again")
+    assert (audit.repairing, audit.reason) == (False, "")
+    check("a", "b", now=1_140)
+    assert logged == [0, 1, 1, 2, 3, 3, 4, 5, 6, 6]
+    assert log.warnings == [True, False, True, False, True, False]
 
 
 def test_without_a_resource_list_the_change_lists_are_read_less_and_less_often() -> None:

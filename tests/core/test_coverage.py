@@ -230,3 +230,50 @@ def test_a_datetime_in_the_year_9999_is_read_like_any_other(
     coverage = change_list_coverage(listed(change("a", never), from_=at(0)), sent)
     assert coverage.until == never
     assert coverage.running
+
+
+@pytest.mark.parametrize(
+    ("entries", "until", "sent", "contradictory"),
+    [
+        ((5,), 5, None, False),
+        ((5.5,), 5, None, True),
+        ((1,), 5, None, False),  # `from` may be rounded up
+        ((0.9,), 5, None, True),
+        ((3,), 5, 4, False),  # `Date` is in whole seconds
+        ((3,), 5.1, 4, True),
+        ((3, 2), 5, 9, True),
+        ((2, 2), 5, 9, False),
+    ],
+)
+def test_a_list_contradicts_itself_if_an_entry_or_its_end_cannot_be_right(
+    entries: tuple[float, ...], until: float, sent: float | None, contradictory: bool
+) -> None:
+    resources = tuple(change(str(number), at(second)) for number, second in enumerate(entries))
+    document = listed(*resources, from_=at(2), until=at(until))
+    time = None if sent is None else at(sent)
+    assert change_list_coverage(document, time).contradictory is contradictory
+
+
+def test_without_from_an_update_is_as_certain_by_its_lastmod_as_by_its_datetime() -> None:
+    updated = Resource("http://a/a", lastmod=at(4), change=ChangeType.UPDATED)
+    deleted = Resource("http://a/b", datetime=at(6), change=ChangeType.DELETED)
+    coverage = change_list_coverage(listed(updated, deleted))
+    assert (coverage.from_, coverage.ordered) == (at(4), True)
+
+
+def test_other_documents_are_no_notifications() -> None:
+    for document in (
+        Document(Capability.RESOURCE_LIST),
+        Document(Capability.FRAMEWORK_NOTIFICATION, index=True),
+        Document(Capability.CHANGE_NOTIFICATION, index=True),
+    ):
+        with pytest.raises(WrongDocument):
+            notification_coverage(document)
+
+
+def test_entries_at_the_ends_of_the_interval_of_a_fragment_belong_to_it() -> None:
+    entries = (change("a", at(1)), change("b", at(2)))
+    document = Document(Capability.CHANGE_NOTIFICATION, entries, from_=at(1), until=at(2))
+    assert fragment_coverage(document).reaches(at(1))
+    empty = Document(Capability.CHANGE_NOTIFICATION, from_=at(1), until=at(1))
+    assert fragment_coverage(empty).until == at(1)

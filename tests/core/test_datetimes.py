@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -85,6 +86,16 @@ def test_an_instant_of_any_zone_is_written_in_utc(naive: datetime, zone: timezon
 @given(INSTANTS, INSTANTS)
 def test_written_datetimes_sort_as_text_as_they_do_in_time(one: datetime, two: datetime) -> None:
     assert (format_datetime(one) < format_datetime(two)) == (one < two)
+
+
+def test_the_zone_of_the_machine_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    instant = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+    with monkeypatch.context() as context:
+        context.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        written = format_datetime(instant)
+    time.tzset()
+    assert written == "2026-01-01T10:00:00.000000Z"
 
 
 def test_a_naive_datetime_denotes_no_instant_and_is_not_written() -> None:

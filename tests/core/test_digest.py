@@ -27,6 +27,7 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
+from tests.examples_count import examples
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "audit.md").read_text("utf-8")
@@ -113,7 +114,7 @@ def test_the_page_documents_the_written_attributes() -> None:
         assert f"| `{name}` |" in PAGE
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(SETS, st.randoms())
 def test_the_order_does_not_matter(resources: dict[str, str | None], random: Random) -> None:
     shuffled = list(resources.items())
@@ -121,7 +122,7 @@ def test_the_order_does_not_matter(resources: dict[str, str | None], random: Ran
     assert str(sum_of(dict(shuffled))) == str(sum_of(resources))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(SETS, SETS, st.randoms())
 def test_every_sequence_of_changes_between_two_sets_gives_the_same_sum(
     before: dict[str, str | None], after: dict[str, str | None], random: Random
@@ -135,7 +136,7 @@ def test_every_sequence_of_changes_between_two_sets_gives_the_same_sum(
     assert str(total) == str(sum_of(after))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(SETS, SETS)
 def test_two_sets_have_one_digest_only_if_they_are_the_same(
     one: dict[str, str | None], other: dict[str, str | None]
@@ -147,7 +148,7 @@ def test_two_sets_have_one_digest_only_if_they_are_the_same(
         assert (ours == theirs) is (one == other)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(SETS)
 def test_a_sum_that_was_kept_goes_on_as_before(resources: dict[str, str | None]) -> None:
     total = SetSum.parse(str(sum_of(resources)))
@@ -156,7 +157,7 @@ def test_a_sum_that_was_kept_goes_on_as_before(resources: dict[str, str | None])
     assert (str(again), str(total)) == (str(SetSum()), str(sum_of(resources)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(SETS)
 def test_a_digest_written_into_a_document_is_read_back(resources: dict[str, str | None]) -> None:
     said = sum_of(resources).digest()

@@ -17,6 +17,7 @@ from tests.core.documents import DOCUMENTS
 
 HEAD = f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'
 NOON = datetime(2013, 1, 3, 12, tzinfo=UTC)
+LATER = NOON.replace(hour=13)
 
 
 def urlset(body: str) -> bytes:
@@ -212,3 +213,18 @@ def test_both_profiles_give_a_1_0_reader_the_datetime_of_a_change() -> None:
     old = read_document(write_document(document, profile=Profile.V1_0)).resources[0]
     assert (new.lastmod, new.datetime) == (NOON, NOON)
     assert (old.lastmod, old.datetime) == (NOON, None)
+
+
+def test_the_language_of_a_resource_is_written_with_the_prefix_of_xml() -> None:
+    language = (("{http://www.w3.org/XML/1998/namespace}lang", "en"),)
+    resource = Resource("http://a.example/", lastmod=NOON, attributes=language)
+    document = Document(Capability.RESOURCE_LIST, (resource,), at=NOON)
+    written = write_document(document)
+    assert b'xml:lang="en"' in written
+    assert read_document(written) == document
+
+
+def test_a_document_changed_last_with_its_last_entry() -> None:
+    entries = tuple(Resource("http://a.example/", datetime=at) for at in (NOON, NOON, LATER))
+    assert Document(Capability.CHANGE_LIST, entries).changed_at == LATER
+    assert Document(Capability.CHANGE_LIST).changed_at is None

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import Unavailable
+from rsnotify.errors import MalformedDocument, Unavailable
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
@@ -73,6 +73,21 @@ def test_a_gap_is_filled_from_the_change_list_after_a_grace_period(
     destination.tick(PACE.gap_grace / 2)
     destination.settle()
     assert names(destination.fetches) == ["changelist.xml"]
+    assert destination.content == source.state
+
+
+def test_after_an_unreadable_fragment_the_change_list_is_read_after_a_grace_period(
+    source: Source, destination: Destination
+) -> None:
+    source.emitted = len(source.history)
+    source.change("d")
+    error = MalformedDocument("cut", source=BASE)
+    actions = destination.follower.fragment_unreadable(error, destination.now)
+    assert [type(action) for action in actions] == [LogNote]
+    destination.tick(PACE.gap_grace / 2)
+    assert destination.pending == []
+    destination.tick(PACE.gap_grace / 2)
+    destination.settle()
     assert destination.content == source.state
 
 

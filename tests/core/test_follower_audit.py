@@ -18,6 +18,7 @@ from rsnotify.sync.follower import Follower
 from tests.core.test_follower import names
 from tests.core.test_follower_properties import play
 from tests.core.world import BASE, OFFER, PACE, Destination, Source
+from tests.examples_count import examples
 
 #: The time between two fragments or heartbeats: longer than lists may lag.
 BEAT = timedelta(seconds=PACE.poll + 1)
@@ -87,7 +88,7 @@ def withhold(source: Source, destination: Destination) -> None:
     destination.work()
 
 
-@settings(max_examples=75, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(75), suppress_health_check=[HealthCheck.too_slow])
 @given(
     per_list=st.integers(1, 5),
     kept=st.sampled_from([1, 3, 100]),

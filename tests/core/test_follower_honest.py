@@ -20,6 +20,7 @@ from rsnotify.format.model import Document
 from rsnotify.format.vocabulary import ChangeType
 from tests.core.faulty import Faults, FaultySource, Liar
 from tests.core.world import PACE, Destination
+from tests.examples_count import examples
 
 #: Only contradictions between documents lead to a comparison of everything.
 HONEST = replace(PACE, compare=1e9, repair=1.0)
@@ -170,7 +171,7 @@ class Play:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**16))
 def test_a_level_copy_equals_the_source(family: str, data: st.DataObject, seed: int) -> None:
     play(family, data, seed)

@@ -121,7 +121,7 @@ def test_any_subset_of_documents_is_enough(
     assert destination.content == source.state
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(steps=HISTORIES_WITHOUT_PUSH, seed=st.integers(0, 2**16))
 def test_without_any_push_polling_alone_ends_in_the_state_of_the_source(
     steps: list[tuple], seed: int

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rsnotify.format.offer import Offer
 from tests.core.test_follower_properties import play
 from tests.core.world import EVERYTHING, Destination, Source
+from tests.examples_count import examples
 
 #: It keeps no closed lists.
 OFFER = Offer(resource_list=EVERYTHING.resource_list, change_list=EVERYTHING.change_list)
@@ -25,7 +26,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(STEPS, max_size=40),
     per_list=st.integers(1, 3),

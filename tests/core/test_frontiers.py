@@ -8,8 +8,9 @@ from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_co
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Progress
+from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.reorder_buffer import ReorderBuffer
-from rsnotify.sync.sync_frontiers import SyncFrontiers
+from rsnotify.sync.sync_frontiers import Gap, SyncFrontiers
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(microseconds=1)
@@ -130,3 +131,98 @@ def test_t_waits_before_a_gap_until_a_younger_resource_list_was_compared() -> No
     progress = frontiers.progress(None)
     assert progress is not None
     assert progress.through == at(6)
+
+
+def test_an_uncovered_gap_makes_every_set_news_that_is_as_late_as_its_end() -> None:
+    frontiers = known_to(5)
+    assert frontiers.covers(at(5))
+    assert not frontiers.covers(at(6))
+    frontiers.skip_gap(at(8))
+    assert frontiers.covers(at(7))
+    assert not frontiers.covers(at(8))
+
+
+def test_a_second_gap_extends_the_first_until_a_set_as_late_as_both_was_compared() -> None:
+    frontiers = known_to(1)
+    frontiers.skip_gap(at(5))
+    frontiers.skip_gap(at(9))
+    assert frontiers.uncovered_gap == Gap(at(1), at(9))
+
+
+def test_a_gap_begins_within_a_second_that_was_not_over_when_it_was_read() -> None:
+    running, over = known_to(0), known_to(0)
+    running.pull(change_list_coverage(listed(1, 2)))
+    over.pull(change_list_coverage(listed(1, 2), sent=at(60)))
+    for frontiers, begins in ((running, at(2) - STEP), (over, at(2))):
+        frontiers.skip_gap(at(9))
+        assert frontiers.uncovered_gap == Gap(begins, at(9))
+
+
+def test_a_fragment_dated_a_day_ahead_of_all_that_is_known_advances_nothing() -> None:
+    day = 24 * 60 * 60
+    for today in (None, at(0)):
+        frontiers = known_to(0)
+        assert frontiers.push(fragment_coverage(listed(day + 1)), today) == []
+        assert frontiers.known == at(0)
+        assert frontiers.has_push_gap
+        assert len(frontiers.push(fragment_coverage(listed(day)), today)) == 1
+        assert frontiers.known == at(day)
+    assert len(known_to(0).push(fragment_coverage(listed(day + 1)), today=at(1))) == 1
+
+
+def test_a_restart_at_an_earlier_instant_forgets_what_was_known_after_it() -> None:
+    frontiers = known_to(9)
+    frontiers.push(fragment_coverage(listed(14, from_=13)))
+    frontiers.skip_gap(at(12))
+    frontiers.reset(at(4))
+    assert not frontiers.has_push_gap
+    assert frontiers.uncovered_gap is None
+    assert (frontiers.known, frontiers.confirmed) == (at(4), at(4))
+    assert frontiers.progress(None) == Progress(at(4), at(4))
+    frontiers.reset()
+    assert (frontiers.known, frontiers.confirmed) == (None, EARLIEST)
+    assert frontiers.progress(None) is None
+
+
+def test_a_restart_continues_with_what_was_stored() -> None:
+    for running in (True, False):
+        stored = Progress(at(2), at(2), (("http://a/2", "updated", ""),), running=running)
+        frontiers = SyncFrontiers(stored, hold=10)
+        assert frontiers.frontier.running is running
+        assert frontiers.push(fragment_coverage(listed(2, from_=1))) == [], "it was seen"
+        assert frontiers.progress(None) == stored
+    behind = Progress(at(3), at(2), (("http://a/2", "updated", ""),))
+    frontiers = SyncFrontiers(behind, hold=10)
+    assert frontiers.progress(None) == Progress(at(3), at(2), behind.seen)
+    assert [change.at for change in frontiers.pull(change_list_coverage(listed(2, 3)))] == [at(3)]
+
+
+def test_after_a_baseline_a_document_has_to_begin_before_the_second_of_its_list() -> None:
+    frontiers = known_to(1)
+    frontiers.baseline(at(5))
+    assert frontiers.frontier.joint == at(5) - STEP
+    frontiers.skip_gap(at(9))
+    assert frontiers.frontier.joint == at(9)
+
+
+def test_the_fingerprint_of_a_list_is_stored_once_its_changes_are_applied() -> None:
+    frontiers = known_to(0)
+    for second in (1, 2):
+        frontiers.pull(change_list_coverage(listed(second)))
+        frontiers.prefix = ListFingerprint("http://a/list", at(0), at(second))
+        for low_water, expected in ((at(second), second - 1), (None, second)):
+            foreseen = frontiers.progress_after(low_water)
+            progress = frontiers.progress(low_water)
+            assert progress is not None
+            assert progress == foreseen
+            assert progress.prefix == (
+                ListFingerprint("http://a/list", at(0), at(expected)) if expected else None
+            )
+    frontiers.baseline(at(2))
+    assert frontiers.prefix is None
+
+
+def test_the_next_run_finds_a_gap_again_that_push_has_passed() -> None:
+    frontiers = SyncFrontiers(Progress(at(9), at(2)), hold=10)
+    frontiers.skip_gap(at(12))
+    assert frontiers.progress(None) == Progress(at(9), at(2))

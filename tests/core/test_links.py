@@ -43,3 +43,8 @@ def test_a_target_that_would_break_out_of_the_header_is_not_written(target: str)
 @given(st.text())
 def test_no_text_makes_the_reader_fail(text: str) -> None:
     parse_links([text])
+
+
+def test_links_are_written_in_one_header_with_commas_between() -> None:
+    written = format_links([("self", "http://a/1"), ("hub", "http://a/2")])
+    assert written == '<http://a/1>; rel="self", <http://a/2>; rel="hub"'

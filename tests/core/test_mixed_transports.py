@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rsnotify.format.datetimes import MICROSECOND
 from tests.core.mixed import CHANGES, HISTORIES, NUMBERS, Joining, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
+from tests.examples_count import examples
 
 SOURCES = st.one_of(
     st.builds(
@@ -29,7 +30,7 @@ SOURCES = st.one_of(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(
     source=SOURCES,
     steps=HISTORIES,
@@ -51,7 +52,7 @@ def test_any_interleaving_of_four_transports_gives_the_same_copy_as_one(
     assert through(destination) == through(single)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     emitted=st.lists(st.lists(CHANGES, max_size=2), min_size=1, max_size=10),
     granularity=st.sampled_from([MICROSECOND, timedelta(seconds=1)]),

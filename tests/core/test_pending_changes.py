@@ -77,7 +77,7 @@ def test_a_resource_that_changes_while_in_flight_is_dispatched_again() -> None:
     (taken,) = pending.dispatch(10, now=0)
     pending.add(change("a", 2))
     assert pending.dispatch(10, now=0) == []
-    pending.applied(taken)
+    assert not pending.applied(taken)
     assert pending.low_water() == START + timedelta(seconds=1)
     assert pending.dispatch(10, now=0) == [change("a", 2)]
 
@@ -130,6 +130,44 @@ def test_a_new_change_does_not_wait_for_the_backoff_of_the_old_one() -> None:
     assert pending.dispatch(10, now=0) == [change("a", 2)]
 
 
+def test_a_new_change_that_is_due_later_waits_for_that() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (a,) = pending.dispatch(10, now=0)
+    pending.failed(a, now=0, at_least=30)
+    pending.add(change("a", 2), due=20.0)
+    assert pending.dispatch(10, now=19) == []
+    assert pending.dispatch(10, now=20) == [change("a", 2)]
+
+
+def test_the_backoff_of_an_old_change_does_not_advance_a_later_one() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (a,) = pending.dispatch(10, now=0)
+    pending.failed(a, now=0)
+    pending.add(replace(a, change=ChangeType.DELETED), missing=a)
+    assert not pending.is_deferred
+    (removal,) = pending.dispatch(10, now=0)
+    pending.applied(removal)
+    pending.watch(replace(a, check=CheckMethod.FETCH), due=99)
+    assert pending.dispatch(10, now=98) == []
+    assert len(pending.dispatch(10, now=99)) == 1
+
+
+def test_each_resource_that_has_failed_counts_once_until_it_changes_again() -> None:
+    pending = empty()
+    for name in "ab":
+        pending.add(change(name, 1))
+        pending.add(change(name, 2))
+    assert pending.untried == 2
+    for one in pending.dispatch(10, now=0):
+        pending.failed(one, now=0)
+        assert pending.missing_since(one) is None
+    assert pending.untried == 0
+    pending.add(change("a", 3))
+    assert pending.untried == 1
+
+
 def test_an_older_change_does_not_supersede_a_newer_one_but_counts_for_t() -> None:
     pending = empty()
     pending.add(change("a", 5))
@@ -153,7 +191,7 @@ def test_dropping_waiting_changes_keeps_those_in_flight() -> None:
         pending.add(change(name, 1))
     (out,) = pending.dispatch(1, now=0.0)
     pending.drop_waiting()
-    assert len(pending) == 1
+    assert (len(pending), pending.untried) == (1, 1)
     pending.add(change("b", 1))
     pending.applied(out)
     assert [one.uri for one in pending.dispatch(9, now=0.0)] == ["b"]
@@ -202,11 +240,14 @@ def compared(name: str, seconds: int, hash: str | None) -> Change:
 def test_if_two_lists_contradict_each_other_the_resource_is_fetched(hash: str | None) -> None:
     pending = empty()
     pending.add(listed("a", 100, "md5:1"))
-    pending.add(compared("a", 50, hash))
+    change = compared("a", 50, hash)
+    resource = replace(change.resource, length=7)
+    pending.add(replace(change, resource=resource, package="http://a.example/1.zip"))
     (one,) = pending.dispatch(10, now=0)
-    assert one.check is CheckMethod.FETCH
-    assert one.resource.hash is None
-    assert (one.change is ChangeType.DELETED) == (hash is None)
+    kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
+    assert one == Change(
+        "a", kind, change.at, Resource("a", change=kind), check=CheckMethod.FETCH
+    ), "whatever either list says of the content"
 
 
 def test_a_resource_that_only_one_of_two_lists_has_may_be_missing() -> None:
@@ -215,7 +256,7 @@ def test_a_resource_that_only_one_of_two_lists_has_may_be_missing() -> None:
     pending.add(compared("a", 50, "md5:1"))
     (one,) = pending.dispatch(10, now=0)
     assert one.check is CheckMethod.FETCH
-    assert one.change is ChangeType.DELETED
+    assert one.change is one.resource.change is ChangeType.DELETED
 
 
 def test_an_older_equal_entry_changes_nothing() -> None:
@@ -263,3 +304,93 @@ def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed()
     pending.add(replace(one, change=ChangeType.DELETED), missing=one)
     pending.dispatch(10, now=0)
     assert not pending.drop_unlisted(START + timedelta(seconds=50), set())
+
+
+def test_only_what_failed_often_enough_counts_as_failing() -> None:
+    pending = empty()
+    for failures, name in enumerate("abc"):
+        pending.add(change(name, 1))
+        for _ in range(failures):
+            (one,) = [one for one in pending.dispatch(9, now=99) if one.uri == name]
+            pending.failed(one, now=0)
+    assert [one.uri for one in pending.failing()] == ["b", "c"]
+    assert [one.uri for one in pending.failing(2)] == ["c"]
+
+
+def test_a_resource_is_missing_since_the_first_of_its_404s_in_a_row() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    since = []
+    for now, missing in ((10, True), (20, True), (30, False), (40, True), (50, True)):
+        (one,) = pending.dispatch(9, now=now + 9)
+        pending.failed(one, now, missing=missing)
+        since.append(pending.missing_since(one))
+    assert since == [10, 10, None, 40, 40]
+    pending.add(change("a", 2))
+    (one,) = pending.dispatch(9, now=99)
+    pending.failed(one, 60, missing=True)
+    assert pending.missing_since(one) == 60, "another change begins again"
+
+
+def test_an_answer_to_a_superseded_change_is_no_failure_of_the_new_one() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (old,) = pending.dispatch(9, now=0)
+    pending.add(change("a", 2))
+    assert pending.failed(old, now=0) == 0
+    assert pending.in_flight == 0
+    (new,) = pending.dispatch(9, now=0)
+    assert new == change("a", 2)
+    assert pending.applied(new)
+    assert pending.failed(new, now=0) == 0, "it is answered already"
+    assert pending.in_flight == 0
+
+
+def test_parked_changes_wait_for_their_release() -> None:
+    pending = empty()
+    pending.add(change("a", 1), parked=True)
+    pending.add(change("b", 1), parked=True)
+    assert pending.parked == 2
+    assert pending.dispatch(9, now=99) == []
+    pending.add(change("a", 2), parked=True)
+    assert pending.dispatch(9, now=99) == [], "a later change does not release it either"
+    pending.release()
+    assert pending.parked == 0
+    assert [one.uri for one in pending.dispatch(9, now=0)] == ["a", "b"]
+
+
+def test_a_change_that_fetches_supersedes_a_later_one_and_the_next_is_compared() -> None:
+    pending = empty()
+    pending.add(change("a", 9))
+    pending.add(replace(change("a", 5), check=CheckMethod.FETCH))
+    pending.add(change("a", 7))
+    (one,) = pending.dispatch(9, now=0)
+    assert (one.at, one.check) == (START + timedelta(seconds=7), CheckMethod.COMPARE)
+
+
+def test_a_watched_resource_does_not_hold_up_t() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    pending.watch(replace(change("b", 0), check=CheckMethod.FETCH), due=5)
+    assert [pending.is_watched(name) for name in "abc"] == [False, True, False]
+    assert pending.watched == ["b"]
+    assert pending.low_water() == START + timedelta(seconds=1)
+    assert pending.wakeup() == 5
+
+
+def test_a_whole_set_drops_only_what_it_contradicts() -> None:
+    pending = empty()
+    at = START + timedelta(seconds=50)
+    pending.add(change("an old entry of an older set", 49))
+    pending.add(change("an entry as of the same time", 50))
+    old = change("a change that a list announced", 49)
+    pending.add(replace(old, resource=replace(old.resource, change=ChangeType.UPDATED)))
+    for name in ("watched and listed", "watched and unlisted"):
+        pending.watch(replace(change(name, 99), check=CheckMethod.FETCH), due=999)
+    assert pending.drop_unlisted(at, {"watched and listed"})
+    left = {one.uri for one in pending.dispatch(9, now=9_999)}
+    assert left == {
+        "an entry as of the same time",
+        "a change that a list announced",
+        "watched and listed",
+    }

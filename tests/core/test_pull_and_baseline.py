@@ -16,7 +16,7 @@ from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.fallback_order import change_documents
-from rsnotify.sync.pull import Pull, PullStep
+from rsnotify.sync.pull import PageJoiner, Pull, PullStep
 
 BASE = "http://source.example/"
 OFFER = Offer(
@@ -160,6 +160,60 @@ def manifest(from_: int, until: int, *seconds: int) -> Document:
     return replace(changes(from_, until, *seconds), capability=Capability.CHANGE_DUMP_MANIFEST)
 
 
+def page(from_: int | None, until: int | None, second: int, following: int | None) -> Document:
+    links = () if following is None else (Link("next", f"page-{following}.xml"),)
+    first = None if from_ is None else at(from_)
+    return replace(changes(0, until, second), from_=first, links=links)
+
+
+@pytest.mark.parametrize(
+    ("froms", "untils", "from_", "until"),
+    [
+        ((2, 1, 3), (4, 6, 5), 1, 6),
+        ((None, 3, 2), (4, None, 5), 2, None),
+        ((None, None, None), (None, None, None), None, None),
+    ],
+)
+def test_the_pages_of_a_list_are_one_document_that_covers_all_their_intervals(
+    froms: tuple[int | None, ...],
+    untils: tuple[int | None, ...],
+    from_: int | None,
+    until: int | None,
+) -> None:
+    joiner = PageJoiner()
+    for _ in range(2):
+        pages = [page(froms[n], untils[n], n, None if n == 2 else n + 1) for n in range(3)]
+        assert joiner.add(BASE + "page-0.xml", pages[0]) == BASE + "page-1.xml"
+        assert joiner.add(BASE + "page-1.xml", pages[1]) == BASE + "page-2.xml"
+        whole = joiner.add(BASE + "page-2.xml", pages[2])
+        assert isinstance(whole, Document)
+        entries = tuple(entry for page in pages for entry in page.resources)
+        assert whole == replace(
+            pages[0],
+            resources=entries,
+            from_=None if from_ is None else at(from_),
+            until=None if until is None else at(until),
+        )
+
+
+def test_pages_that_lead_back_or_do_not_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    joiner = PageJoiner()
+    joiner.add(BASE + "page-0.xml", page(0, None, 1, 1))
+    with pytest.raises(WrongDocument, match=r"leads back to .*page-0\.xml"):
+        joiner.add(BASE + "page-1.xml", page(0, None, 2, 0))
+    monkeypatch.setattr("rsnotify.sync.pull._MOST_PAGES", 3)
+    joiner = PageJoiner()
+    for n in range(2):
+        joiner.add(f"{BASE}page-{n}.xml", page(0, None, n, n + 1))
+    with pytest.raises(WrongDocument, match="more than 3 pages"):
+        joiner.add(BASE + "page-2.xml", page(0, None, 2, 3))
+    monkeypatch.setattr("rsnotify.sync.pull._MOST_ENTRIES", 1)
+    joiner = PageJoiner()
+    joiner.add(BASE + "page-0.xml", page(0, None, 1, 1))
+    with pytest.raises(WrongDocument, match="1 entries"):
+        joiner.add(BASE + "page-1.xml", page(0, None, 2, 2))
+
+
 def test_root_documents_are_read_in_the_order_of_their_cost() -> None:
     pull = Pull(FULL)
     kinds = [pull.current.kind]
@@ -228,6 +282,19 @@ def test_if_the_first_root_is_broken_the_others_are_read_and_the_pull_fails() ->
     assert name(pull.read(archive, known(2)).fetch) == "changedump.xml"
     assert name(pull.read(dump(2), known(2)).fetch) == "dumps.xml"
     assert pull.read(Document(Capability.CHANGE_DUMP_ARCHIVE), known(2)).failure is error
+
+
+def test_what_the_last_document_covers_counts_although_the_first_root_is_broken() -> None:
+    pull = Pull(OFFER)
+    error = NotFound(BASE + "changelist.xml", "404")
+    assert name(pull.abandon(error, known(2)).fetch) == "archive.xml"
+    archived = (Resource("closed.xml", from_=at(2), until=at(5)),)
+    step = pull.read(Document(Capability.CHANGE_LIST_ARCHIVE, archived), known(2))
+    assert name(step.fetch) == "closed.xml"
+    step = pull.read(changes(2, 5, 3), known(2))
+    assert step.failure is error
+    assert step.coverage is not None
+    assert [change.at for change in step.coverage.changes] == [at(3)]
 
 
 def test_a_broken_root_is_no_gap() -> None:
@@ -344,6 +411,28 @@ def test_the_latest_archived_list_is_the_last_fallback() -> None:
     assert baseline.complete
 
 
+@pytest.mark.parametrize(
+    ("dump_first", "order"),
+    [
+        (False, "resourcelist resourcedump lists dumps"),
+        (True, "resourcedump resourcelist dumps lists"),
+    ],
+)
+def test_the_order_of_lists_and_dumps_is_that_of_their_archives(
+    dump_first: bool, order: str
+) -> None:
+    offer = replace(DUMPED, resource_dump_archive=BASE + "dumps.xml")
+    baseline = Baseline(offer, START, dump_first=dump_first)
+    tried = [name(baseline.root)]
+    for _ in range(3):
+        baseline.skip(NotFound(baseline.current.uri, "404"))
+        tried.append(name(baseline.next()))
+    assert tried == [f"{one}.xml" for one in order.split()]
+    baseline.skip(NotFound(baseline.current.uri, "404"))
+    assert baseline.next() is None
+    assert not baseline.complete
+
+
 def test_archives_are_not_read_if_nothing_is_broken() -> None:
     offer = replace(DUMPED, resource_list=None)
     baseline = Baseline(offer, START, is_old=lambda instant: instant <= at(5))
@@ -359,6 +448,15 @@ def test_a_dump_without_at_is_recognized_by_its_entries() -> None:
     second = Baseline(offer, START, last_dump=first.undated_dump)
     assert requests(second, resource_dump(None))[-1] is None
     assert not second.complete
+
+
+def test_of_a_dump_in_parts_the_index_tells_it_from_a_later_one() -> None:
+    whole = index(Capability.RESOURCE_DUMP, Resource(BASE + "part.xml"))
+    baseline = Baseline(DUMPED, START, dump_first=True)
+    assert baseline.read(whole) is None
+    assert name(baseline.next()) == "part.xml"
+    baseline.read(resource_dump(None))
+    assert baseline.undated_dump == whole
 
 
 def test_a_dump_that_was_not_read_to_its_end_is_read_again() -> None:
@@ -389,6 +487,42 @@ def test_the_at_of_a_list_defaults_to_its_latest_lastmod_or_the_known_instant() 
     assert listed is not None
     assert listed.at == at(3)
     assert Baseline(OFFER, at(1)).at == at(1)
+    undated = Baseline(OFFER, at(1)).read(Document(None, (Resource(BASE + "b"),)))
+    assert undated is not None
+    assert undated.at == at(1)
+
+
+@pytest.mark.parametrize("dated", [True, False], ids=["at", "lastmod"])
+def test_a_list_is_no_later_than_the_time_at_which_it_was_sent(dated: bool) -> None:
+    entry = Resource(BASE + "a", lastmod=at(9))
+    document = Document(Capability.RESOURCE_LIST, (entry,), at=at(9) if dated else None)
+    for sent, expected in ((at(4), at(4)), (at(8), at(9)), (None, at(9))):
+        baseline = Baseline(OFFER, START)
+        listed = baseline.read(document, sent)
+        assert listed is not None
+        assert (listed.at, baseline.at) == (expected, expected)
+
+
+def test_a_list_that_is_later_than_the_clock_of_the_source_is_as_old_as_can_be() -> None:
+    for second, expected in ((5, 5), (6, 1)):
+        baseline = Baseline(OFFER, at(1), until=at(5))
+        listed = baseline.read(Document(Capability.RESOURCE_LIST, at=at(second)))
+        assert listed is not None
+        assert listed.at == at(expected)
+
+
+def test_a_resource_list_is_read_page_by_page() -> None:
+    baseline = Baseline(OFFER, START)
+    following = (Link("next", "page-2.xml"),)
+    first = Document(Capability.RESOURCE_LIST, (Resource(BASE + "a"),), at=at(5), links=following)
+    assert baseline.read(first) is not None
+    assert name(baseline.next()) == "page-2.xml"
+    with pytest.raises(WrongDocument, match="was read before"):
+        baseline.read(first)
+    assert baseline.read(Document(Capability.RESOURCE_LIST, at=at(4))) is not None
+    assert baseline.next() is None
+    assert baseline.complete
+    assert baseline.at == at(4)
 
 
 @pytest.mark.parametrize("capability", [Capability.RESOURCE_DUMP, Capability.DESCRIPTION, "moon"])

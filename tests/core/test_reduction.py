@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.model import Resource
@@ -48,9 +49,34 @@ def test_a_restored_file_with_its_old_lastmod_is_ambiguous() -> None:
         change("a", DELETED, 2),
         change("a", CREATED, 1, dated=False),
     ]
+    entries[1] = replace(entries[1], resource=replace(entries[1].resource, hash="md5:1", length=7))
     reduced = reduce_changes(entries, ordered=False)
     assert reduced.ambiguous == {"a"}
-    assert reduced.latest["a"].check is CheckMethod.FETCH
+    assert reduced.latest["a"] == replace(change("a", DELETED, 2), check=CheckMethod.FETCH)
+
+
+def test_a_list_that_only_begins_with_the_newest_entry_has_no_order() -> None:
+    entries = [
+        change("a", DELETED, 3),
+        change("a", CREATED, 1, dated=False),
+        change("b", CREATED, 2),
+    ]
+    assert reduce_changes(entries, ordered=False).ambiguous == {"a"}
+
+
+def test_two_equal_entries_of_one_datetime_contradict_nothing() -> None:
+    entries = [
+        change("b", CREATED, 5),
+        change("a", CREATED, 2, hash="md5:1"),
+        change("a", UPDATED, 2, hash="md5:1"),
+        change("c", CREATED, 1, hash="md5:1"),
+        change("c", UPDATED, 1, hash="md5:2"),
+    ]
+    reduced = reduce_changes(entries, ordered=False)
+    assert reduced.ambiguous == {"c"}
+    assert reduced.latest["a"].change is CREATED, "the newest entry comes first"
+    unordered = [change("d", CREATED, 1), *entries]
+    assert reduce_changes(unordered, ordered=False).latest["a"].change is UPDATED
 
 
 def test_a_later_change_settles_what_was_ambiguous_before() -> None:

@@ -18,6 +18,18 @@ def test_the_wait_doubles_up_to_the_maximum_and_half_is_random(failures: int, se
     assert step / 2 <= Retry(first=0.5, most=60).delay(failures, Random(seed)) <= step
 
 
+@pytest.mark.parametrize(("chance", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
+def test_the_wait_is_between_half_and_all_of_a_step_that_doubles(
+    chance: float, share: float
+) -> None:
+    class Chance(Random):
+        def random(self) -> float:
+            return chance
+
+    waits = [Retry(first=1, most=20).delay(failures, Chance()) for failures in range(1, 8)]
+    assert waits == [share * step for step in (1, 2, 4, 8, 16, 20, 20)]
+
+
 def test_clients_that_failed_together_do_not_retry_together() -> None:
     retry = Retry()
     assert retry.delay(5, Random(1)) != retry.delay(5, Random(2))

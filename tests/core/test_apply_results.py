@@ -1,0 +1,162 @@
+"""What follows from changes that were applied, or could not be."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import NotFound, RsnotifyError, Unavailable
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
+from rsnotify.format.model import Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync import apply_results
+from rsnotify.sync.actions import LogNote, Progress
+from rsnotify.sync.apply_results import ApplyResults
+from rsnotify.sync.catch_up import CatchUp
+from rsnotify.sync.continuous_audit import ContinuousAudit
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.retry import Retry
+from rsnotify.sync.sync_state import SyncState
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PACE = Pace(gone_after=100, give_up=3, compare=5_000, repair=500, retry=Retry(1, 1))
+OFFER = Offer(change_list="http://a.example/changes.xml", resource_list="http://a.example/list.xml")
+MISSING, BROKEN = NotFound("http://a.example/a", "404"), Unavailable("http://a.example/a", "off")
+
+
+def listed(name: str, seconds: int = 1) -> Change:
+    """Return an entry of a Resource List, whose content a package has."""
+    at = NOW + timedelta(seconds=seconds)
+    return Change(name, ChangeType.UPDATED, at, Resource(name), package="http://a.example/1.zip")
+
+
+class Copy:
+    def __init__(self, missing: tuple[str, ...] = ()) -> None:
+        self.state = SyncState(Progress(NOW, NOW), PACE, Random(1))
+        self.catch_up = CatchUp(OFFER, self.state, compared=0)
+        self.audit = ContinuousAudit(PACE, self.state.actions.note)
+        self.results = ApplyResults(self.state, self.catch_up, self.audit, missing)
+
+    def dispatch(self, now: float) -> Change:
+        (change,) = self.state.pending.dispatch(9, now)
+        return change
+
+    def fail(self, now: float, error: RsnotifyError = MISSING) -> None:
+        self.results.failed(self.dispatch(now), error, now)
+
+    def notes(self) -> list[bool]:
+        """Return which of the notes since the last call are warnings."""
+        notes = self.state.actions.remove_all()
+        return [note.warning for note in notes if isinstance(note, LogNote)]
+
+
+@pytest.fixture
+def copy() -> Copy:
+    copy = Copy()
+    copy.state.pending.add(listed("a"), since=EARLIEST)
+    return copy
+
+
+def test_what_was_missing_in_the_last_run_is_fetched_and_stays_a_doubt() -> None:
+    copy = Copy(missing=("a",))
+    copy.results.start(7)
+    assert copy.state.pending.wakeup() == 7
+    progress = copy.results.progress()
+    assert progress == Progress(NOW, NOW, missing=("a",)), "and T does not wait for it"
+    fetched = copy.dispatch(7)
+    assert (fetched.check, fetched.at) == (CheckMethod.FETCH, EARLIEST)
+    copy.results.applied([fetched], 8)
+    assert copy.results.progress() == Progress(NOW, NOW)
+
+
+def test_a_resource_that_is_missing_for_long_is_removed_and_fetched_again(copy: Copy) -> None:
+    copy.fail(10)
+    assert copy.notes() == [False]
+    copy.fail(109.9)
+    assert copy.notes() == [False]
+    assert not copy.catch_up.comparisons.is_due(500)
+    copy.fail(111)
+    assert copy.notes() == [True]
+    assert copy.catch_up.comparisons.is_due(500), "it shows whether the resource is still listed"
+    assert not copy.catch_up.comparisons.is_due(499)
+    removal = copy.dispatch(111)
+    assert removal == replace(listed("a"), change=ChangeType.DELETED, package=None)
+    assert copy.results.progress() == Progress(NOW, NOW), "it is not removed yet"
+    assert copy.results.progress_after([removal]) == Progress(NOW, NOW, missing=("a",))
+    copy.results.applied([removal], 112)
+    assert copy.results.progress() == Progress(NOW, NOW, missing=("a",))
+    assert copy.state.pending.dispatch(9, 211.9) == []
+    fetched = copy.dispatch(212)
+    assert fetched == replace(listed("a"), check=CheckMethod.FETCH)
+    copy.results.failed(fetched, MISSING, 213)
+    assert copy.notes() == [], "that is no news"
+    assert copy.state.pending.dispatch(9, 312.9) == []
+    assert copy.dispatch(313) == fetched
+
+
+def test_a_change_that_came_meanwhile_shows_whether_a_resource_exists(copy: Copy) -> None:
+    copy.fail(0)
+    copy.fail(100)
+    removal = copy.dispatch(100)
+    copy.state.pending.add(listed("a", 9))
+    copy.results.applied([removal], 101)
+    assert copy.state.pending.watched == []
+    latest = copy.dispatch(101)
+    assert latest == listed("a", 9)
+    assert copy.results.progress_after([latest]) == Progress(NOW, NOW)
+
+
+def test_only_a_resource_that_is_missing_all_the_time_is_gone(copy: Copy) -> None:
+    for now, error in ((0, MISSING), (50, BROKEN), (101, MISSING), (150, MISSING)):
+        copy.fail(now, error)
+    assert copy.dispatch(199).change is ChangeType.UPDATED
+
+
+@pytest.mark.parametrize(
+    ("repairing", "kind", "error", "gone"),
+    [
+        (True, None, MISSING, True),
+        (True, None, BROKEN, False),
+        (True, ChangeType.UPDATED, MISSING, False),
+        (False, None, MISSING, False),
+    ],
+)
+def test_a_listed_resource_need_not_hold_up_the_repair_of_a_difference(
+    repairing: bool, kind: ChangeType | None, error: RsnotifyError, gone: bool
+) -> None:
+    copy = Copy()
+    copy.audit.repairing = repairing
+    copy.state.pending.add(replace(listed("a"), resource=Resource("a", change=kind)))
+    copy.fail(0, error)
+    copy.fail(2, error)
+    assert copy.notes() == [False, False]
+    copy.fail(4, error)
+    assert copy.notes() == [True]
+    assert (copy.dispatch(9).change is ChangeType.DELETED) is gone
+
+
+def test_after_a_failure_the_lists_are_read_as_they_may_say_more(copy: Copy) -> None:
+    copy.fail(10, Unavailable("http://a.example/a", "busy", retry_after=30))
+    assert copy.state.pending.wakeup() == 40
+    assert copy.state.schedule.due is not None
+    assert 10.5 <= copy.state.schedule.due <= 11
+    change = copy.dispatch(40)
+    copy.state.pending.add(listed("a", 5))
+    copy.state.schedule.begin()
+    copy.notes()
+    copy.results.failed(change, BROKEN, 40)
+    assert copy.notes() == [], "another change has taken its place"
+    assert copy.state.schedule.due is None
+
+
+def test_of_very_many_missing_resources_some_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(apply_results, "_MOST_MISSING", 2)
+    copy = Copy(missing=("a", "b", "c"))
+    copy.results.start(0)
+    assert copy.results.progress() == Progress(NOW, NOW, missing=("a", "b"))

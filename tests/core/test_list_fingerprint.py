@@ -1,0 +1,144 @@
+"""Whether the part of a list that was read before has changed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.format.coverage import Change, Coverage
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync import list_fingerprint
+from rsnotify.sync.list_fingerprint import ListFingerprint, prefix_of
+
+LIST = "http://a.example/list.xml"
+
+
+def at(seconds: int) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+def covering(entries: str, *, from_: int = 0, ordered: bool = True, **fields: bool) -> Coverage:
+    """Return a list like `a1 b2`: the names of resources, and when they changed."""
+    changes = tuple(
+        Change(entry[0], ChangeType.UPDATED, at(int(entry[1:])), Resource(entry[0]))
+        for entry in entries.split()
+    )
+    until = max((change.at for change in changes), default=at(from_))
+    return Coverage(at(from_), until, closed=False, ordered=ordered, changes=changes, **fields)
+
+
+def read(coverage: Coverage, uri: str = LIST, confirmed: int = 0) -> ListFingerprint:
+    fingerprint = prefix_of(uri, coverage, at(confirmed))
+    assert fingerprint is not None
+    return fingerprint
+
+
+@pytest.fixture(params=[300, 1], ids=["few resources", "many resources"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the resources themselves, or only their number and sum."""
+    monkeypatch.setattr(list_fingerprint, "_FEW", request.param)
+
+
+def test_a_list_that_covers_nothing_has_no_fingerprint() -> None:
+    assert prefix_of(LIST, replace(covering("a1"), until=None), at(0)) is None
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    ("before", "later", "extended"),
+    [
+        ("a1 b2", "a1 b2", True),
+        ("a1 b2", "a1 b2 c3", True),
+        ("a1 b2", "a1 b2 c2", True),  # more of the last instant may follow
+        ("a1 b2", "a1 c1 b2 d3", False),
+        ("a1 b3", "a1 c2 b3", False),
+        ("a1 b3", "c1 b3", False),
+        ("a1 b3", "b3 c4", False),
+    ],
+)
+def test_a_list_extends_what_was_read_if_its_beginning_is_the_same(
+    before: str, later: str, extended: bool
+) -> None:
+    fingerprint, coverage = read(covering(before)), covering(later)
+    assert fingerprint.is_extended_by(read(coverage), coverage) is extended
+
+
+def test_another_list_or_another_period_extends_nothing() -> None:
+    coverage = covering("a1 b2")
+    fingerprint = read(coverage)
+    assert not fingerprint.is_extended_by(read(coverage, uri=LIST + "2"), coverage)
+    earlier = covering("a1 b2", from_=-1)
+    assert not fingerprint.is_extended_by(read(earlier), earlier)
+
+
+def test_a_list_is_the_same_only_with_all_its_entries() -> None:
+    fingerprint = read(covering("a1 b2"))
+    assert fingerprint.is_same_as(read(covering("a1 b2")))
+    assert not fingerprint.is_same_as(read(covering("a1 c2")))
+    assert not fingerprint.is_same_as(read(covering("a1 b2", from_=-1)))
+    assert not fingerprint.is_same_as(read(covering("a1 b2"), uri=LIST + "2"))
+
+
+def test_entries_up_to_what_other_lists_confirmed_are_part_of_what_was_read() -> None:
+    fingerprint, coverage = read(covering("a1 b2"), confirmed=5), covering("a1 b2 c4")
+    assert fingerprint.before == at(5)
+    assert not fingerprint.is_extended_by(read(coverage), coverage)
+    appended = covering("a1 b2 c6")
+    assert fingerprint.is_extended_by(read(appended), appended)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    ("before", "later", "lost"),
+    [
+        ("a1 b2", "a1 b2", False),
+        ("a1 b2", "a1 b2 c3", False),
+        ("a1 b2", "a1 c1 b2", False),  # inserted
+        ("a1 b2", "b2 a3", False),  # replaced by a later entry
+        ("a1 b2", "b2 c3", True),
+        ("a1 b2", "a1", True),
+        ("a1 b2", "a1 c2", True),
+        ("a1 b2", "", True),
+    ],
+)
+def test_a_list_has_lost_an_entry_if_a_resource_has_none_any_more(
+    before: str, later: str, lost: bool
+) -> None:
+    fingerprint, coverage = read(covering(before)), covering(later)
+    assert fingerprint.has_lost(read(coverage), coverage) is lost
+
+
+def test_a_list_that_begins_later_has_lost_nothing_and_one_that_begins_again_has() -> None:
+    fingerprint = read(covering("a1 b2"))
+    rotated, reopened = covering("c3", from_=2), covering("a1 b2", from_=-1)
+    assert not fingerprint.has_lost(read(rotated), rotated)
+    assert fingerprint.has_lost(read(reopened), reopened)
+    assert not fingerprint.has_lost(read(rotated, uri=LIST + "2"), rotated)
+    endless = replace(covering("c3"), from_=None)
+    assert not fingerprint.has_lost(read(endless), endless)
+
+
+@pytest.mark.parametrize(
+    ("later", "from_", "until", "missed"),
+    [
+        ("b2 c3", 0, 3, True),
+        ("b2 c3", 1, 3, False),  # its interval begins after a's change
+        ("b2 a3", 0, 3, False),
+        ("", 0, 1, True),
+        ("", 0, 0, False),
+        ("a1 b2", 0, 2, False),
+        ("b1 a2", 0, 2, True),
+    ],
+)
+def test_another_list_misses_what_this_one_had_within_its_interval(
+    later: str, from_: int, until: int, missed: bool
+) -> None:
+    coverage = replace(covering(later, from_=from_), until=at(until))
+    assert read(covering("a1 b2")).is_missed_by(coverage) is missed
+    assert not read(covering("a1 b2", ordered=False)).is_missed_by(coverage)
+    assert not read(covering("a1 b2", contradictory=True)).is_missed_by(coverage)
+    assert not read(covering("a1 b2")).is_missed_by(replace(coverage, from_=None))
+    assert not read(covering("a1 b2")).is_missed_by(replace(coverage, until=None))
