@@ -1,0 +1,165 @@
+"""Replaces what the code would use of the real machine: threads, clocks, sockets and chance."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import sqlite3
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import aiohappyeyeballs
+from filelock import UnixFileLock
+
+import rsnotify_hub.hub
+import rsnotify_hub.store.sqlite.store
+import rsnotify_publisher.background.pool
+from rsnotify_hub.store.sqlite.group_commit import GroupCommit
+from rsnotify_publisher.background.journal_poller import JournalPoller
+from rsnotify_publisher.background.pool import PoolThreads, WorkKind
+from rsnotify_publisher.schedule import JobSchedule
+from tests.simulation import loop as simulated
+from tests.simulation.network import Network
+
+#: Made once, since that takes long; nothing is encrypted.
+_TLS = ssl.create_default_context()
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class SimulatedThreads(PoolThreads):
+    """The loop of the simulation in the place of that of a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_event_loop()  # type: ignore[assignment]
+        self.workers = {kind: simulated.SimulatedExecutor() for kind in WorkKind}  # type: ignore[misc]
+        self.contents = simulated.SimulatedExecutor()  # type: ignore[assignment]
+        self.recorders = simulated.SimulatedExecutor()  # type: ignore[assignment]
+        self.poller = JournalPoller()
+        self.permits = asyncio.Semaphore(8)
+        self.scheduler = SimulatedScheduler()  # type: ignore[assignment]
+        self._polling = asyncio.ensure_future(self.poller.run())
+
+    def end(self) -> None:
+        self._polling.cancel()
+
+
+class SimulatedScheduler:
+    """Runs jobs at intervals of virtual time; in the place of APScheduler."""
+
+    def __init__(self, **_: object) -> None:
+        self._jobs: list[tuple[Callable[[], Any], float]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def repeat(self, name: str, schedule: JobSchedule, work: Callable[[], Any]) -> None:
+        while True:
+            await asyncio.sleep(schedule.seconds)
+            await work()
+
+    def add_job(self, work: Callable[[], Any], kind: str, *, seconds: float) -> None:
+        self._jobs.append((work, seconds))
+
+    def start(self) -> None:
+        for work, seconds in self._jobs:
+            schedule = JobSchedule(seconds)
+            self._tasks.append(asyncio.ensure_future(self.repeat("", schedule, work)))
+
+    def shutdown(self, wait: bool) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+class SimulatedCommit(GroupCommit):
+    """Runs the transactions of the hub in the event loop."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._loop = asyncio.get_running_loop()
+        self._executor = simulated.SimulatedExecutor(1)
+        self._thread = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
+        self._batches = SimpleNamespace(put=self._submit)  # type: ignore[assignment]
+        self._waiting = []
+        self._running = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def _submit(self, batch: Any) -> None:
+        def write() -> None:
+            results = self._run([operation for operation, _ in batch])
+            self._loop.call_soon(self._finish, batch, results)
+
+        self._executor.submit(write)
+
+
+@contextmanager
+def simulating(loop: simulated.SimulatedLoop, network: Network) -> Iterator[None]:
+    """Return a context in which all code runs on the simulated machine."""
+
+    class Chance(Random):
+        def __init__(self, seed: Any = None) -> None:
+            super().__init__(loop.random.random() if seed is None else seed)
+
+    class Now(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return EPOCH + timedelta(seconds=loop.now)
+
+    replacements: dict[object, object] = {
+        concurrent.futures.ThreadPoolExecutor: simulated.SimulatedExecutor,
+        Random: Chance,
+        time.monotonic: loop.time,
+    }
+    with mock.patch.multiple(
+        rsnotify_hub.hub, AsyncIOScheduler=SimulatedScheduler
+    ), mock.patch.multiple(
+        rsnotify_hub.store.sqlite.store, GroupCommit=SimulatedCommit
+    ), mock.patch.multiple(
+        rsnotify_publisher.background.pool, PoolThreads=SimulatedThreads
+    ), mock.patch.object(sqlite3, "connect", simulated.connect), mock.patch.object(
+        UnixFileLock, "_acquire", simulated.acquire
+    ), mock.patch.object(ssl, "create_default_context", lambda: _TLS), mock.patch.object(
+        aiohappyeyeballs, "start_connection", network.start_connection
+    ):
+        saved = []
+        for module in [each for name, each in sys.modules.items() if _is_ours(name)]:
+            for name, value in list(vars(module).items()):
+                replacement = None
+                if value is datetime and _calls_now(module):
+                    replacement = Now
+                elif isinstance(value, type) or callable(value):
+                    try:
+                        replacement = replacements.get(value)
+                    except TypeError:
+                        continue
+                if replacement is not None:
+                    saved.append((module, name, value))
+                    setattr(module, name, replacement)
+        try:
+            yield
+        finally:
+            for module, name, value in saved:
+                setattr(module, name, value)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in (
+        "rsnotify",
+        "rsnotify_hub",
+        "rsnotify_publisher",
+        "rsnotify_subscriber",
+    )
+
+
+#: The modules that use the time of day.
+_NOW = ("push_monitor", "following", "progress_saver", "status", "responses", "auditor")
+
+
+def _calls_now(module: Any) -> bool:
+    return module.__name__.startswith("rsnotify_subscriber.") and module.__name__.endswith(_NOW)

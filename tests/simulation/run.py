@@ -1,0 +1,176 @@
+"""Run seeds: `python -m tests.simulation.run SEED...`, or `--seeds 1-2000`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import Network
+from tests.simulation.patching import simulating
+from tests.simulation.world import DestinationMachine, HubMachine, SourceMachine, Wrong
+
+_RESOURCES = 6
+_CONVERGENCE = 1_800.0
+
+
+class Run:
+    def __init__(self, seed: int, folder: Path, *, verbose: bool) -> None:
+        self.loop = SimulatedLoop(seed)
+        self.network = Network(self.loop)
+        self.verbose = verbose
+        self.source = SourceMachine(self.loop, self.network, folder / "source")
+        self.hub = HubMachine(self.loop, self.network, folder / "hub")
+        self.destinations = [
+            DestinationMachine(self.loop, self.network, folder, name, self.source)
+            for name in ("near", "far")
+        ]
+        self.machines = [self.source, self.hub, *self.destinations]
+
+    def note(self, text: str) -> None:
+        if self.verbose:
+            print(f"{self.loop.now:10.4f} {self.loop.steps:7} {text}")
+
+    async def play(self) -> None:
+        random = self.loop.random
+        for each in self.machines:
+            each.start()
+        await asyncio.sleep(1)
+        for _ in range(random.randint(10, 40)):
+            self.act()
+            await asyncio.sleep(random.choice((0.0, 0.0, 0.001, 0.01, 0.1, 1.0, 10.0)))
+            self.check()
+        self.network.heal()
+        for each in self.machines:
+            if each.machine is None:
+                each.start()
+        self.note("faults end")
+        await self.converge()
+
+    def act(self) -> None:
+        random = self.loop.random
+        what = random.random()
+        if what < 0.6:
+            number, delete = random.randrange(_RESOURCES), random.random() < 0.25
+            if self.source.machine is not None:
+                self.note(f"change {number} {'delete' if delete else ''}")
+                self.source.change(number, delete=delete)
+        elif what < 0.8:
+            each = random.choice(self.machines)
+            if each.machine is None:
+                self.note(f"start {each}")
+                each.start()
+            else:
+                self.note(f"kill {each.machine.name}")
+                each.kill()
+        elif what < 0.88:
+            one, other = random.sample(["source", "hub", "near", "far"], 2)
+            self.note(f"partition {one} {other}")
+            self.network.partition(one, other)
+        elif what < 0.95:
+            self.note("heal")
+            self.network.heal()
+        elif what < 0.98:
+            self.note("reset")
+            self.network.reset_one()
+        elif self.hub.machine is None:
+            self.note("the hub loses its data")
+            self.hub.lose_data()
+
+    def check(self) -> None:
+        for each in self.destinations:
+            each.check()
+
+    async def converge(self) -> None:
+        end = self.loop.now + _CONVERGENCE
+        while not self.is_equal():
+            if self.loop.now > end:
+                raise Wrong(f"not equal {_CONVERGENCE} s after the faults: {self.describe()}")
+            await asyncio.sleep(0.5)
+            self.check()
+        self.note("equal")
+
+    def is_equal(self) -> bool:
+        truth = self.source.read_truth()
+        last = truth[-1][0] if truth else 0
+        return not self.source.unrecorded and all(
+            each.is_level and each.content() == self.source.set_at(_instant(last))
+            for each in self.destinations
+        )
+
+    def describe(self) -> str:
+        return "; ".join(
+            f"{each.name}: {each.subscriber.status if each.subscriber else None} {each.failures}"
+            for each in self.destinations
+        ) + f" unrecorded {list(self.source.unrecorded)}"
+
+
+def _instant(at: int):  # type: ignore[no-untyped-def]
+    from rsnotify.format.datetimes import from_microseconds
+
+    return from_microseconds(at)
+
+
+def run(seed: int, *, verbose: bool = False) -> str | None:
+    """Run a seed; return what went wrong, or None."""
+    with tempfile.TemporaryDirectory(prefix="rsnotify-sim-", dir="/dev/shm") as name:
+        one = Run(seed, Path(name), verbose=verbose)
+        loop = one.loop
+        asyncio.set_event_loop(loop)
+        try:
+            with simulating(loop, one.network):
+                task = loop.create_task(one.play())
+                loop.run_until_complete(task)
+        except Exception:
+            return traceback.format_exc()
+        finally:
+            for each in one.machines:
+                if each.machine is not None:
+                    each.kill()
+            asyncio.set_event_loop(None)
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seeds", nargs="+")
+    parser.add_argument("-v", action="store_true")
+    arguments = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
+    logging.disable(logging.CRITICAL if not arguments.v else logging.DEBUG)
+    seeds = []
+    for text in arguments.seeds:
+        first, _, last = text.partition("-")
+        seeds += range(int(first), int(last or first) + 1)
+    # The main thread of a Source does not commit itself, but waits for a thread that does.
+    thread = threading.Thread(target=run_all, args=(seeds, arguments.v))
+    thread.start()
+    thread.join()
+
+
+def run_all(seeds: list[int], verbose: bool) -> None:
+    failed, began = 0, time.process_time()
+    for seed in seeds:
+        problem = run(seed, verbose=verbose)
+        if problem:
+            failed += 1
+            print(f"seed {seed}: {problem}", flush=True)
+    took = time.process_time() - began
+    print(f"{len(seeds)} seeds, {failed} failed, {took / len(seeds) * 1000:.0f} ms of CPU each")
+    sys.stdout.flush()
+    os._exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
