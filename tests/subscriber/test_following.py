@@ -444,3 +444,13 @@ async def test_a_lost_connection_to_a_hub_is_reported_in_plain_words(
         await hub.stop()
         await destination.until(lambda: subscriber.status.push is PushState.DOWN)
     assert f"the lists are polled: {hub.url}: the connection was lost" in caplog.text
+
+
+async def test_what_a_source_offers_is_read_again_soon_after_that_failed(
+    source: SmallSource, destination: Destination
+) -> None:
+    async with following(destination) as subscriber:
+        source.answers["/data/capabilitylist.xml"] = first(1, status(500), source.own)
+        source.answers[LIST] = first(1, status(404), source.own)  # so the offer is read
+        await destination.until(lambda: "could not be checked" in "".join(subscriber.status.doubts))
+        await destination.until(lambda: subscriber.status.level)

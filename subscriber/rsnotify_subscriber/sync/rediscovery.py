@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.offer import Offer
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_subscriber.sync.context import RunContext
 from rsnotify_subscriber.tasks import Tasks
 
@@ -50,6 +51,8 @@ class Rediscovery:
         self._changed = changed
         self._finished = finished
         self._reading: asyncio.Task[None] | None = None
+        #: Whether a reading has failed after which `run` has not waited yet.
+        self._failed = asyncio.Event()
 
     @property
     def is_reading(self) -> bool:
@@ -64,13 +67,16 @@ class Rediscovery:
     async def run(self) -> None:
         """Read the offer at intervals, after a failure sooner."""
         failures = 0
-        if not self.doubt:
-            await asyncio.sleep(_INTERVAL)
         while True:
+            if not self.doubt:
+                failures = 0
+                # A reading on request may fail meanwhile.
+                await wait_for_event(self._failed, _INTERVAL)
+            if self._failed.is_set():
+                failures += 1
+                self._failed.clear()
+                await asyncio.sleep(self._retry.delay(failures, self._random))
             await asyncio.wait({self.start()})
-            failures = failures + 1 if self.doubt else 0
-            delay = self._retry.delay(failures, self._random) if failures else _INTERVAL
-            await asyncio.sleep(delay)
 
     async def _read(self) -> None:
         before = self.identity
@@ -78,9 +84,11 @@ class Rediscovery:
             offer = await self._offers.revalidate(before.offer)
         except RsnotifyError as error:
             self.doubt = f"what the Source offers could not be checked: {error}"
+            self._failed.set()
             logger.info("%s", self.doubt)
         else:
             self.doubt = ""
+            self._failed.clear()
             if offer != before.offer:
                 self.identity = replace(before, offer=offer, memory=self._offers.memory)
                 loop = asyncio.get_running_loop()
