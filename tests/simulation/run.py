@@ -91,13 +91,17 @@ class Run:
             each.check()
 
     async def converge(self) -> None:
-        end = self.loop.now + _CONVERGENCE
+        began = self.loop.now
+        end = began + _CONVERGENCE
         while not self.is_equal():
             if self.loop.now > end:
                 raise Wrong(f"not equal {_CONVERGENCE} s after the faults: {self.describe()}")
             await asyncio.sleep(0.5)
+            if 60 <= self.loop.now - began < 60.5:
+                self.note(self.describe())
             self.check()
         self.note("equal")
+        self.took = self.loop.now - began
 
     def is_equal(self) -> bool:
         truth = self.source.read_truth()
@@ -130,6 +134,8 @@ def run(seed: int, *, verbose: bool = False) -> str | None:
             with simulating(loop, one.network):
                 task = loop.create_task(one.play())
                 loop.run_until_complete(task)
+                if os.environ.get("TOOK"):
+                    print(seed, round(one.took, 1), loop.steps)
         except Exception:
             return traceback.format_exc()
         finally:
