@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import sqlite3
 import ssl
 import sys
@@ -111,6 +112,14 @@ def simulating(loop: simulated.SimulatedLoop, network: Network) -> Iterator[None
         def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
             return EPOCH + timedelta(seconds=loop.now)
 
+    def seconds() -> float:
+        return EPOCH.timestamp() + loop.now
+
+    def replace_file(source: Any, target: Any) -> None:
+        replace(source, target)
+        os.utime(target, (seconds(), seconds()))
+
+    replace = os.replace
     replacements: dict[object, object] = {
         concurrent.futures.ThreadPoolExecutor: simulated.SimulatedExecutor,
         Random: Chance,
@@ -124,7 +133,9 @@ def simulating(loop: simulated.SimulatedLoop, network: Network) -> Iterator[None
         rsnotify_publisher.background.pool, PoolThreads=SimulatedThreads
     ), mock.patch.object(sqlite3, "connect", simulated.connect), mock.patch.object(
         UnixFileLock, "_acquire", simulated.acquire
-    ), mock.patch.object(ssl, "create_default_context", lambda: _TLS), mock.patch.object(
+    ), mock.patch.object(time, "time", seconds), mock.patch.object(
+        time, "time_ns", lambda: round(seconds() * 1e6) * 1000
+    ), mock.patch.object(os, "replace", replace_file), mock.patch.object(ssl, "create_default_context", lambda: _TLS), mock.patch.object(
         aiohappyeyeballs, "start_connection", network.start_connection
     ):
         saved = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -127,7 +128,8 @@ def _instant(at: int):  # type: ignore[no-untyped-def]
 def run(seed: int, *, verbose: bool = False) -> str | None:
     """Run a seed; return what went wrong, or None."""
     with tempfile.TemporaryDirectory(prefix="rsnotify-sim-", dir="/dev/shm") as name:
-        one = Run(seed, Path(name), verbose=verbose)
+        os.chdir(name)  # so that all paths are the same in each run
+        one = Run(seed, Path(), verbose=verbose)
         loop = one.loop
         asyncio.set_event_loop(loop)
         try:
@@ -151,31 +153,57 @@ def main() -> None:
     parser.add_argument("seeds", nargs="+")
     parser.add_argument("-v", action="store_true")
     arguments = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
+    begin_again_without_chance()
     logging.disable(logging.CRITICAL if not arguments.v else logging.DEBUG)
     seeds = []
     for text in arguments.seeds:
         first, _, last = text.partition("-")
         seeds += range(int(first), int(last or first) + 1)
+    gc.freeze()
+    waiting, running, failed, began = iter(seeds), {}, [], time.monotonic()
+    while True:
+        while len(running) < WORKERS and (seed := next(waiting, None)) is not None:
+            running[fork(seed, verbose=arguments.v)] = seed
+        if not running:
+            break
+        pid, status = os.wait()
+        seed = running.pop(pid)
+        if status:
+            failed.append(seed)
+    used = os.times()
+    cpu = (used.children_user + used.children_system) / len(seeds) * 1000
+    print(f"{len(seeds)} seeds, {cpu:.0f} ms of CPU each, {time.monotonic() - began:.1f} s in all")
+    if failed:
+        print(f"failed: {' '.join(map(str, failed))}")
+    sys.exit(bool(failed))
+
+
+WORKERS = os.cpu_count() or 1
+_NO_RANDOM_ADDRESSES = 0x0040000
+
+
+def begin_again_without_chance() -> None:
+    """Run this command again such that neither hashes nor addresses of objects are random."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        ctypes.CDLL(None).personality(_NO_RANDOM_ADDRESSES)
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
+
+
+def fork(seed: int, *, verbose: bool) -> int:
+    """Run a seed in a process of its own, and return its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    problems: list[str | None] = []
     # The main thread of a Source does not commit itself, but waits for a thread that does.
-    thread = threading.Thread(target=run_all, args=(seeds, arguments.v))
+    thread = threading.Thread(target=lambda: problems.append(run(seed, verbose=verbose)))
     thread.start()
     thread.join()
-
-
-def run_all(seeds: list[int], verbose: bool) -> None:
-    failed, began = 0, time.process_time()
-    for seed in seeds:
-        problem = run(seed, verbose=verbose)
-        if problem:
-            failed += 1
-            print(f"seed {seed}: {problem}", flush=True)
-    took = time.process_time() - began
-    print(f"{len(seeds)} seeds, {failed} failed, {took / len(seeds) * 1000:.0f} ms of CPU each")
+    if problems[0] is not None:
+        print(f"seed {seed}: {problems[0]}", flush=True)
     sys.stdout.flush()
-    os._exit(bool(failed))
+    os._exit(problems[0] is not None)
 
 
 if __name__ == "__main__":
