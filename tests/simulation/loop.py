@@ -52,7 +52,7 @@ class Machine:
         """Stop at once, without running any clean-up code."""
         self.is_alive = False
         # The garbage collector would run the clean-up code of abandoned coroutines.
-        self._kept += asyncio.all_tasks(self._loop)
+        self._loop.dead.append((self, asyncio.all_tasks(self._loop)))
         for release in reversed(self.on_kill):
             release()
         self.on_kill.clear()
@@ -91,6 +91,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.now = 0.0
         self.random = Random(seed)
         self.steps = 0
+        #: The killed machines and their tasks.
+        self.dead: list[tuple[Machine, object]] = []
         self._clock_resolution = 1e-6
         self._selector = _Selector(self)
 

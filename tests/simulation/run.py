@@ -105,7 +105,7 @@ class Run:
         self.took = self.loop.now - began
 
     def is_equal(self) -> bool:
-        truth = self.source.read_truth()
+        truth = self.source.recorded
         last = truth[-1][0] if truth else 0
         return not self.source.unrecorded and all(
             each.is_level and each.content() == self.source.set_at(_instant(last))

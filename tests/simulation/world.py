@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from rsnotify.sync.pace import Pace
 from rsnotify_hub.application import create_application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
-from rsnotify_publisher.journal.current_set import decode
+from rsnotify_publisher.journal import RecordedChanges
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
 from tests.simulation.loop import Machine, SimulatedLoop
 from tests.simulation.network import Network
@@ -52,7 +51,8 @@ class SourceMachine:
         self.machine: Machine | None = None
         self.skew = 0.0
         self._versions = 0
-        self._truth: list[tuple[int, str, str | None]] = []
+        #: All recorded changes: the datetime (µs), the URI, and the hash; None if it was deleted.
+        self.recorded: list[tuple[int, str, str | None]] = []
 
     def clock(self) -> int:
         return _EPOCH + round((self._loop.now + self.skew) * 1_000_000)
@@ -73,6 +73,8 @@ class SourceMachine:
             clock=self.clock,
         )
         publisher.start()
+        recorder = publisher._recorder
+        recorder.on_recorded = partial(self._note, recorder.on_recorded)
         app = web.Application()
         app.router.add_get("/r/{name}", self._resource)
         app.add_routes(routes(publisher))
@@ -84,6 +86,18 @@ class SourceMachine:
         for uri in list(self.unrecorded):
             await self._record(uri)
         await asyncio.Event().wait()
+
+    def _note(
+        self,
+        passed_on: Callable[[Sequence[RecordedChanges]], None],
+        recorded: Sequence[RecordedChanges],
+    ) -> None:
+        for change in [change for each in recorded for change in each.changes]:
+            assert change.datetime is not None
+            is_gone = change.change is ChangeType.DELETED
+            digest = None if is_gone else change.hash
+            self.recorded.append((to_microseconds(change.datetime), change.uri, digest))
+        passed_on(recorded)
 
     async def _resource(self, request: web.Request) -> web.Response:
         body = self.contents.get(BASE + request.path[1:])
@@ -124,24 +138,11 @@ class SourceMachine:
 
     # What is true
 
-    def read_truth(self) -> list[tuple[int, str, str | None]]:
-        """Return all recorded changes: the datetime (µs), the URI and the hash; None if deleted."""
-        path = self.folder / "journal.sqlite3"
-        if path.exists():
-            with closing(sqlite3.connect(path)) as database:
-                last = self._truth[-1][0] if self._truth else 0
-                query = "SELECT at, entry FROM changes WHERE at > ? ORDER BY at"
-                for at, entry in database.execute(query, (last,)):
-                    found = decode(entry)
-                    is_gone = found.change is ChangeType.DELETED
-                    self._truth.append((at, found.uri, None if is_gone else found.hash))
-        return self._truth
-
     def set_at(self, instant: Instant) -> dict[str, str]:
         """Return the hash of each resource that existed at an instant."""
         end = to_microseconds(instant)
         found: dict[str, str] = {}
-        for at, uri, digest in self.read_truth():
+        for at, uri, digest in self.recorded:
             if at > end:
                 break
             if digest is None:
@@ -154,7 +155,7 @@ class SourceMachine:
         """Yield the set at an instant, and after each later change."""
         found = self.set_at(instant)
         yield found
-        for at, uri, digest in self.read_truth():
+        for at, uri, digest in self.recorded:
             if at > to_microseconds(instant):
                 if digest is None:
                     found.pop(uri, None)
@@ -266,5 +267,5 @@ class DestinationMachine:
         if all(found != expected for expected in self._source.sets_since(status.through)):
             expected = self._source.set_at(status.through)
             differing = sorted({uri for uri, _ in expected.items() ^ found.items()})
-            history = "\n".join(f"  {at} {uri} {digest}" for at, uri, digest in self._source.read_truth())
+            history = "\n".join(f"  {at} {uri} {digest}" for at, uri, digest in self._source.recorded)
             raise Wrong(f"{self.name} is level through {status.through} {to_microseconds(status.through)}, and differs: {differing}\n{expected}\n{found}\n{history}\n{self._loop.now} {status}")
