@@ -8,13 +8,13 @@ DATA ?=
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo test check format bench fleet publishing slow replay returning killing cluster-killing containers simulate-scale clean
+.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing containers simulate-scale clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
 
 test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 400 -m "not slow" $(ARGS)
 
 slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with ten times as many examples
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)
@@ -32,6 +32,9 @@ format: $(VENV)/ready-dev
 
 bench: $(VENV)/ready-dev ## how fast it is, beside what it is made on
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+gateway-demo: $(VENV)/ready-dev ## an OAI-PMH repository whose changes arrive in a browser: make gateway-demo ARGS="--port 8090"
+	$(BIN)/python -m tests.gateway.demo $(ARGS)
 
 fleet: $(VENV)/ready-dev ## what following hundreds of Sources in one process costs: make fleet ARGS=500
 	$(BIN)/python benchmarks/fleet.py $(ARGS)

@@ -27,6 +27,9 @@ USES = {
     name: {"rsnotify_publisher", "rsnotify_subscriber"}
     for name in ("rsnotify_gateway", "rsnotify_relay")
 }
+#: A hub that follows origins has a gateway, which is imported only then.
+USES["rsnotify_hub"] = {"rsnotify_gateway", "rsnotify_publisher"}
+FOLLOWING = ("rsnotify_hub.following", "rsnotify_hub.config.followed")
 PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection", "rsnotify.validation")
 IO_MODULES = {
     "aiohttp", "apscheduler", "asyncio", "concurrent", "ctypes", "filelock", "http", "io",
@@ -106,6 +109,13 @@ def test_a_package_imports_none_of_the_others_but_rsnotify(package: str) -> None
         if within(name, {package}):
             found = {imported for imported in imports_of(name) if within(imported, others)}
             assert found == set(), name
+
+
+def test_only_what_follows_origins_imports_the_gateway_into_the_hub() -> None:
+    used = USES["rsnotify_hub"]
+    hub = {name for name in MODULES if within(name, {"rsnotify_hub"})}
+    found = {name for name in hub if any(within(each, used) for each in imports_of(name))}
+    assert found == set(FOLLOWING)
 
 
 def test_only_commands_import_the_shared_command_line() -> None:

@@ -29,6 +29,8 @@ SHOWS = {
     "rsnotify follow http://127.0.0.1:8000/ copy2 --json": '"in_step":true',
     "python destination.py": "updated http://127.0.0.1",
     "cat copy/graphs/station1": "hasSimpleResult>",
+    "curl --fail http://127.0.0.1:8000/resourcesync/iiif-last.json": '"type":"Update"',
+    "curl --fail http://127.0.0.1:8000/resourcesync/ldes.ttl": "a as:Update",
     "curl --fail -G http://127.0.0.1:8010/sparql --data-urlencode"
     " 'query=SELECT * { ?s ?p ?o } LIMIT 9'": "http://www.w3.org/ns/sosa/",
 }

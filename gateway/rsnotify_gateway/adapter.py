@@ -5,12 +5,15 @@ everything that the origin had when the check began has been yielded, now or in 
 Each batch has a cursor, which is stored in the transaction that records the batch. A check that is
 repeated from an earlier cursor yields entries again; entries whose state is known change nothing,
 so a crash neither loses nor invents a change.
+
+An origin may send its changes itself. Then a check does not end, and its batches state through when
+the origin was checked. Or it may announce changes, which are read by a check that begins at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -48,10 +51,15 @@ class OriginBatch(Struct, frozen=True):
     """Entries that are recorded in one transaction, and the cursor after them.
 
     Without a cursor, the previous one stays valid.
+
+    Args:
+        checked: The instant (µs) through which everything that the origin had has been yielded. A
+            check that ends claims its beginning without it.
     """
 
     entries: tuple[SeenEntry | MissingEntry, ...] = ()
     cursor: str | None = None
+    checked: int | None = None
 
 
 class OriginTerms(Struct, frozen=True):
@@ -91,3 +99,15 @@ class OriginAdapter(Protocol):
 
     def terms(self) -> OriginTerms:
         """Return what is known of the origin after the last check."""
+
+
+@runtime_checkable
+class AnnouncingAdapter(Protocol):
+    """An adapter whose origin announces changes; it is polled as well."""
+
+    async def await_announcements(self, check_soon: Callable[[], None]) -> None:
+        """Call a function for each announcement, until cancelled.
+
+        Raises:
+            RsnotifyError: Changes are not announced any more.
+        """

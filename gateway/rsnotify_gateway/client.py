@@ -1,10 +1,10 @@
-"""Polite HTTP to one origin: robots.txt, delays, conditional requests, and who is asking."""
+"""Polite HTTP to one origin: robots.txt, delays, and conditional requests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -12,7 +12,7 @@ from msgspec import Struct
 from yarl import URL
 
 from rsnotify.errors import Unavailable
-from rsnotify.format.links import resolve
+from rsnotify.format.links import parse_links, resolve
 from rsnotify_gateway.robots import ALLOW_ALL, MOST_BYTES, RobotsRules, parse_robots
 from rsnotify_subscriber.fetching.connections import Connections, RequestRate
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
@@ -23,6 +23,9 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 #: RFC 9309 §2.4: a robots.txt should not be used for longer than a day.
 _ROBOTS_SECONDS = 86_400.0
 _ROBOTS = "/robots.txt"
+#: A check claims that the origin itself was read.
+_UNCACHED = {"Cache-Control": "no-cache"}
+_FIELDS = {"Accept-Encoding": "gzip", **_UNCACHED}
 
 
 class OriginAnswer(Struct, frozen=True):
@@ -30,9 +33,11 @@ class OriginAnswer(Struct, frozen=True):
 
     Args:
         condition: The header field of a conditional request for the same resource.
+        links: Its Link header fields, as relations and targets.
     """
 
     condition: tuple[str, str] | None
+    links: Sequence[tuple[str, str]] = ()
 
 
 class OriginClient:
@@ -40,7 +45,6 @@ class OriginClient:
 
     Args:
         url: The URL of the origin, from the configuration.
-        contact: A URL or mail address for the operators of origins.
         shared: The connections of all origins.
         credentials: They are sent to the scheme, host and port of `url` only.
         robots: Whether to respect robots.txt.
@@ -51,7 +55,6 @@ class OriginClient:
     def __init__(
         self,
         url: str,
-        contact: str,
         shared: Connections,
         *,
         credentials: Credentials = NO_CREDENTIALS,
@@ -59,29 +62,23 @@ class OriginClient:
         delay: float = 0.0,
         allow_private_addresses: bool = False,
     ) -> None:
-        self._sessions = Sessions(
+        self.sessions = Sessions(
             url,
             credentials=credentials,
             allow_private_addresses=allow_private_addresses,
             shared=shared,
         )
-        self._fields = {
-            "User-Agent": f"rsnotify-gateway/{version('rsnotify')} (+{contact})",
-            "Accept-Encoding": "gzip",
-            # A check claims that the origin itself was read.
-            "Cache-Control": "no-cache",
-        }
         self._respects_robots = robots
         self._delay = delay
         self._rates: dict[URL, RequestRate] = {}
         self._rules: dict[URL, tuple[float, RobotsRules]] = {}
 
     async def __aenter__(self) -> OriginClient:
-        await self._sessions.__aenter__()
+        await self.sessions.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self._sessions.__aexit__(*exception)
+        await self.sessions.__aexit__(*exception)
 
     async def get(
         self,
@@ -94,16 +91,37 @@ class OriginClient:
         Raises:
             FetchError: It cannot be read, or must not be.
         """
-        if self._respects_robots:
-            await self._check_robots(uri)
-        await self._rate(uri, self._delay).wait()
-        headers = self._fields if condition is None else self._fields | dict([condition])
-        async with self._sessions.get(uri, headers) as response:
+        headers = _FIELDS if condition is None else _FIELDS | dict([condition])
+        async with self._get(uri, headers) as response:
             if condition is not None and response.status == 304:
                 return None
             check_status(uri, response)
-            await stream_document(uri, response, self._sessions.large, feed)
-            return OriginAnswer(validator(response))
+            await stream_document(uri, response, self.sessions.large, feed)
+            links = parse_links(response.headers.getall("Link", []))
+            return OriginAnswer(validator(response), links)
+
+    @asynccontextmanager
+    async def open(
+        self, uri: str, headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """GET what does not end; the body is read within the context.
+
+        Raises:
+            FetchError: It cannot be read, or must not be.
+        """
+        async with self._get(uri, {**_UNCACHED, **headers}) as response:
+            check_status(uri, response)
+            yield response
+
+    @asynccontextmanager
+    async def _get(
+        self, uri: str, headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._respects_robots:
+            await self._check_robots(uri)
+        await self._rate(uri, self._delay).wait()
+        async with self.sessions.get(uri, headers) as response:
+            yield response
 
     async def sitemaps(self, uri: str) -> tuple[str, ...]:
         """Return the Sitemaps that the robots.txt of a host names."""
@@ -144,7 +162,7 @@ class OriginClient:
 
     async def _read_robots(self, uri: str) -> RobotsRules:
         """Read a robots.txt; if there is none, everything is allowed (RFC 9309 §2.3.1)."""
-        async with self._sessions.get(uri, self._fields) as response:
+        async with self.sessions.get(uri, _FIELDS) as response:
             if 400 <= response.status < 500 and response.status != 429:
                 return ALLOW_ALL
             check_status(uri, response)  # otherwise, nothing may be requested

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, without_credentials
 from rsnotify_gateway.adapters.oai_pmh import OaiHarvest
+from rsnotify_gateway.event_parser import EventMapping
 from rsnotify_gateway.polling import PollPace
 from rsnotify_publisher.config import SourceConfiguration, load_settings
+from rsnotify_publisher.outbox.recorder import TABLE
 from rsnotify_subscriber.fetching.credentials import Credentials
 
 # A year at most: beyond, timers overflow.
@@ -26,6 +28,8 @@ class OriginKind(StrEnum):
     SITEMAP = "sitemap"
     OAI_PMH = "oai-pmh"
     FEED = "feed"
+    EVENTS = "events"
+    POSTGRESQL = "postgresql"
 
 
 class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +45,8 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bearer: A Bearer token for it.
         described_by: The URL of a document about the origin; by default the gateway writes one.
         prefix: The metadata format (OAI-PMH), and so on as in `OaiHarvest`.
+        event: Where an event states a change (Server-Sent Events).
+        table: The outbox (PostgreSQL).
     """
 
     name: Annotated[
@@ -69,6 +75,8 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Annotated[str, Meta(pattern=r"\{identifier\}", description="a URI with {identifier} in it")]
         | None
     ) = None
+    event: EventMapping | None = None
+    table: _Text | None = None
 
     def __repr__(self) -> str:
         """Return the settings that are not secret."""
@@ -78,6 +86,13 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def credentials(self) -> Credentials:
         """What is sent to the scheme, host and port of the URL."""
         return Credentials(login=self.login, bearer=self.bearer)
+
+    @property
+    def public_url(self) -> str:
+        """What others may know of the URL; that of a database would tell them of its host."""
+        if self.type == OriginKind.POSTGRESQL:
+            return f"postgresql:{self.table or TABLE}"
+        return without_credentials(self.url)
 
     @property
     def pace(self) -> PollPace:
@@ -96,11 +111,19 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def check(self) -> None:
         """Raise ConfigurationError if settings do not belong together."""
-        if self.type is not OriginKind.OAI_PMH and (wrong := self._harvest_settings):
+        if self.type != OriginKind.OAI_PMH and (wrong := self._harvest_settings):
             raise ConfigurationError(
-                f"[[origin]] {self.name}: {', '.join(wrong)} only fits type = "
-                f'"{OriginKind.OAI_PMH}"; remove it'
+                f'{", ".join(wrong)} only fits type = "{OriginKind.OAI_PMH}"; remove it'
             )
+        if (self.type == OriginKind.EVENTS) != (self.event is not None):
+            raise ConfigurationError(
+                f'type = "{OriginKind.EVENTS}" needs a table `event`, and only that type has one'
+            )
+        if self.type == OriginKind.POSTGRESQL:
+            if not self.url.startswith(("postgresql://", "postgres://")):
+                raise ConfigurationError("url: write postgresql://host/database")
+        elif self.table is not None:
+            raise ConfigurationError(f'table only fits type = "{OriginKind.POSTGRESQL}"; remove it')
 
 
 class GatewayConfiguration(
@@ -141,5 +164,8 @@ def load_gateway(path: Path, **settings: Any) -> GatewayConfiguration:
         if names.count(name) > 1:
             raise ConfigurationError(f"{path}: two origins have the name {name}; rename one")
     for origin in read.origins:
-        origin.check()
+        try:
+            origin.check()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: [[origin]] {origin.name}: {error}") from None
     return read

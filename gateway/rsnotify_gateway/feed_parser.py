@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, MalformedDocument, WrongDocument
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.vocabulary import Rel
 
 #: Links to older entries (RFC 5005 §3, §4).
 _OLDER = ("next", "prev-archive")
@@ -35,11 +36,13 @@ class ParsedFeed(Struct, frozen=True):
     Args:
         older: The URI of the page with older entries, if there is one.
         nameless: The number of entries without a URI.
+        has_hub: Whether it names a hub (WebSub §4).
     """
 
     entries: tuple[FeedEntry, ...]
     older: str | None
     nameless: int
+    has_hub: bool
 
 
 def parse_feed(data: bytes, uri: str) -> ParsedFeed:
@@ -67,7 +70,7 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
     entries = [_entry(entry) for entry in found.entries]
     known = tuple(entry for entry in entries if entry is not None)
     older = next((links[rel] for rel in _OLDER if links.get(rel)), None)
-    return ParsedFeed(known, older, len(entries) - len(known))
+    return ParsedFeed(known, older, len(entries) - len(known), Rel.HUB in links)
 
 
 def _entry(entry: Any) -> FeedEntry | None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,34 +19,52 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify.runtime.tasks import first_cause
 from rsnotify_gateway.adapter import OriginAdapter
+from rsnotify_gateway.adapters.events import EventsAdapter
 from rsnotify_gateway.adapters.feeds import FeedAdapter
 from rsnotify_gateway.adapters.oai_pmh import OaiAdapter
+from rsnotify_gateway.adapters.postgresql import PostgreSQLAdapter
 from rsnotify_gateway.adapters.sitemaps import SitemapAdapter
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.config import OriginKind, OriginSettings
 from rsnotify_gateway.watch import CheckedClock, OriginWatch
 from rsnotify_publisher import Hub, Options, Publisher, SourceDescription, routes
 from rsnotify_publisher.journal import system_clock
+from rsnotify_publisher.outbox.recorder import TABLE
 from rsnotify_publisher.source_context import normalize_base_url
 from rsnotify_publisher.startable import close_all
 from rsnotify_publisher.web import LIVE, robots
 from rsnotify_subscriber.fetching.connections import Connections
+from rsnotify_subscriber.push.websub.callbacks import Callbacks
+from rsnotify_subscriber.push.websub.terms import WebSubTerms
 
 #: The document about an origin, below the URL of its set.
 ABOUT = "origin.json"
 #: Requests at a time, to all origins and to one host.
 _MOST_REQUESTS, _PER_HOST = 50, 2
+#: Streams of events at a time, and the seconds after which a silent one counts as broken.
+_MOST_STREAMS, _SILENCE = 1_000, 120.0
+#: The path of callbacks, which cannot be the name of an origin.
+_CALLBACKS = ".websub/"
+#: A feed may be quiet for as long as the lease of its subscription.
+_TERMS = WebSubTerms(quiet=WebSubTerms().lease)
 _RETRY_AFTER = {"Retry-After": "5"}
 
 
-def make_adapter(origin: OriginSettings, client: OriginClient) -> OriginAdapter:
+def make_adapter(
+    origin: OriginSettings, client: OriginClient, callbacks: Callbacks
+) -> OriginAdapter:
     match origin.type:
         case OriginKind.SITEMAP:
             return SitemapAdapter(origin.url, client)
         case OriginKind.OAI_PMH:
             return OaiAdapter(origin.url, client, origin.harvest)
         case OriginKind.FEED:
-            return FeedAdapter(origin.url, client)
+            return FeedAdapter(origin.url, client, callbacks)
+        case OriginKind.EVENTS:
+            assert origin.event is not None
+            return EventsAdapter(origin.url, client, origin.event)
+        case OriginKind.POSTGRESQL:
+            return PostgreSQLAdapter(origin.url, origin.table or TABLE, origin.poll)
 
 
 class Gateway:
@@ -77,9 +96,15 @@ class Gateway:
     ) -> None:
         self._base_url = normalize_base_url(base_url)
         self._state = Path(state)
-        self._connections = Connections(most=_MOST_REQUESTS, per_host=_PER_HOST)
+        agent = f"rsnotify-gateway/{version('rsnotify')} (+{contact})"
+        self._connections = Connections(most=_MOST_REQUESTS, per_host=_PER_HOST, user_agent=agent)
+        # They do not count as requests, of which a host gets two at a time.
+        self._streams = Connections(
+            most=_MOST_STREAMS, per_host=_MOST_STREAMS, silence=_SILENCE, user_agent=agent
+        )
+        self._callbacks = Callbacks(self._base_url + _CALLBACKS, _TERMS)
         self._clients: list[OriginClient] = []
-        self.watches = [self._watch(origin, contact, hubs, options) for origin in origins]
+        self.watches = [self._watch(origin, hubs, options) for origin in origins]
         self.source = SourceDescription(
             self._base_url,
             [watch.publisher for watch in self.watches],
@@ -89,7 +114,6 @@ class Gateway:
     def _watch(
         self,
         origin: OriginSettings,
-        contact: str,
         hubs: Sequence[str | Hub],
         options: Options | None,
     ) -> OriginWatch:
@@ -106,30 +130,34 @@ class Gateway:
             clock=checked,
         )
         client = OriginClient(
-            origin.url,
-            contact,
-            self._connections,
+            "" if origin.type == OriginKind.POSTGRESQL else origin.url,
+            self._streams if origin.type == OriginKind.EVENTS else self._connections,
             credentials=origin.credentials,
             robots=origin.robots,
             delay=origin.delay,
             allow_private_addresses=origin.allow_private_addresses,
         )
         self._clients.append(client)
-        return OriginWatch(origin, make_adapter(origin, client), publisher, checked)
+        adapter = make_adapter(origin, client, self._callbacks)
+        return OriginWatch(origin, adapter, publisher, checked)
 
     def application(self) -> web.Application:
         """Make the application that serves the documents, while `run` runs."""
         app = web.Application()
-        prefix = urlsplit(self._base_url).path
+        app.add_routes(self.routes(urlsplit(self._base_url).path))
+        app.router.add_get("/robots.txt", robots(self.source))
+        return app
+
+    def routes(self, prefix: str) -> list[web.RouteDef]:
+        """Return the routes of the documents and callbacks, below a path that ends in `/`."""
+        found: list[web.RouteDef] = []
         of_set = {f"{prefix}{watch.name}/": watch for watch in self.watches}
         for route in routes(self.source, prefix):
             name = route.path.removeprefix(prefix).partition("/")[0]
             watch = of_set.get(f"{prefix}{name}/")
-            app.add_routes([route if watch is None else _once_ready(route, watch)])
-        for path, watch in of_set.items():
-            app.router.add_get(path + ABOUT, _about(watch))
-        app.router.add_get("/robots.txt", robots(self.source))
-        return app
+            found.append(route if watch is None else _once_ready(route, watch))
+        found += [web.get(path + ABOUT, _about(watch)) for path, watch in of_set.items()]
+        return found + self._callbacks.routes(prefix + _CALLBACKS)
 
     async def run(self, on_serving: Callable[[], Awaitable[None]] | None = None) -> None:
         """Follow the origins and publish them until cancelled.
@@ -143,7 +171,8 @@ class Gateway:
         with ExitStack() as claims:
             self._claim(claims)
             async with AsyncExitStack() as stack:
-                await stack.enter_async_context(self._connections)
+                for connections in (self._connections, self._streams):
+                    await stack.enter_async_context(connections)
                 for client in self._clients:
                     await stack.enter_async_context(client)
                 try:

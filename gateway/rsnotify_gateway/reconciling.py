@@ -48,7 +48,7 @@ def usable_uri(uri: str) -> str | None:
 
 
 def record_batch(journal: Journal, batch: OriginBatch) -> int:
-    """Record a batch and its cursor, and return the number of changes; within a transaction."""
+    """Record a batch and its positions, and return the number of changes; within a transaction."""
     states = _States(journal)
     for entry in batch.entries:
         if isinstance(entry, SeenEntry):
@@ -60,12 +60,9 @@ def record_batch(journal: Journal, batch: OriginBatch) -> int:
         journal.revalidate(uri, validator)
     if batch.cursor is not None:
         journal.set_position(_CURSOR, batch.cursor)
+    if batch.checked is not None:
+        journal.set_position(_CHECKED, str(batch.checked))
     return len(states.records)
-
-
-def record_check(journal: Journal, began: int) -> None:
-    """Record that a check was complete which began at an instant (µs); within a transaction."""
-    journal.set_position(_CHECKED, str(began))
 
 
 def stored_cursor(journal: Journal) -> str | None:
@@ -73,7 +70,7 @@ def stored_cursor(journal: Journal) -> str | None:
 
 
 def stored_check(journal: Journal) -> int | None:
-    """Return when the last complete check began (µs); None if there was none."""
+    """Return the instant (µs) through which the origin was checked; None if it never was."""
     checked = journal.position(_CHECKED)
     return None if checked is None else int(checked)
 

@@ -15,14 +15,16 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-from rsnotify.errors import RsnotifyError, without_credentials
-from rsnotify.runtime.tasks import wait_for_event
-from rsnotify_gateway.adapter import OriginAdapter
+from msgspec.structs import replace
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import running, wait_for_event
+from rsnotify.sync.retry import Retry
+from rsnotify_gateway.adapter import AnnouncingAdapter, OriginAdapter, OriginBatch
 from rsnotify_gateway.config import OriginSettings
 from rsnotify_gateway.reconciling import (
     decode_validator,
     record_batch,
-    record_check,
     stored_check,
     stored_cursor,
 )
@@ -30,6 +32,8 @@ from rsnotify_publisher import Publisher
 from rsnotify_publisher.journal import Journal, system_clock
 
 _log = logging.getLogger("rsnotify.gateway")
+#: The waits until an origin is asked again to announce its changes.
+_ANNOUNCE_AGAIN = Retry(first=5.0, most=3600.0)
 
 T = TypeVar("T")
 
@@ -62,6 +66,7 @@ class OriginWatch:
         ready: Set once all documents of the set are written.
         problem: Why the last check failed; None if it did not.
         failing_since: When the first of the failed checks in a row began (µs).
+        last_check: The instant (µs) through which the origin was checked.
     """
 
     def __init__(
@@ -73,7 +78,7 @@ class OriginWatch:
         clock: Callable[[], int] = system_clock,
     ) -> None:
         self.name = origin.name
-        self.origin_url = without_credentials(origin.url)
+        self.origin_url = origin.public_url
         self.adapter = adapter
         self.publisher = publisher
         self.ready = asyncio.Event()
@@ -84,7 +89,8 @@ class OriginWatch:
         self._pace = origin.pace
         self._clock = clock
         self._random = Random()
-        self._is_started = False
+        self._failures = 0
+        self._is_running = self._is_started = False
         self._again = asyncio.Event()
 
     def check_soon(self) -> None:
@@ -98,29 +104,44 @@ class OriginWatch:
             ConfigurationError: The state belongs to another Source.
             StorageError: The journal cannot be used at the start.
         """
+        self._is_running = True
         self.last_check = await self._transact(stored_check)
         if self.last_check is not None:
             self._checked.advance(self.last_check)
             await self._start()
-        interval, failures = self._pace.least, 0
+        async with running(self._await_announcements()):
+            await self._check_forever()
+
+    async def _check_forever(self) -> None:
+        interval = self._pace.least
         while True:
             self._again.clear()
             began = self._clock()
             try:
                 changes = await self.check()
-                await self._start()
             except Exception as error:  # one origin must not end the others
-                failures += 1
+                self._failures += 1
                 self._note_failure(error, began)
                 after = getattr(error, "retry_after", None)
-                delay = self._pace.after_failure(failures, self._random, after)
+                delay = self._pace.after_failure(self._failures, self._random, after)
             else:
-                if self.problem is not None:
-                    _log.warning("%s: it can be checked again", self.name)
-                self.problem, self.failing_since, failures = None, None, 0
                 interval = self._pace.next(interval, changed=changes > 0)
                 delay = self._pace.varied(interval, self._random)
             await wait_for_event(self._again, delay)
+
+    async def _await_announcements(self) -> None:
+        if not isinstance(self.adapter, AnnouncingAdapter):
+            return
+        failures, clock = 0, asyncio.get_running_loop().time
+        while True:
+            began, after = clock(), 0.0
+            try:
+                await self.adapter.await_announcements(self.check_soon)
+            except Exception as error:  # until then, it is polled
+                _log.warning("%s: its changes are polled, not announced: %s", self.name, error)
+                after = getattr(error, "retry_after", None) or 0.0
+            failures = 1 if clock() > began + _ANNOUNCE_AGAIN.most else failures + 1
+            await asyncio.sleep(_ANNOUNCE_AGAIN.delay(failures, self._random, at_least=after))
 
     def _note_failure(self, error: Exception, began: int) -> None:
         expected = isinstance(error, RsnotifyError | OSError)
@@ -141,10 +162,22 @@ class OriginWatch:
         cursor = await self._transact(stored_cursor)
         async with aclosing(self.adapter.changes(cursor, self)) as batches:  # type: ignore[type-var]
             async for batch in batches:
-                changes += await self._transact(partial(record_batch, batch=batch))
-        await self._transact(partial(record_check, began=began))
-        self._checked.advance(began)
-        self.last_check = began
+                changes += await self._record(batch)
+        await self._record(OriginBatch(checked=began))
+        return changes
+
+    async def _record(self, batch: OriginBatch) -> int:
+        if batch.checked is not None:  # what was claimed once stays claimed
+            batch = replace(batch, checked=max(batch.checked, self._checked.now))
+        changes = await self._transact(partial(record_batch, batch=batch))
+        if batch.checked is not None:
+            self._checked.advance(batch.checked)
+            self.last_check = batch.checked
+            if self._is_running:
+                await self._start()
+            if self.problem is not None:
+                _log.warning("%s: it can be checked again", self.name)
+            self.problem, self.failing_since, self._failures = None, None, 0
         return changes
 
     async def select(

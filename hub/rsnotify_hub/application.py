@@ -22,6 +22,7 @@ from rsnotify_hub.admin.api import add_admin_routes
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.dashboard.pages import add_dashboard
+from rsnotify_hub.following import HubGateway
 from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
 from rsnotify_hub.http.listening import ProtocolSite, listen, url_of
 from rsnotify_hub.http.middleware import (
@@ -157,6 +158,10 @@ async def serve(
         local = _is_local(configuration, listener)
         _check_grants(configuration, local=local)
         app = create_application(configuration, public_url=public_url, anonymous=local, clock=clock)
+        gateway = None
+        if configuration.follow.tables:
+            gateway = HubGateway(configuration, public_url, listener)
+            gateway.add_routes(app)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -181,6 +186,8 @@ async def serve(
             if source is not None:
                 reloader = GrantReloader(app[HUB].authorizer, source, configuration)
                 stack.callback(asyncio.create_task(reloader.run()).cancel)
+            if gateway is not None:
+                await stack.enter_async_context(gateway.running(app[HUB].authorizer.grants))
             yield url_of(listener)
 
 
@@ -188,7 +195,8 @@ def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
     """Refuse to start a hub that others can reach and nobody may publish on."""
     access = configuration.access
     granted = access.publishers or access.open_topics or access.jwt_algorithms
-    if not local and not granted and not configuration.mqtt.channels:
+    others = configuration.mqtt.channels or configuration.follow.tables
+    if not local and not granted and not others:
         raise ConfigurationError(
             "other machines can reach this hub, but nobody may publish on it: name publishers in "
             "its configuration, or listen on a loopback address without a public URL elsewhere"

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from rsnotify_publisher.hubs import Hub, parse_hub
     from rsnotify_publisher.options import Options
     from rsnotify_publisher.publisher import Publisher
-    from rsnotify_publisher.web import application, routes
+    from rsnotify_publisher.web.application import application, routes
+    from rsnotify_publisher.web.asgi import asgi_application
+    from rsnotify_publisher.web.wsgi import wsgi_application
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -22,7 +24,9 @@ else:
             "rsnotify_publisher.options": ("Options",),
             "rsnotify_publisher.publisher": ("Publisher",),
             "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
-            "rsnotify_publisher.web": ("application", "routes"),
+            "rsnotify_publisher.web.application": ("application", "routes"),
+            "rsnotify_publisher.web.asgi": ("asgi_application",),
+            "rsnotify_publisher.web.wsgi": ("wsgi_application",),
         },
     )
 
@@ -34,9 +38,11 @@ __all__ = [
     "Record",
     "SourceDescription",
     "application",
+    "asgi_application",
     "html_link",
     "link_header",
     "parse_hub",
     "robots_lines",
     "routes",
+    "wsgi_application",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -59,6 +59,8 @@ class Options(Struct, frozen=True, kw_only=True):
             of resources and stop.
         change_memory: List the change memory in the Capability List, because `application` or
             `routes` serve it.
+        views: Also write the changes in other formats: "iiif" (IIIF Change Discovery 1.0) and
+            "ldes" (Linked Data Event Streams). They begin where the Change List Archive begins.
         max_entries: Entries in one document before it gets an index.
         max_bytes: Bytes in one document before it gets an index.
         refresh: Seconds until a change is in the file of the open Change List at the latest. With
@@ -85,6 +87,7 @@ class Options(Struct, frozen=True, kw_only=True):
     framework: bool = True
     framework_url: bool = False
     change_memory: bool = False
+    views: tuple[Literal["iiif", "ldes"], ...] = ()
     max_entries: _Entries = MAX_ENTRIES
     max_bytes: _Bytes = MAX_BYTES
     refresh: _Seconds = 1.0

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from rsnotify.format.media_types import guess_media_type
 from rsnotify_publisher import Hub, Options, Publisher, link_header, routes
 from rsnotify_publisher.source_documents import PARTS
-from rsnotify_publisher.web import LIVE, robots
-from rsnotify_publisher.web.responses import resource_representation, respond
+from rsnotify_publisher.web import LIVE, respond_with, robots
+from rsnotify_publisher.web.responses import resource_representation
 from rsnotify_relay.republisher import Republisher
 from rsnotify_subscriber import (
     Callbacks,
@@ -149,7 +149,7 @@ def _application(
         resource, path = found
         media_type = resource.type or guess_media_type(uri) or _UNKNOWN
         answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
-        return await respond(request, lambda: resource_representation(path), answer_headers)
+        return await respond_with(request, lambda: resource_representation(path), answer_headers)
 
     app = web.Application()
     if callbacks is not None:

@@ -76,5 +76,7 @@ class Rel:
     SELF = "self"
     TIMEGATE = "timegate"
     TIMEMAP = "timemap"
+    #: The class of the resource (RFC 6903 §6).
+    TYPE = "type"
     UP = "up"
     VIA = "via"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,13 +30,14 @@ class Checking:
     async def __aenter__(self) -> Self:
         with self.journal() as journal:
             self._through = journal.state().last_change
-        await self.gateway._connections.__aenter__()
-        await self.gateway._clients[0].__aenter__()
+        self._stack = AsyncExitStack()
+        gateway = self.gateway
+        for each in (gateway._connections, gateway._streams, *gateway._clients):
+            await self._stack.enter_async_context(each)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self.gateway._clients[0].__aexit__(*exception)
-        await self.gateway._connections.__aexit__(*exception)
+        await self._stack.aclose()
 
     def journal(self) -> Journal:
         return self.watch.publisher.source.open_journal()

@@ -1,16 +1,24 @@
-"""A generated history, and the same set as a Sitemap, an OAI-PMH repository and a feed."""
+"""A history, generated or real, and the same set as an origin of each kind."""
 
 from __future__ import annotations
 
+import json
+import lzma
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
 from random import Random
 
+import psycopg
+import pytest
 from msgspec import Struct
 
+from tests.gateway.event_server import EventServer, change
 from tests.gateway.origin_server import OriginServer, index, sitemap
 from tests.gateway.repositories import Items
 
+SWEET = Path("/work/shared/data/sweet-history.jsonl.xz")
 SITE = "https://site.example/"
 PARTS = 3
 _PAGE = 10
@@ -35,6 +43,17 @@ def made_up(count: int, seed: int, first: int = 1) -> Iterator[Step]:
         else:
             present.add(name)
             yield Step(name, version)
+
+
+def sweet(count: int) -> Iterator[Step]:
+    """Yield the first changes of the SWEET history; their names are made of their paths."""
+    if not SWEET.exists():
+        pytest.skip(f"{SWEET} is not there")
+    with lzma.open(SWEET, "rt", encoding="utf-8") as lines:
+        for version, line in enumerate(islice(lines, count), 1):
+            change = json.loads(line)
+            name = "".join(one if one.isalnum() else "-" for one in change["path"])
+            yield Step(name, None if change["change"] == "deleted" else version)
 
 
 class Published:
@@ -86,3 +105,37 @@ class Published:
             )
             feed = f'<feed xmlns="http://www.w3.org/2005/Atom">{link}{entries}</feed>'
             self._site.pages[f"/feed/{number}"] = feed.encode()
+
+
+class Pushed:
+    """Applies steps to a stream of events and to a table with an outbox."""
+
+    def __init__(self, events: EventServer, database: str) -> None:
+        self._events = events
+        self._connection = psycopg.connect(database, autocommit=True)
+        self.versions: dict[str, int] = {}
+
+    def connect(self, database: str) -> None:
+        """Connect again after the database was down."""
+        self._connection.close()
+        self._connection = psycopg.connect(database, autocommit=True)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    async def apply(self, step: Step, number: int) -> None:
+        """Apply a step, which is the n-th."""
+        at = _BEGIN + timedelta(seconds=number)
+        if step.version is None:
+            del self.versions[step.name]
+            query = "DELETE FROM items WHERE id = %s AND %s::integer IS NULL"
+        else:
+            self.versions[step.name] = number
+            query = "INSERT INTO items AS old VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET "
+            query += "version = EXCLUDED.version"
+        self._connection.execute(query, (step.name, step.version))
+        kind = "delete" if step.version is None else "edit"
+        await self._events.send(change(SITE + step.name, at, kind))
+
+    def lastmod(self, name: str) -> datetime:
+        return _BEGIN + timedelta(seconds=self.versions[name])

@@ -7,6 +7,8 @@ import pytest
 from rsnotify.errors import ConfigurationError
 from rsnotify_gateway import OriginKind
 from rsnotify_gateway.config import load_gateway
+from tests.gateway.checking import origin
+from tests.reader import ROOT, fences_of
 
 CONTACT = 'contact = "operator@gateway.example"\n'
 ONE = '[[origin]]\nname = "one"\ntype = "sitemap"\nurl = "https://one.example/"\n'
@@ -51,7 +53,7 @@ login = "user:secret"
         (CONTACT + ONE + "poll = 0", "line 6: [[origin]] one: poll: it has to be a number above 0"),
         (
             CONTACT + ONE.replace("sitemap", "ftp"),
-            "type: it has to be one of sitemap, oai-pmh, feed",
+            "type: it has to be one of sitemap, oai-pmh, feed, events, postgresql",
         ),
         (CONTACT + ONE + 'set = "maps"', 'set only fits type = "oai-pmh"'),
         (CONTACT + ONE + "[[set]]\nname='x'\nfolder='y'", "use [[origin]], not [[set]]"),
@@ -61,3 +63,35 @@ def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, text: str, mess
     with pytest.raises(ConfigurationError) as caught:
         load(tmp_path, text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_every_configuration_of_the_documentation_is_one(tmp_path: Path, number: int) -> None:
+    page = (ROOT / "gateway/README.md").read_text()
+    found = [body for name, body in fences_of(page) if name == "toml"]
+    assert len(found) == 3
+    assert load(tmp_path, found[number]).origins
+
+
+@pytest.mark.parametrize(
+    ("type_", "more", "message"),
+    [
+        ("events", "", 'type = "events" needs a table `event`'),
+        ("feed", 'event = { uri = "/a", datetime = "/b" }', "only that type has one"),
+        ("events", 'event = { uri = "a", datetime = "/b" }', "it has to be a JSON Pointer"),
+        ("postgresql", "", "[[origin]] one: url: write postgresql://host/database"),
+        ("feed", 'table = "outbox"', 'table only fits type = "postgresql"'),
+    ],
+)
+def test_settings_of_pushed_origins_belong_to_their_type(
+    tmp_path: Path, type_: str, more: str, message: str
+) -> None:
+    text = CONTACT + ONE.replace("sitemap", type_) + more
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, text)
+    assert message in str(caught.value)
+
+
+def test_the_host_of_a_database_is_not_published() -> None:
+    url = "postgresql://user:secret@host/database?password=secret"
+    assert origin("postgresql", url).public_url == "postgresql:rsnotify_outbox"

@@ -14,16 +14,10 @@ from rsnotify_subscriber.inspection.walk import inspect
 from tests.gateway.checking import origin
 from tests.gateway.origin_server import OriginServer, sitemap
 from tests.gateway.running import RunningGateway
-from tests.publisher.helpers import PATIENCE, FakeHub
+from tests.publisher.helpers import FakeHub
 
 A, B = "https://site.example/a", "https://site.example/b"
 MONDAY, TUESDAY = "2026-11-02T10:00:00Z", "2026-11-03T10:00:00Z"
-
-
-@pytest.fixture(autouse=True)
-async def patience() -> AsyncIterator[None]:
-    async with asyncio.timeout(PATIENCE):
-        yield
 
 
 @pytest.fixture

@@ -141,7 +141,11 @@ async def until_equal(url: str, published: Published) -> None:
             await asyncio.sleep(0.1)
         ever = {SITE + name for name, _ in published.history}
         assert set(sets["feed"]) <= ever
-        # The Resource List says the same as all changes together.
+        # The next Resource List says the same as all changes together.
         for name, found in sets.items():
-            listed = await read(session, f"{url}{name}/resourcelist.xml")
-            assert {entry.uri for entry in listed.resources} == set(found)
+            while await listed(session, f"{url}{name}/resourcelist.xml") != set(found):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+
+async def listed(session: ClientSession, url: str) -> set[str]:
+    return {entry.uri for entry in (await read(session, url)).resources}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
 from io import BytesIO
 from pathlib import Path
 from random import Random
@@ -19,8 +21,15 @@ from rsnotify.format.links import parse_links
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher import Publisher, application, routes
+from rsnotify_publisher import (
+    Publisher,
+    application,
+    asgi_application,
+    routes,
+    wsgi_application,
+)
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, serving
+from tests.web_servers import KINDS, serving_asgi, serving_wsgi
 
 NAMES = [
     "capabilitylist.xml",
@@ -39,11 +48,26 @@ def publisher(tmp_path: Path) -> Publisher:
     return Publisher(tmp_path, BASE, options=SLOW, hubs=["http://hub.invalid/"])
 
 
-@pytest.fixture
-async def site(publisher: Publisher) -> AsyncIterator[str]:
-    async with serving(application(publisher)) as url:
+def served(publisher: Publisher, kind: str) -> AbstractAsyncContextManager[str]:
+    """Serve the documents in one of the three ways."""
+    if kind == "asgi":
+        return serving_asgi(asgi_application(publisher))
+    if kind == "wsgi":
+        return serving_wsgi(wsgi_application(publisher))
+    return serving(application(publisher))
+
+
+@pytest.fixture(params=KINDS)
+async def site(
+    publisher: Publisher, client: aiohttp.ClientSession, request: pytest.FixtureRequest
+) -> AsyncIterator[str]:
+    # An aiohttp application does not know where it is mounted.
+    path = "/" if request.param == "aiohttp" else "/data/"
+    async with served(publisher, request.param) as url:
+        # Over WSGI the first request starts the Publisher.
+        await (await client.get(f"{url}{path}capabilitylist.xml")).read()
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-        yield url + "/"
+        yield url + path
 
 
 @pytest.fixture
@@ -144,12 +168,13 @@ async def test_closed_lists_are_served_and_join_the_fresh_open_one(
 async def test_nothing_but_documents_is_served(
     publisher: Publisher, site: str, client: aiohttp.ClientSession, path: str
 ) -> None:
-    reader, writer = await asyncio.open_connection(*site[7:-1].split(":"))
-    writer.write(f"GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    address, _, folder = site.removeprefix("http://").partition("/")
+    reader, writer = await asyncio.open_connection(*address.split(":"))
+    writer.write(f"GET /{folder}{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     answer = await reader.read()
     writer.close()
     await writer.wait_closed()
-    assert answer.startswith(b"HTTP/1.1 404")
+    assert re.match(rb"HTTP/1\.[01] 404 ", answer)
 
 
 async def test_a_document_that_is_not_written_yet_gets_a_503(

@@ -6,18 +6,21 @@ import asyncio
 import gzip
 import logging
 import os
+import threading
 import time
 import zlib
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import aiohttp
 import pytest
-from aiohttp import web
 
+from rsnotify.runtime.web.messages import WebRequest, WebResponse
 from rsnotify_publisher.web.responses import file_representation, memory_representation, respond
-from tests.publisher.helpers import PATIENCE, serving
+from tests.publisher.helpers import PATIENCE
+from tests.web_servers import KINDS, serving_answers
 
 DIGITS = b"0123456789"
 # Longer than a piece, and hard to compress, so that it is streamed in any form.
@@ -25,32 +28,28 @@ LONG = Random(1).randbytes(1_000_000)
 LONG_AGO = 1_000_000_000
 
 
-@pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[str]:
+@pytest.fixture(params=KINDS)
+async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     for name, content in {"digits": DIGITS, "empty": b"", "long": LONG}.items():
         (tmp_path / name).write_bytes(content)
         os.utime(tmp_path / name, (LONG_AGO, LONG_AGO))
     (tmp_path / "long.gz").write_bytes(gzip.compress(LONG))
+    chunks = [LONG[at : at + 999] for at in range(0, 10**6, 999)]
 
-    async def handle(request: web.Request) -> web.StreamResponse:
-        name = request.match_info["name"]
-        return await respond(
-            request,
-            lambda: file_representation(tmp_path / name, is_gzip=name.endswith(".gz")),
+    def answer(asked: WebRequest) -> WebResponse:
+        packed = "packed" in asked.parameters()
+        if asked.path == "/chunks":
+            held = memory_representation("v1", LONG_AGO, chunks)
+            return respond(asked, lambda: held, {}, compressible=packed)
+        path = tmp_path / asked.path[1:]
+        return respond(
+            asked,
+            lambda: file_representation(path, is_gzip=path.suffix == ".gz"),
             {"Content-Type": "text/plain", "Cache-Control": "no-cache"},
-            compressible="packed" in request.query,
+            compressible=packed,
         )
 
-    async def chunks(request: web.Request) -> web.StreamResponse:
-        held = memory_representation(
-            "v1", LONG_AGO, [LONG[at : at + 999] for at in range(0, 10**6, 999)]
-        )
-        return await respond(request, lambda: held, {}, compressible="packed" in request.query)
-
-    app = web.Application()
-    app.router.add_get("/chunks", chunks)
-    app.router.add_get("/{name}", handle)
-    async with serving(app) as url:
+    async with serving_answers(answer, request.param) as url:
         yield url + "/"
 
 
@@ -317,17 +316,17 @@ async def test_what_is_not_there_is_not_found(site: str, client: aiohttp.ClientS
     assert (await get(client, site + "none")).status == 404
 
 
-async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["aiohttp", "asgi"])
+async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path, kind: str) -> None:
     # 200 MB of a file without blocks: too many to be compressed at once.
     size = 200_000_000
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", size)
     iterations = 0
 
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return await respond(
-            request, lambda: file_representation(tmp_path / "sparse"), {}, compressible=True
-        )
+    def answer(asked: WebRequest) -> WebResponse:
+        load = partial(file_representation, tmp_path / "sparse")
+        return respond(asked, load, {}, compressible=True)
 
     async def count() -> None:
         nonlocal iterations
@@ -335,10 +334,8 @@ async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path) -> No
             await asyncio.sleep(0)
             iterations += 1
 
-    app = web.Application()
-    app.router.add_get("/", handle)
     async with (
-        serving(app) as url,
+        serving_answers(answer, kind) as url,
         aiohttp.ClientSession(auto_decompress=False) as session,
         session.get(url, headers={"Accept-Encoding": "gzip"}) as got,
     ):
@@ -353,29 +350,32 @@ async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_client_that_hangs_up_is_no_error(
-    tmp_path: Path, packed: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kind: str, packed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     # More than any buffer between the two holds.
     (tmp_path / "long").write_bytes(Random(1).randbytes(30_000_000))
-    answered = asyncio.Event()
+    closed = threading.Event()
 
-    async def handle(request: web.Request) -> web.StreamResponse:
-        try:
-            return await respond(
-                request, lambda: file_representation(tmp_path / "long"), {}, compressible=packed
-            )
-        finally:
-            answered.set()
+    def answer(asked: WebRequest) -> WebResponse:
+        load = partial(file_representation, tmp_path / "long")
+        response = respond(asked, load, {}, compressible=packed)
+        close = response.close
 
-    app = web.Application()
-    app.router.add_get("/", handle)
-    async with serving(app) as url, asyncio.timeout(PATIENCE):
+        def close_and_tell() -> None:
+            close()
+            closed.set()
+
+        response.close = close_and_tell
+        return response
+
+    async with serving_answers(answer, kind) as url, asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(b"GET / HTTP/1.1\r\nHost: source\r\nAccept-Encoding: gzip\r\n\r\n")
         assert await reader.read(1_000)
         writer.transport.abort()
-        await answered.wait()
+        assert await asyncio.to_thread(closed.wait, PATIENCE)
         async with aiohttp.ClientSession() as session:
             assert (await session.head(url)).status == 200
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

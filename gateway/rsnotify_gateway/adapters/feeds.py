@@ -9,6 +9,8 @@ Each entry is a resource, by its link.
   the check before, entries may have been missed between the two. Then pages of older entries are
   read, if it has any (RFC 5005), until two readings agree; otherwise the gap is reported. In a feed
   of another order, changes on other pages than the first are not seen.
+- A feed that names a hub is subscribed to (WebSub). What the hub delivers is a reason to read the
+  feed, and proves nothing. The feed is polled as well, in case the hub fails.
 """
 
 from __future__ import annotations
@@ -22,15 +24,19 @@ from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import TooLarge, Unavailable
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Rel
 from rsnotify_gateway.adapter import KnownEntries, OriginBatch, OriginTerms, SeenEntry
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.feed_parser import FeedEntry, ParsedFeed, parse_feed
 from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_subscriber.push.websub.callbacks import Callbacks
+from rsnotify_subscriber.push.websub.transport import WebSubTransport
 
 _log = logging.getLogger("rsnotify.gateway")
 _MOST_BYTES = 20_000_000
@@ -47,12 +53,14 @@ class FeedCursor(Struct, omit_defaults=True):
         condition: The header field of a conditional request.
         gap: The last time at which entries may have been missed.
         nameless: The number of entries without a URI.
+        has_hub: Whether the feed names a hub.
     """
 
     entries: tuple[str, ...] = ()
     condition: tuple[str, str] | None = None
     gap: str | None = None
     nameless: int = 0
+    has_hub: bool = False
 
 
 _decode = msgspec.json.Decoder(FeedCursor).decode
@@ -63,14 +71,21 @@ class FeedAdapter:
 
     Args:
         url: The URL of the feed.
+        callbacks: Where hubs reach us.
         clock: Returns seconds since 1970.
     """
 
     def __init__(
-        self, url: str, client: OriginClient, clock: Callable[[], float] = time.time
+        self,
+        url: str,
+        client: OriginClient,
+        callbacks: Callbacks,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
         self._client = client
+        self._websub = WebSubTransport(url, (), client.sessions, callbacks)
+        self._has_hub = asyncio.Event()
         self._clock = clock
         self._last = FeedCursor()
 
@@ -83,10 +98,17 @@ class FeedAdapter:
             limits.append(f"{self._last.nameless:,} entries have no URI and are left out.")
         return OriginTerms("Atom or RSS", "second", "A deletion is never seen.", tuple(limits))
 
+    async def await_announcements(self, check_soon: Callable[[], None]) -> None:
+        """Subscribe at the hub that the feed names, once it does."""
+        await self._has_hub.wait()
+        await self._websub.receive(None, _Announcements(check_soon))
+
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Check the feed; yield its entries, and older ones until one is known."""
         before = FeedCursor() if cursor is None else _decode(cursor)
         self._last = before
+        if before.has_hub:
+            self._has_hub.set()
         feed, condition = await self._read(self._url, before.condition)
         if feed is None:
             yield OriginBatch()
@@ -105,7 +127,9 @@ class FeedAdapter:
         for entries in reversed(found[1:]):  # oldest first
             yield OriginBatch(entries)
         newest = tuple(map(_digest, pages[0].entries))
-        self._last = FeedCursor(newest, condition, gap, pages[0].nameless)
+        self._last = FeedCursor(newest, condition, gap, pages[0].nameless, feed.has_hub)
+        if feed.has_hub:
+            self._has_hub.set()
         yield OriginBatch(found[0], msgspec.json.encode(self._last).decode())
 
     async def _pages(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
@@ -149,7 +173,29 @@ class FeedAdapter:
         answer = await self._client.get(uri, feed, condition)
         if answer is None:
             return None, condition
-        return await asyncio.to_thread(parse_feed, bytes(data), uri), answer.condition
+        found = await asyncio.to_thread(parse_feed, bytes(data), uri)
+        if any(relation == Rel.HUB for relation, _ in answer.links):
+            found = replace(found, has_hub=True)
+        return found, answer.condition
+
+
+class _Announcements:
+    """Checks a feed when its hub delivers something, or may have missed something."""
+
+    def __init__(self, check_soon: Callable[[], None]) -> None:
+        self._check_soon = check_soon
+
+    def up(self, hub: str | None = None) -> None:
+        _log.info("%s announces changes of a feed", hub)
+
+    def audience(self, listeners: int) -> None:
+        pass
+
+    def gap(self) -> None:
+        self._check_soon()
+
+    def fragment(self, document: bytes) -> None:
+        self._check_soon()
 
 
 def _joins(page: ParsedFeed, expected: set[str]) -> bool:

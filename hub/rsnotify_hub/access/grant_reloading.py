@@ -44,7 +44,9 @@ class GrantReloader:
     def _replace_grants(self, configuration: HubConfiguration) -> None:
         self._configuration = configuration
         # Removing the last token must not open the hub to everybody.
-        anonymous = self._authorizer.grants.anonymous
-        self._authorizer.grants = grants_of(configuration, anonymous=anonymous)
+        present = self._authorizer.grants
+        grants = grants_of(configuration, anonymous=present.anonymous)
+        grants.own = present.own
+        self._authorizer.grants = grants
         self._watch.watch(self._source.files(configuration))
         log.info("the grants were reloaded")

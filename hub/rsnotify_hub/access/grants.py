@@ -41,6 +41,7 @@ class Grants:
         over_mqtt: Topics that are published through a broker, which decides who may.
         anonymous: Whether programs on this machine need no token. They do once there are
             publishers, admins or JSON Web Tokens.
+        own: What the hub itself publishes, which makes it no publisher of the configuration.
     """
 
     publishers: Sequence[PublisherGrant] = ()
@@ -49,6 +50,7 @@ class Grants:
     web_tokens: JsonWebTokens | None = None
     over_mqtt: Sequence[str] = ()
     anonymous: bool = field(kw_only=True)
+    own: Sequence[PublisherGrant] = ()
 
     def __post_init__(self) -> None:
         if self.publishers or self.admins or self.web_tokens is not None:
@@ -60,7 +62,7 @@ class Grants:
         topics: tuple[str, ...] = ()
         admin = False
         # Every token is compared, in constant time, so timing reveals nothing about any.
-        for publisher in self.publishers:
+        for publisher in (*self.publishers, *self.own):
             same = hmac.compare_digest(digest_of_token, publisher.token_sha256)
             topics += publisher.topics if same else ()
         for each in self.admins:
@@ -80,7 +82,8 @@ class Grants:
         """Return whether anybody may publish on a topic, so that subscribing makes sense."""
         if self.anonymous or self.web_tokens is not None:
             return True  # a JSON Web Token may grant any
-        served = (self.open_topics, self.over_mqtt, *(each.topics for each in self.publishers))
+        publishers = (*self.publishers, *self.own)
+        served = (self.open_topics, self.over_mqtt, *(each.topics for each in publishers))
         return any(_covers(prefixes, topic) for prefixes in served)
 
 

@@ -16,7 +16,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import SettingPath
 from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.topics import parse_broker
-from rsnotify_hub.config.configuration import MqttConfig, StoreConfig
+from rsnotify_hub.config.configuration import FollowConfig, MqttConfig, StoreConfig
 from rsnotify_hub.config.tokens import digest
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url, has_dot_segments
@@ -151,3 +151,16 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         files = ("key", "certificate", "ca")
         at_fault = next((name for name in files if getattr(mqtt, name)), "user")
         raise WrongSetting((f"mqtt_{at_fault}",), str(error)) from None
+
+
+def check_follow(follow: FollowConfig, store: StoreConfig) -> None:
+    if not follow.tables:
+        return
+    if store.url is not None:
+        reason = "the nodes of a cluster cannot share it; run `rsnotify gateway` with their URLs"
+        raise WrongSetting(("follow",), reason)
+    if follow.contact is None:
+        raise WrongSetting(("follow",), "it needs follow_contact, a URL or mail address of yours")
+    from rsnotify_hub.config.followed import origins_of
+
+    origins_of(follow)

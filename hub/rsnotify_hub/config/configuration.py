@@ -4,7 +4,7 @@ hub/README.md describes each setting; here are notes on those whose names do not
 
 A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
 The name of a setting there is the encoded name of its field, which differs from the field's own
-name only in `MqttConfig` and `StoreConfig`.
+name only in `MqttConfig`, `StoreConfig` and `FollowConfig`.
 """
 
 from __future__ import annotations
@@ -271,6 +271,26 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
         return f"MqttConfig(channels={self.channels})"
 
 
+class FollowConfig(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=lambda name: "follow" if name == "tables" else f"follow_{name}",
+):
+    """Origins that the hub follows itself; they have the settings of `rsnotify gateway`.
+
+    Args:
+        tables: The origins, `[[follow]]` in TOML.
+        contact: A URL or mail address, which is sent to origins with each request.
+    """
+
+    tables: tuple[dict[str, Any], ...] = ()
+    contact: _Text | None = None
+
+    def __repr__(self) -> str:
+        return f"FollowConfig({len(self.tables)} origins)"
+
+
 class HubConfiguration(Struct, frozen=True, kw_only=True):
     """All settings, by the part of the hub that uses them."""
 
@@ -283,6 +303,7 @@ class HubConfiguration(Struct, frozen=True, kw_only=True):
     websub: WebSubConfig = WebSubConfig()
     websocket: WebSocketConfig = WebSocketConfig()
     mqtt: MqttConfig = MqttConfig()
+    follow: FollowConfig = FollowConfig()
 
 
 _SECTIONS: dict[str, type[Struct]] = get_type_hints(HubConfiguration)

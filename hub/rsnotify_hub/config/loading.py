@@ -15,6 +15,7 @@ from rsnotify.runtime.config.line_numbers import SettingPath
 from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 from rsnotify_hub.config.checks import (
     check_digests,
+    check_follow,
     check_jwt,
     check_leases,
     check_mqtt,
@@ -153,6 +154,7 @@ def _checked(configuration: HubConfiguration) -> HubConfiguration:
     if store.password_file is not None:
         store = replace(store, password=read_text(store.password_file).removesuffix("\n"))
     check_store(store)
+    check_follow(configuration.follow, store)
     return replace(configuration, access=access, mqtt=mqtt, store=store)
 
 

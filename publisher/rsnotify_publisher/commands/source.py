@@ -132,6 +132,10 @@ def source(
     change_dump_archive: Annotated[
         bool, _flag("--change-dump-archive", "Keep older packages of changes.", _DOCUMENTS)
     ] = False,
+    views: Annotated[
+        list[str] | None,
+        option("iiif|ldes", "Also write the changes in this format; may be repeated.", _DOCUMENTS),
+    ] = None,
     no_framework: Annotated[
         bool, _flag("--no-framework", "Do not notify hubs of new documents.", _HUBS)
     ] = False,
@@ -203,6 +207,7 @@ def source(
             "resource_list_archive": resource_list_archive or None,
             "resource_dump_archive": resource_dump_archive or None,
             "change_dump_archive": change_dump_archive or None,
+            "views": tuple(views or ()) or None,
             "framework": False if no_framework else None,
             "framework_url": framework_url or None,
             "gzip": gzip or None,

@@ -122,11 +122,11 @@ class Archives:
         else:
             self._note(note)
 
-    def drop_expired(self, journal: Journal, now: int) -> None:
-        """Drop from the archives what the retention policy does not keep."""
+    def drop_expired(self, journal: Journal, now: int) -> bool:
+        """Drop from the archives what the retention policy does not keep; return whether any."""
         with self._lock:
-            for kind in ARCHIVES:
-                self._drop_expired(journal, kind, now)
+            dropped = [self._drop_expired(journal, kind, now) for kind in ARCHIVES]
+        return any(dropped)
 
     def delete_discarded(self, journal: Journal, now: int) -> None:
         with self._lock:
@@ -135,7 +135,7 @@ class Archives:
                 remove(self._folder, gone)
                 self._note(lambda journal: journal.keep(gone))
 
-    def _drop_expired(self, journal: Journal, kind: str, now: int) -> None:
+    def _drop_expired(self, journal: Journal, kind: str, now: int) -> bool:
         documents = journal.finished(kind, archived=True)
         expired = documents
         if self._documents.keeps(kind):
@@ -147,6 +147,7 @@ class Archives:
             # Their files are discarded only when no document refers to them.
             kept = documents[len(expired) :]
             self._rewrite(kind, kept, lambda journal: journal.drop(expired))
+        return bool(expired)
 
     def _needed_after(self, journal: Journal) -> int:
         """Return after which instant a Destination that begins with a baseline needs changes."""

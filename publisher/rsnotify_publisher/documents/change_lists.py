@@ -6,6 +6,7 @@ from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.notifications import NotificationBuilder
 from rsnotify_publisher.documents.open_change_list import ListToClose, OpenChangeList
+from rsnotify_publisher.documents.view_documents import ViewDocuments
 from rsnotify_publisher.files import also_as, write_atomically
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
@@ -26,6 +27,7 @@ class ChangeLists:
         self._archives = archives
         self._notifications = NotificationBuilder(source.documents)
         self._open = OpenChangeList(source.documents)
+        self.views = ViewDocuments(source, recorder)
         self._published = ""
 
     def write(self, journal: Journal, scheduled: int | None = None) -> bool:
@@ -39,6 +41,7 @@ class ChangeLists:
         while True:
             behind = self._open.through < last
             changes = self._open.refresh(journal, _AT_ONCE if behind else 0)
+            self.views.follow(self._open.begin, changes)
             if self._captured is not None:
                 # The process that recorded them may have ended before it kept their content. This
                 # comes before anything that may fail, because `refresh` returns each change once.
@@ -47,6 +50,8 @@ class ChangeLists:
                 closed = True
             elif not changes:
                 break
+        if closed or not self._published:
+            self.views.link(journal)
         self._publish()
         return closed
 
@@ -81,6 +86,7 @@ class ChangeLists:
             files=(name,),
             archived=closing.archived,
         )
+        document = self.views.close(document)
 
         def note(journal: Journal) -> None:
             journal.close_list(document)
@@ -108,4 +114,5 @@ class ChangeLists:
             also_as(top, self._folder / CHANNEL)
             if part.exists():  # some clients may still poll it
                 also_as(top, part)
+        self.views.publish()
         self._published = version

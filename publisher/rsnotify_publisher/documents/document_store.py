@@ -82,6 +82,7 @@ class DocumentStore:
         """Write the archives and live dumps; remove what the options no longer offer."""
         self._write_capability_list()  # before any document that it listed is removed
         self._archives.prepare(journal)
+        self._change_lists.views.prepare(journal)
         self._dumping.prepare(journal)
         self._prepared = True
 
@@ -140,7 +141,7 @@ class DocumentStore:
                 self._prepare(journal)
             closed = self._change_lists.write(journal, scheduled)
             if closed and self._source.retention.schedule is None:
-                self._archives.drop_expired(journal, self._source.clock())
+                self._drop_expired(journal, self._source.clock())
             self._write_framework(journal)
             if self._offer():
                 self._write_framework(journal)
@@ -202,7 +203,11 @@ class DocumentStore:
         schedule, now = self._source.retention.schedule, self._source.clock()
         if schedule is None or schedule.last_time(now) is not None:
             with self._working("changes") as journal:
-                self._archives.drop_expired(journal, now)
+                self._drop_expired(journal, now)
+
+    def _drop_expired(self, journal: Journal, now: int) -> None:
+        if self._archives.drop_expired(journal, now):
+            self._change_lists.views.link(journal)
 
     def delete_discarded(self) -> None:
         """Delete the files that no document has referred to for `Options.linger` seconds."""

@@ -15,8 +15,8 @@ from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import link_header
 from rsnotify_publisher.folder.file_names import FileNames, media_type
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.web import LIVE, path_of, robots, routes
-from rsnotify_publisher.web.responses import Representation, resource_representation, respond
+from rsnotify_publisher.web import LIVE, path_of, respond_with, robots, routes
+from rsnotify_publisher.web.responses import Representation, resource_representation
 
 #: Seconds that a request waits until the first documents are written.
 _PATIENCE = 30.0
@@ -83,7 +83,7 @@ def _files(folder: PublishedFolder) -> Handler:
                 raise FileNotFoundError
             return resource_representation(path)
 
-        return await respond(request, load, headers | {hdrs.CONTENT_TYPE: media_type(path)})
+        return await respond_with(request, load, headers | {hdrs.CONTENT_TYPE: media_type(path)})
 
     return handle
 

@@ -47,8 +47,7 @@ class PostgreSQLQueue:
                 if connection.execute(self._sql(LOCK)).fetchone() != (True,):
                     return 0
                 found = connection.execute(self._sql(_WAITING), (limit,)).fetchall()
-                if found:
-                    self._record(connection, [OutboxLine(*row) for row in found], record)
+                self._record(connection, [OutboxLine(*row) for row in found], record)
             return len(found)
 
     def _record(
@@ -57,8 +56,8 @@ class PostgreSQLQueue:
         refused = record(lines)
         for number, reason in refused.items():
             connection.execute(self._sql(_REFUSE), (reason, number))
-        done = [line.number for line in lines if line.number not in refused]
-        connection.execute(self._sql(_DELETE), (done,))
+        if done := [line.number for line in lines if line.number not in refused]:
+            connection.execute(self._sql(_DELETE), (done,))
 
     def wait(self, seconds: float) -> None:
         """Wait for a NOTIFY; see `OutboxQueue.wait`."""

@@ -30,8 +30,8 @@ class OutboxQueue(Protocol):
 
         Args:
             limit: Largest number of lines.
-            record: Records the lines. Refused lines are kept, with the reason, and are not
-                passed to it again.
+            record: Records the lines, of which there may be none. Refused lines are kept, with
+                the reason, and are not passed to it again.
 
         Returns:
             The number of lines; 0 if another process is forwarding.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-from aiohttp import ETag, hdrs, web
 from msgspec import Struct
 
+_TAG = re.compile(r'(W/)?"([^"]*)"')
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*", re.ASCII | re.IGNORECASE)
 _GZIP = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([\d.]+)\s*)?", re.IGNORECASE)
 
@@ -51,43 +51,50 @@ class ConditionalResponse(Struct, frozen=True):
 
 
 def decide(
-    request: web.BaseRequest, version: RepresentationVersion, now: float
+    headers: Mapping[str, str], version: RepresentationVersion, now: float
 ) -> ConditionalResponse:
     """Return how to respond to a GET or HEAD, by the order of RFC 9110 §13.2.2."""
     modified = int(version.modified)
-    if (match := request.if_match) is not None:
+    if (match := headers.get("if-match")) is not None:
         if not _matches(match, version.tag, weak=False):
             return ConditionalResponse(412)
-    elif (unmodified := request.if_unmodified_since) and modified > unmodified.timestamp():
+    elif (unmodified := _date(headers, "if-unmodified-since")) is not None and (
+        modified > unmodified
+    ):
         return ConditionalResponse(412)
-    if (none_match := request.if_none_match) is not None:
+    if (none_match := headers.get("if-none-match")) is not None:
         if _matches(none_match, version.tag, weak=True):
             return ConditionalResponse(304)
-    elif (since := request.if_modified_since) and modified <= since.timestamp():
+    elif (since := _date(headers, "if-modified-since")) is not None and modified <= since:
         return ConditionalResponse(304)
-    if version.length is None or not _range_applies(request.headers, version, now):
+    if version.length is None or not _range_applies(headers, version, now):
         return ConditionalResponse(200)
-    return _range(request.headers.get(hdrs.RANGE, ""), version.length)
+    return _range(headers.get("range", ""), version.length)
 
 
-def _matches(tags: tuple[ETag, ...], tag: str, *, weak: bool) -> bool:
-    return any(
-        known.value == "*" or (known.value == tag and (weak or not known.is_weak)) for known in tags
+def _matches(condition: str, tag: str, *, weak: bool) -> bool:
+    return condition.strip() == "*" or any(
+        known == tag and (weak or not is_weak) for is_weak, known in _TAG.findall(condition)
     )
+
+
+def _date(headers: Mapping[str, str], name: str) -> float | None:
+    """Return a date in seconds since 1970; None if it is missing or invalid."""
+    try:
+        date = parsedate_to_datetime(headers.get(name, ""))
+    except ValueError:
+        return None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 def _range_applies(headers: Mapping[str, str], version: RepresentationVersion, now: float) -> bool:
     """Return whether the range is one of this version (RFC 9110 §13.1.5)."""
-    condition = headers.get(hdrs.IF_RANGE, "").strip()
+    condition = headers.get("if-range", "").strip()
     if not condition:
         return True
     if condition.startswith(('"', "W/")):
         return condition == f'"{version.tag}"'
-    try:
-        date = parsedate_to_datetime(condition)
-    except ValueError:
-        return False
-    return date == datetime.fromtimestamp(version.last_modified(now), UTC)
+    return _date(headers, "if-range") == version.last_modified(now)
 
 
 def _range(header: str, length: int) -> ConditionalResponse:
@@ -108,7 +115,7 @@ def _range(header: str, length: int) -> ConditionalResponse:
 def accepts_gzip(headers: Mapping[str, str]) -> bool:
     """Return whether a client accepts gzip (RFC 9110 §12.5.3)."""
     weights = {}
-    for part in headers.get(hdrs.ACCEPT_ENCODING, "").split(","):
+    for part in headers.get("accept-encoding", "").split(","):
         if match := _GZIP.fullmatch(part):
             weights[match[1].lower()] = match[2] is None or match[2].strip("0.") != ""
     return weights.get("gzip", weights.get("x-gzip", weights.get("*", False)))

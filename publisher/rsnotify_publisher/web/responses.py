@@ -1,29 +1,27 @@
-"""Sends representations as the client requests them: whole, in part, compressed, or not at all.
+"""Responds with representations as clients request them: whole, in part, or compressed.
 
-Reading, compressing and inflating run in threads, a piece at a time, so that a long document
-neither occupies memory nor blocks the event loop.
+Reading, compressing and inflating happen while a response is sent, a piece at a time, so that a
+long document does not occupy memory.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from aiohttp import hdrs, web
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.web.messages import WebRequest, WebResponse, text_response
 from rsnotify_publisher.files import TICK
 from rsnotify_publisher.web.conditions import RepresentationVersion, accepts_gzip, decide
 
@@ -84,34 +82,24 @@ def memory_representation(tag: str, modified: float, chunks: Sequence[bytes]) ->
     return Representation(tag, modified, sum(map(len, chunks)), read)
 
 
-async def respond(
-    request: web.Request,
+def respond(
+    request: WebRequest,
     load: Callable[[], Representation],
     headers: Mapping[str, str],
     *,
     compressible: bool = False,
-) -> web.StreamResponse:
-    """Respond to a GET or HEAD with what `load` returns, which is called in a thread.
+) -> WebResponse:
+    """Return the response to a GET or HEAD: what `load` returns, or 404 if it raises OSError.
 
     The headers are those of every response, also of a 304.
-
-    Raises:
-        HTTPNotFound: `load` raised OSError.
-        HTTPServiceUnavailable: `load` raised StorageError.
     """
     try:
-        reply = await asyncio.to_thread(_prepare, request, load, headers, compressible)
+        return _prepare(request.headers, load, headers, compressible)
     except OSError:
-        raise web.HTTPNotFound from None
+        return text_response(404)
     except StorageError as error:
-        _log.error("%s is answered by 503: %s", request.rel_url, error)
-        raise web.HTTPServiceUnavailable from None
-    try:
-        if reply.rest is None:
-            return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
-        return await _stream(request, reply, reply.rest)
-    finally:
-        reply.close()
+        _log.error("%s is answered by 503: %s", request.path, error)
+        return text_response(503)
 
 
 class _Form(Struct):
@@ -120,18 +108,11 @@ class _Form(Struct):
     read: Callable[[int, int], Iterator[bytes]]
 
 
-class _Reply(Struct):
-    status: int
-    headers: dict[str, str]
-    close: Callable[[], None]
-    body: bytes = b""
-    rest: Iterator[bytes] | None = None
-    length: int | None = None
-
-
-def _choose(request: web.Request, representation: Representation, compressible: bool) -> _Form:
+def _choose(
+    headers: Mapping[str, str], representation: Representation, compressible: bool
+) -> _Form:
     # A range refers to stored bytes, so a version that is coded for the response has no length.
-    gzip = accepts_gzip(request.headers)
+    gzip = accepts_gzip(headers)
     plain = RepresentationVersion(
         representation.tag, representation.modified, representation.length
     )
@@ -142,79 +123,60 @@ def _choose(request: web.Request, representation: Representation, compressible: 
             return _Form(compressed, True, read)
         return _Form(replace(plain, length=None), False, lambda *part: _inflate(read(*part)))
     worthwhile = compressible and representation.length >= _WORTH_COMPRESSING
-    if worthwhile and gzip and hdrs.RANGE not in request.headers:
+    if worthwhile and gzip and "range" not in headers:
         return _Form(replace(compressed, length=None), True, lambda *part: _deflate(read(*part)))
     return _Form(plain, False, read)
 
 
 def _prepare(
-    request: web.Request,
+    requested: Mapping[str, str],
     load: Callable[[], Representation],
     headers: Mapping[str, str],
     compressible: bool,
-) -> _Reply:
+) -> WebResponse:
     """Decide how to respond, and read the first piece."""
     representation = load()
     try:
-        form = _choose(request, representation, compressible)
+        form = _choose(requested, representation, compressible)
         now = time.time()
-        decision = decide(request, form.version, now)
+        decision = decide(requested, form.version, now)
         own = _headers(form, now, varies=compressible or representation.is_gzip)
-        reply = _Reply(decision.status, {**headers, **own}, representation.close)
+        response = WebResponse(decision.status, {**headers, **own}, close=representation.close)
         if decision.status == 416:
-            reply.headers[hdrs.CONTENT_RANGE] = f"bytes */{representation.length}"
+            response.headers["Content-Range"] = f"bytes */{representation.length}"
         if decision.status in (200, 206):
-            _begin(reply, form, decision.start, representation.length, decision.stop)
+            _begin(response, form, decision.start, representation.length, decision.stop)
     except BaseException:
         representation.close()
         raise
-    return reply
+    return response
 
 
 def _headers(form: _Form, now: float, *, varies: bool) -> dict[str, str]:
     headers: dict[str, str] = {
-        hdrs.ETAG: f'"{form.version.tag}"',
-        hdrs.LAST_MODIFIED: formatdate(form.version.last_modified(now), usegmt=True),
+        "ETag": f'"{form.version.tag}"',
+        "Last-Modified": formatdate(form.version.last_modified(now), usegmt=True),
     }
     if varies:
-        headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
+        headers["Vary"] = "Accept-Encoding"
     if form.version.length is not None:
-        headers[hdrs.ACCEPT_RANGES] = "bytes"
+        headers["Accept-Ranges"] = "bytes"
     return headers
 
 
-def _begin(reply: _Reply, form: _Form, start: int, whole: int, stop: int | None) -> None:
+def _begin(response: WebResponse, form: _Form, start: int, whole: int, stop: int | None) -> None:
     """Read the first pieces; stream only if there are more."""
     if form.is_gzip:
-        reply.headers[hdrs.CONTENT_ENCODING] = "gzip"
-    reply.length = form.version.length
+        response.headers["Content-Encoding"] = "gzip"
+    response.length = form.version.length
     if stop is not None:
-        reply.headers[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{whole}"
-        reply.length = stop - start
+        response.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{whole}"
+        response.length = stop - start
     pieces = form.read(start, whole if stop is None else stop)
-    reply.body = next(pieces, b"")
+    response.body = next(pieces, b"")
     second = next(pieces, b"")
     if second:
-        reply.rest = chain((reply.body, second), pieces)
-
-
-async def _stream(
-    request: web.Request, reply: _Reply, pieces: Iterator[bytes]
-) -> web.StreamResponse:
-    response = web.StreamResponse(status=reply.status, headers=reply.headers)
-    response.content_length = reply.length
-    with suppress(ConnectionError):  # the client may hang up at any moment
-        await response.prepare(request)
-        if request.method != hdrs.METH_HEAD:
-            sent = 0
-            while piece := await asyncio.to_thread(next, pieces, b""):
-                await response.write(piece)
-                sent += len(piece)
-            if sent < (reply.length or 0) and request.transport is not None:
-                # The file was truncated: only a broken connection shows that to the client.
-                request.transport.abort()
-        await response.write_eof()
-    return response
+        response.pieces = chain((response.body, second), pieces)
 
 
 def _read(file: BinaryIO, start: int, stop: int) -> Iterator[bytes]:

@@ -25,7 +25,8 @@ PER_HOST = 32
 MOST_REQUESTS = 100
 #: The most large documents that are read at a time, as each is in memory until its end.
 _LARGE_DOCUMENTS = 3
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
+#: The seconds after which a server that sends nothing counts as gone.
+_SILENCE = 30.0
 
 
 class NotPublic(RsnotifyError, OSError):
@@ -58,6 +59,8 @@ class Connections:
         most: The most requests at a time, over all hosts; further ones wait.
         per_host: The most requests to one host at a time.
         tls: The trusted certificates; by default those of the system.
+        silence: The seconds after which a server that sends nothing counts as gone.
+        user_agent: What is sent as `User-Agent`.
 
     Attributes:
         large: Is acquired while a large document is read (`downloading.stream_document`).
@@ -69,10 +72,14 @@ class Connections:
         most: int = MOST_REQUESTS,
         per_host: int = PER_HOST,
         tls: ssl.SSLContext | None = None,
+        silence: float = _SILENCE,
+        user_agent: str = f"rsnotify/{version('rsnotify')}",
     ) -> None:
         self._most = most
         self._tls = tls or True
         self._per_host = per_host
+        self._silence = silence
+        self._user_agent = user_agent
         self._host_limits: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
         self._retry_at: dict[URL, float] = {}
 
@@ -92,10 +99,10 @@ class Connections:
             # `most` and `per_host` are the limits.
             connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, **options),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=_TIMEOUT,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._silence),
             # `inflating` does it in pieces of bounded size.
             auto_decompress=False,
-            headers={"User-Agent": f"rsnotify/{version('rsnotify')}"},
+            headers={"User-Agent": self._user_agent},
         )
 
     @asynccontextmanager

@@ -17,6 +17,7 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.terms import WebSubTerms
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
+from tests.web_servers import serving_asgi, serving_wsgi
 
 PATIENCE = 60.0
 #: As in life, but in a hurry.
@@ -159,19 +160,47 @@ OpenDesk = Callable[..., AbstractAsyncContextManager[Desk]]
 
 
 @asynccontextmanager
-async def open_desk(terms: WebSubTerms = TERMS) -> AsyncIterator[Desk]:
+async def open_desk(terms: WebSubTerms = TERMS, kind: str = "aiohttp") -> AsyncIterator[Desk]:
     """Mount callbacks in an application of their user."""
+    opening = {"aiohttp": _in_aiohttp, "asgi": _in_asgi, "wsgi": _in_wsgi}[kind]
+    async with aiohttp.ClientSession() as session, opening(terms, session) as desk:
+        yield desk
+
+
+@asynccontextmanager
+async def _in_aiohttp(terms: WebSubTerms, session: aiohttp.ClientSession) -> AsyncIterator[Desk]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/deep/inner"
-        async with aiohttp.ClientSession() as session:
-            desk = Desk(Callbacks(url, terms), session)
-            app, inner = web.Application(middlewares=[desk.note]), web.Application()
-            inner.add_routes(desk.callbacks.routes("/inner/"))
-            app.add_subapp("/deep", inner)
-            runner = web.AppRunner(app, shutdown_timeout=0.1)
-            await runner.setup()
-            await web.SockSite(runner, listener).start()
-            try:
-                yield desk
-            finally:
-                await runner.cleanup()
+        desk = Desk(Callbacks(url, terms), session)
+        app, inner = web.Application(middlewares=[desk.note]), web.Application()
+        inner.add_routes(desk.callbacks.routes("/inner/"))
+        app.add_subapp("/deep", inner)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.SockSite(runner, listener).start()
+        try:
+            yield desk
+        finally:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def _in_asgi(terms: WebSubTerms, session: aiohttp.ClientSession) -> AsyncIterator[Desk]:
+    mounted: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await mounted[0](scope, receive, send)
+
+    async with serving_asgi(application, lifespan="off") as url:
+        desk = Desk(Callbacks(url + "/deep/inner", terms), session)
+        mounted.append(desk.callbacks.asgi_application())
+        yield desk
+
+
+@asynccontextmanager
+async def _in_wsgi(terms: WebSubTerms, session: aiohttp.ClientSession) -> AsyncIterator[Desk]:
+    mounted: list[Any] = []
+    async with serving_wsgi(lambda *request: mounted[0](*request)) as url:
+        desk = Desk(Callbacks(url + "/deep/inner", terms), session)
+        mounted.append(desk.callbacks.wsgi_application())
+        yield desk

@@ -31,6 +31,16 @@ from rsnotify_subscriber.push.websub.inbox import DeliveryInbox, HubSilence
 from rsnotify_subscriber.push.websub.subscription import SubscriptionMode
 from tests.subscriber.websub.blog import Blog
 from tests.subscriber.websub.desk import PATIENCE, TERMS, Desk, open_desk
+from tests.web_servers import KINDS, serving_wsgi
+
+#: Servers that pass a request on before its body has arrived.
+STREAMING = pytest.mark.parametrize("desk", ["aiohttp", "asgi"], indirect=True)
+
+
+@pytest.fixture(params=KINDS)
+async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    async with open_desk(kind=request.param) as opened:
+        yield opened
 
 
 async def test_each_subscription_has_a_callback_that_nobody_can_guess(
@@ -45,6 +55,7 @@ async def test_each_subscription_has_a_callback_that_nobody_can_guess(
         assert len({form["hub.secret"] for form in blog.confirmed.values()}) == 2
 
 
+@STREAMING
 async def test_a_stale_callback_is_gone_and_confirms_nothing(blog: Blog, desk: Desk) -> None:
     stale = desk.callbacks.url + "A" * 43
     assert await desk.send(stale, b"x") == 410
@@ -193,18 +204,20 @@ async def test_content_that_is_too_large_is_refused(
         await recorder.until(lambda: recorder.documents)
 
 
-async def test_content_that_comes_too_slowly_is_not_waited_for(blog: Blog) -> None:
+@STREAMING
+async def test_content_that_comes_too_slowly_is_not_waited_for(blog: Blog, desk: Desk) -> None:
     async def slowly() -> AsyncIterator[bytes]:
         yield b"x"
         await asyncio.Event().wait()
 
-    async with open_desk() as desk, desk.receiving(blog.topic):
+    async with desk.receiving(blog.topic):
         (callback,) = blog.confirmed
         desk.callbacks.terms = replace(TERMS, patience=0.1)
         async with desk.session.post(callback, data=slowly()) as response:
             assert response.status == 408
 
 
+@STREAMING
 async def test_a_callback_limits_concurrent_deliveries(blog: Blog, desk: Desk) -> None:
     async def waiting(go_on: asyncio.Event) -> AsyncIterator[bytes]:
         yield b"x"
@@ -250,6 +263,73 @@ async def test_a_hub_gets_503_while_the_inbox_is_full(desk: Desk) -> None:
     assert await desk.send(url, b"x", X_Hub_Signature=signed) == 503
     assert await inbox.get() == b"x"
     assert await desk.send(url, b"x", X_Hub_Signature=signed) == 204
+
+
+async def test_wsgi_answers_503_where_no_subscriber_runs(blog: Blog) -> None:
+    async with open_desk(kind="wsgi") as desk:
+        stale = desk.callbacks.url + "A" * 43
+        assert await desk.send(stale, b"x") == 503
+        assert (await desk.ask(stale, mode="subscribe", topic="t", challenge="c"))[0] == 503
+        async with desk.receiving(blog.topic):
+            (callback,) = blog.confirmed
+            assert await desk.send(stale, b"x") == 410
+        assert await desk.send(callback, b"x") == 410
+
+
+async def test_wsgi_answers_503_once_the_loop_of_the_subscriber_has_ended(blog: Blog) -> None:
+    async def follow(callbacks: Callbacks) -> None:
+        callbacks.open(blog.topic, DeliveryInbox(HubSilence(0, 1)))
+
+    made = Callbacks("http://127.0.0.1/cb/")
+    await asyncio.to_thread(asyncio.run, follow(made))
+    (token,) = made._open
+    async with (
+        serving_wsgi(made.wsgi_application()) as url,
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/cb/{token}", data=b"x") as response,
+    ):
+        assert (response.status, response.headers["Retry-After"]) == (503, "1")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [(b"Content-Length: 5", b"400"), (b"Transfer-Encoding: chunked", b"400")],
+    ids=["incomplete", "without a length"],
+)
+async def test_content_that_wsgi_cannot_read_to_its_end_is_not_used(
+    blog: Blog, head: bytes, status: bytes
+) -> None:
+    async with (
+        open_desk(replace(TERMS, secret=False), "wsgi") as desk,
+        desk.receiving(blog.topic) as recorder,
+    ):
+        (callback,) = map(URL, blog.confirmed)
+        reader, writer = await asyncio.open_connection("127.0.0.1", callback.port)
+        writer.write(b"POST %s HTTP/1.1\r\n%s\r\n\r\n" % (callback.path.encode(), head))
+        writer.write(b"xyz\r\n"[:3])
+        writer.write_eof()
+        assert (await reader.readline()).split()[1] == status
+        writer.close()
+        assert await desk.send(str(callback), b"whole") == 204
+        await recorder.until(lambda: recorder.documents)
+        assert recorder.documents == [b"whole"]
+
+
+async def test_asgi_refuses_to_pass_content_into_another_event_loop(blog: Blog) -> None:
+    async def follow(callbacks: Callbacks) -> None:
+        callbacks.open(blog.topic, DeliveryInbox(HubSilence(0, 1)))
+
+    made = Callbacks("http://127.0.0.1/cb/")
+    await asyncio.to_thread(asyncio.run, follow(made))
+    scope = {"type": "http", "method": "POST", "path": "/cb/" + next(iter(made._open))}
+
+    async def exchange(message: object = None) -> dict[str, object]:
+        raise AssertionError
+
+    with pytest.raises(ConfigurationError, match="in another event loop"):
+        await made.asgi_application()(
+            {**scope, "headers": [], "query_string": b""}, exchange, exchange
+        )
 
 
 @pytest.mark.parametrize(

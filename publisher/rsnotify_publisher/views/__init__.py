@@ -1,0 +1,1 @@
+"""Views: the changes of a Source in formats of other ecosystems; pure."""

@@ -1,0 +1,79 @@
+"""Serves the documents over HTTP, as an ASGI application around another one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rsnotify.runtime.web.asgi import (
+    ASGIApplication,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    not_found,
+    request_in,
+    send_response,
+)
+from rsnotify_publisher.description import SourceDescription
+from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.web.documents import DocumentPaths
+
+
+def asgi_application(
+    source: Publisher | SourceDescription, app: ASGIApplication | None = None
+) -> ASGIApplication:
+    """Return an ASGI application that serves the documents at the paths of their URLs.
+
+    It starts the Publisher, or those of all sets, with itself, and closes them. A server without
+    lifespan events starts them with the first request for a document.
+
+    Args:
+        source: A set of resources, or several.
+        app: The application for all other paths; by default they are answered with 404.
+    """
+    return _DocumentsASGI(source, app)
+
+
+class _DocumentsASGI:
+    def __init__(self, source: Publisher | SourceDescription, app: ASGIApplication | None) -> None:
+        self._source = source
+        self._app = app or not_found
+        self._paths = DocumentPaths(source, with_robots=app is None)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+        elif scope["type"] != "http" or (answer := self._paths.find(scope["path"])) is None:
+            await self._app(scope, receive, send)
+        else:
+            response = await asyncio.to_thread(answer, request_in(scope))
+            await send_response(response, scope, receive, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Start the source before the other application, and close it after that."""
+        waiting = [await receive()]
+        try:
+            await asyncio.to_thread(self._source.start)
+        except Exception as error:  # any other end would mean that there is no lifespan
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        sent: list[Message] = []
+
+        async def receive_all() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        async def send_before_closing(message: Message) -> None:
+            sent.append(message)
+            if not message["type"].startswith("lifespan.shutdown"):
+                await send(message)
+
+        try:
+            await self._app(scope, receive_all, send_before_closing)
+        except Exception:
+            if sent:
+                raise
+            # It has no lifespan, as with Django.
+            await not_found(scope, receive_all, send_before_closing)
+        finally:
+            await asyncio.to_thread(self._source.close)
+        await send(sent[-1])

@@ -1,0 +1,271 @@
+"""Responds to requests for the documents of a Source, whatever server passes them on.
+
+Files are served as they are, but the open Change List and the channel are made from the journal:
+a response has every change that was durable when the request arrived. Everything here blocks, so
+it runs in threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import parse_datetime, to_microseconds
+from rsnotify.format.links import format_links
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Rel
+from rsnotify.format.writer import write_document
+from rsnotify.runtime.web.messages import WebRequest, WebResponse, text_response
+from rsnotify_publisher.description import SourceDescription
+from rsnotify_publisher.discovery import robots_lines
+from rsnotify_publisher.documents.open_change_list import OpenChangeList
+from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import (
+    CHANGE_LIST,
+    CHANGE_MEMORY,
+    CHANNEL,
+    DESCRIPTION,
+    FRAMEWORK,
+    JSON_TYPE,
+    OPEN_PART,
+    PARTS,
+    TURTLE_TYPE,
+    VIEWS,
+    digest_of,
+    is_final,
+)
+from rsnotify_publisher.web.change_memory import USUAL_LIMIT, ChangesForgotten, SourceChangeMemory
+from rsnotify_publisher.web.responses import (
+    Representation,
+    file_representation,
+    memory_representation,
+    respond,
+)
+
+_log = logging.getLogger("rsnotify.publisher")
+
+#: Responds to a GET or HEAD.
+Answer = Callable[[WebRequest], WebResponse]
+#: The names of closed documents, parts and packages.
+PART_NAME = r"[\w-]+\.(?:xml|xml\.gz|zip|json|ttl)"
+
+#: Clients revalidate what may change; a 304 costs little.
+LIVE = {"Cache-Control": "no-cache"}
+_CLOSED = {"Cache-Control": "public, max-age=31536000, immutable"}
+_XML = {"Content-Type": "application/xml"}
+#: Pages of browsers may read the views (IIIF Change Discovery §4.1).
+_ANY_ORIGIN = {"Access-Control-Allow-Origin": "*"}
+_TYPES = {
+    ".zip": {"Content-Type": "application/zip"},
+    ".json": {"Content-Type": JSON_TYPE} | _ANY_ORIGIN,
+    ".ttl": {"Content-Type": TURTLE_TYPE} | _ANY_ORIGIN,
+}
+
+
+class DocumentPaths:
+    """The documents by their paths on the host of the base URL.
+
+    A request for one starts the Publisher, or those of all sets, unless they run.
+
+    Args:
+        source: A set of resources, or several.
+        with_robots: Whether robots.txt is one of them, for a Source at the root of its host.
+    """
+
+    def __init__(self, source: Publisher | SourceDescription, *, with_robots: bool) -> None:
+        self._source = source
+        prefix = path_of(source)
+        table = answers(source, prefix)
+        if with_robots and prefix == "/":
+            table["/robots.txt"] = robots(source)
+        self._answers = {unquote(path): answer for path, answer in table.items()}
+
+    def find(self, path: str) -> Answer | None:
+        """Return what responds to requests for a path; None if it is not one of a document."""
+        folder, _, name = path.rpartition("/")
+        found = self._answers.get(path) if name else None
+        if found is None and re.fullmatch(PART_NAME, name):
+            found = self._answers.get(folder + "/")
+        return None if found is None else partial(self._answer, found)
+
+    def _answer(self, found: Answer, request: WebRequest) -> WebResponse:
+        if request.method not in ("GET", "HEAD"):
+            return text_response(405, headers={"Allow": "GET, HEAD"})
+        try:
+            self._source.start()
+        except RsnotifyError as error:
+            _log.error("%s is answered by 503: %s", request.path, error)
+            return text_response(503)
+        return found(request)
+
+
+def answers(source: Publisher | SourceDescription, prefix: str) -> dict[str, Answer]:
+    """Return what responds, by path; a path that ends in a slash stands for all parts below it.
+
+    Args:
+        source: A set of resources, or several.
+        prefix: The path of the base URL.
+    """
+    table: dict[str, Answer] = {}
+    if isinstance(source, Publisher):
+        table |= _answers_of_set(source.source, prefix)
+    else:
+        for publisher in source.sets:
+            below = path_of(publisher).removeprefix(path_of(source))
+            table |= _answers_of_set(publisher.source, prefix + below)
+        table[prefix + DESCRIPTION] = _constant(write_document(source.document()))
+    # core §6.3.2: the well-known URI belongs to the host, not to the base URL.
+    table[WELL_KNOWN_PATH] = table[prefix + DESCRIPTION]
+    return table
+
+
+def robots(source: Publisher | SourceDescription) -> Answer:
+    """Return what responds with a robots.txt that lists every Resource List (core §6.3.4)."""
+    sets = [source] if isinstance(source, Publisher) else source.sets
+    return _constant(robots_lines(sets).encode(), {"Content-Type": "text/plain"})
+
+
+def path_of(source: Publisher | SourceDescription) -> str:
+    base_url = source.source.base_url if isinstance(source, Publisher) else source.base_url
+    return urlsplit(base_url).path
+
+
+def _answers_of_set(source: SourceContext, prefix: str) -> dict[str, Answer]:
+    folder, documents = source.documents_folder, source.documents
+    table = {prefix + name: _offered(folder / name, _XML | LIVE) for name in documents.files}
+    for view in source.options.views:
+        name, _ = VIEWS[view]
+        table[prefix + name] = _offered(folder / name, _TYPES[Path(name).suffix] | LIVE)
+    table[prefix + CHANGE_MEMORY] = _change_memory(source)
+    if (channel := documents.framework) is not None:
+        links = _links(channel.topic, channel.hubs)
+        table[prefix + FRAMEWORK] = _offered(folder / FRAMEWORK, _XML | LIVE | links)
+    fresh = _FreshList(source)
+    # The file may lag behind what changelist.xml had before it became an index.
+    table[prefix + OPEN_PART] = _loaded(fresh.load_open_part, _XML | LIVE)
+    table[prefix + PARTS] = _part(folder)
+    table[prefix + CHANGE_LIST] = _loaded(fresh.load, _XML | LIVE)
+    links = _links(documents.topic, documents.hubs)
+    table[prefix + CHANNEL] = _loaded(fresh.load_open_part, _XML | LIVE | links)
+    return table
+
+
+def _loaded(load: Callable[[], Representation], headers: dict[str, str]) -> Answer:
+    return lambda request: respond(request, load, headers, compressible=True)
+
+
+def _offered(path: Path, headers: dict[str, str]) -> Answer:
+    """Respond with a document; while it is not written yet, with 503."""
+    respond_with_file = _loaded(lambda: file_representation(path), headers)
+
+    def answer(request: WebRequest) -> WebResponse:
+        response = respond_with_file(request)
+        if response.status == 404:
+            # A client that starts at the same time as the Source would give up on a 404.
+            return text_response(503, headers={"Retry-After": "1"})
+        return response
+
+    return answer
+
+
+def _links(topic: str, hubs: tuple[str, ...]) -> dict[str, str]:
+    """Return the header by which a subscriber discovers hub and topic (WebSub §4)."""
+    return {"Link": format_links([(Rel.SELF, topic), *((Rel.HUB, hub) for hub in hubs)])}
+
+
+def _part(folder: Path) -> Answer:
+    def answer(request: WebRequest) -> WebResponse:
+        path = folder / PARTS / request.path.rpartition("/")[2]
+        # The links of a page of activities may change.
+        lasting = _CLOSED if is_final(path.name) and path.suffix != ".json" else LIVE
+        # A `.xml.gz` is served as the XML document with a content coding, so that every client
+        # can read it, also one that cannot inflate, and a browser shows it.
+        return respond(
+            request,
+            lambda: file_representation(path, is_gzip=path.suffix == ".gz"),
+            _TYPES.get(path.suffix, _XML) | lasting,
+            compressible=path.suffix in (".xml", ".json", ".ttl"),
+        )
+
+    return answer
+
+
+def _constant(body: bytes, type_: dict[str, str] = _XML) -> Answer:
+    representation = memory_representation(digest_of(body), time.time(), [body])
+    return _loaded(lambda: representation, type_ | LIVE)
+
+
+class _FreshList:
+    """The open Change List, updated from the journal at every request."""
+
+    def __init__(self, source: SourceContext) -> None:
+        self._open_journal = source.open_journal
+        self._list = OpenChangeList(source.documents)
+        self._lock = threading.Lock()
+
+    def load(self) -> Representation:
+        return self._load(self._list.chunks)
+
+    def load_open_part(self) -> Representation:
+        return self._load(self._list.open_chunks)
+
+    def _load(self, chunks: Callable[[], list[bytes]]) -> Representation:
+        with self._lock:
+            with self._open_journal() as journal:
+                self._list.refresh(journal)
+            return memory_representation(self._list.version, self._list.through / 1e6, chunks())
+
+
+def _change_memory(source: SourceContext) -> Answer:
+    memory = SourceChangeMemory(source)
+
+    def answer(request: WebRequest) -> WebResponse:
+        try:
+            since, limit = _parse_query(request.parameters())
+        except ValueError as error:
+            return text_response(400, f"{error}\n")
+
+        def load() -> Representation:
+            page = memory.page(since, limit)
+            body = source.documents.write(page)
+            return memory_representation(digest_of(body), _modified(page), [body])
+
+        try:
+            return respond(request, load, _XML | LIVE, compressible=True)
+        except ChangesForgotten as error:
+            return text_response(410, f"{error}\n")
+
+    return answer
+
+
+def _parse_query(query: dict[str, str]) -> tuple[int | None, int]:
+    """Return the instant and the number of changes of a query.
+
+    Raises:
+        ValueError: One of them is invalid.
+    """
+    since, limit = query.get("since"), query.get("limit", str(USUAL_LIMIT))
+    if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
+        raise ValueError(f"limit: {limit!r} is not a whole number above 0")
+    if since is None:
+        return None, int(limit)
+    try:
+        # The + of a time zone that was not escaped arrives as a space.
+        instant = parse_datetime(since.replace(" ", "+") if "T" in since else since)
+    except ValueError as error:
+        raise ValueError(f"since: {error}") from None
+    return to_microseconds(instant), int(limit)
+
+
+def _modified(page: Document) -> float:
+    last = page.resources[-1].changed_at if page.resources else page.from_
+    assert last is not None
+    return last.timestamp()

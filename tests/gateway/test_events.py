@@ -1,0 +1,199 @@
+"""Origins that send events, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify_gateway import OriginSettings
+from rsnotify_gateway.event_parser import EventMapping
+from rsnotify_subscriber.inspection.walk import inspect
+from tests.gateway.checking import Checking, origin
+from tests.gateway.event_server import MAPPING, EventServer, change
+from tests.gateway.origin_server import OriginServer
+from tests.gateway.running import RunningGateway
+from tests.publisher.helpers import FakeHub
+
+SITE = "https://site.example/"
+A, B = SITE + "a", SITE + "b"
+NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[EventServer]:
+    async with EventServer() as server:
+        yield server
+
+
+def settings(server: EventServer, **more: object) -> OriginSettings:
+    mapping = EventMapping(**{**MAPPING, "deleted": ("delete",)})
+    return origin("events", server.url, event=mapping, **more)
+
+
+def after(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+async def until(happened: Callable[[], object]) -> None:
+    while not happened():  # noqa: ASYNC110 - the events of a gateway are not public
+        await asyncio.sleep(0.01)
+
+
+class Reading(Checking):
+    """Reads events until there are some resources."""
+
+    async def until_there(self, *uris: str) -> dict[str, str]:
+        async def reach() -> None:
+            await until(lambda: set(self.resources()) == set(uris))
+
+        check = asyncio.create_task(self.watch.check())
+        reached = asyncio.create_task(reach())
+        await asyncio.wait({check, reached}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (check, reached):
+            task.cancel()
+        await asyncio.wait({check, reached})
+        if not check.cancelled():
+            check.result()
+        return self.changes()
+
+
+async def test_events_are_changes_and_a_new_connection_resumes_after_the_last(
+    server: EventServer, tmp_path: Path
+) -> None:
+    await server.send(change(A, after(0)), change(B, after(1)))
+    async with Reading(tmp_path, settings(server)) as reading:
+        assert await reading.until_there(A, B) == {A: "created", B: "created"}
+        await server.send(change(A, after(2), "delete"))
+        assert await reading.until_there(B) == {A: "deleted"}
+    await server.send(change(A, after(3)), change(SITE + "c", after(4), wiki="two"))
+    async with Reading(tmp_path, settings(server)) as again:
+        assert await again.until_there(A, B) == {A: "created"}
+        assert "delete" in again.limits
+        assert "no ids" not in again.limits
+        assert again.resources()[A].lastmod == after(3)
+    assert server.resumed == [None, "1", "2"]
+
+
+async def test_a_stream_that_the_server_ends_is_connected_to_again(
+    server: EventServer, tmp_path: Path
+) -> None:
+    await server.send(change(A, after(0)))
+    async with Reading(tmp_path, settings(server)) as reading:
+        await reading.until_there(A)
+        await server.stop()
+        await server.start()
+        await server.send(change(B, after(1)))
+        assert await reading.until_there(A, B) == {B: "created"}
+
+
+async def test_only_the_time_of_the_latest_event_is_claimed_to_be_checked(
+    server: EventServer, tmp_path: Path
+) -> None:
+    hub = FakeHub()
+    await hub.start()
+    await server.send(change(A, after(0)))
+    running = RunningGateway(tmp_path, [settings(server)], hubs=[hub.url + "websub"])
+    (watch,) = running.gateway.watches
+    watch._checked.now = 0
+    async with running:
+        await running.until_ready()
+        assert watch.last_check is not None
+        assert from_microseconds(watch.last_check) == after(0)
+        # One that does not count shows as well that nothing else has happened until then.
+        await server.send(change(B, after(9), wiki="two"))
+        await hub.until(lambda: any(one.until == after(9) for one in hub.fragments))
+        await server.send(change(B, after(5)))
+        await hub.has(B)
+        assert max(one.until for one in hub.fragments if one.until) < after(10)
+        # It was 4 seconds late, so others may be, too.
+        await server.send(change(A, after(20)))
+        await until(lambda: watch.last_check == to_microseconds(after(16)))
+        assert "out of order, by up to 4 seconds" in "".join(watch.adapter.terms().limits)
+    await hub.stop()
+
+
+async def test_an_outage_of_the_stream_is_visible_and_stops_heartbeats(
+    server: EventServer, tmp_path: Path
+) -> None:
+    await server.send(change(A, after(0)))
+    running = RunningGateway(tmp_path, [settings(server)])
+    (watch,) = running.gateway.watches
+    watch._checked.now = 0
+    async with running:
+        await running.until_ready()
+        await server.stop()
+        await until(lambda: watch.problem is not None)
+        found = json.loads((await running.get("one/origin.json"))[1])
+        assert found["checked"] == "2026-11-02T12:00:00.000000Z"
+        assert found["failing_since"] is not None
+        await server.start()
+        await server.send(change(B, after(1)))
+        await until(lambda: watch.problem is None)
+        assert watch.last_check == to_microseconds(after(1))
+
+
+async def test_a_stream_without_ids_reports_that_events_may_be_missed(
+    server: EventServer, tmp_path: Path
+) -> None:
+    server.has_ids = False
+    await server.send(change(A, after(0)))
+    async with Reading(tmp_path, settings(server)) as reading:
+        await reading.until_there(A)
+        assert "no ids" not in reading.limits
+        server.log.clear()
+        await server.send(change(B, after(1)))
+        await reading.until_there(A, B)
+        assert "Events have no ids, so some may have been missed at 20" in reading.limits
+
+
+async def test_events_that_state_no_change_are_counted(server: EventServer, tmp_path: Path) -> None:
+    await server.send({"error": "no"}, change(A, after(0)), change("", after(1)), [1])
+    async with Reading(tmp_path, settings(server)) as reading:
+        await reading.until_there(A, server.url)
+        assert "2 events state no change" in reading.limits
+
+
+async def test_what_is_no_event_stream_is_refused(tmp_path: Path) -> None:
+    async with OriginServer() as site:
+        site.pages["/stream"] = b"<html/>"
+        mapping = EventMapping(**{**MAPPING, "deleted": ()})
+        given = origin("events", site.url("/stream"), event=mapping)
+        async with Checking(tmp_path, given) as checking:
+            with pytest.raises(Exception, match="application/xml, no event stream"):
+                await checking.check()
+            assert "A deletion is never seen." in checking.limits
+
+
+async def test_streams_do_not_keep_requests_to_their_host_waiting(tmp_path: Path) -> None:
+    server = EventServer()
+    async with server:
+        many = [
+            OriginSettings(
+                name=f"s{number}",
+                type=settings(server).type,
+                url=server.url,
+                event=settings(server).event,
+                delay=0.0,
+            )
+            for number in range(5)
+        ]
+        await server.send(change(A, after(0)))
+        async with RunningGateway(tmp_path, many) as running:
+            for number in range(5):
+                await running.until_ready(number)
+
+
+async def test_what_a_stream_cannot_show_is_inspected(server: EventServer, tmp_path: Path) -> None:
+    await server.send(change(A, after(0)))
+    async with RunningGateway(tmp_path, [settings(server)]) as running:
+        await running.until_ready()
+        text = str(await inspect(running.url + "one/"))
+    assert "by Server-Sent Events" in text
+    assert "A deletion is an event of the type delete." in text
+    assert "While there is no event, nothing is known to be unchanged." in text

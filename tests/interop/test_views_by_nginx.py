@@ -1,0 +1,93 @@
+"""nginx serves the documents as files, with the line that the documentation gives."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify_publisher import Publisher
+from tests.ports import free_port
+from tests.publisher.helpers import PATIENCE, QUICK, eventually
+from tests.publisher.view_consumers import LDESReader, read_iiif
+from tests.reader import ROOT, fences_of
+
+CONFIGURATION = """
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{}}
+http {{
+  include /etc/nginx/mime.types;
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port};
+    root {root};
+    {documented}
+  }}
+}}
+"""
+
+
+@contextmanager
+def nginx(folder: Path, root: Path, port: int) -> Iterator[None]:
+    command = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if command is None:
+        pytest.skip("needs nginx (Debian: nginx)")
+    page = (ROOT / "publisher/README.md").read_text()
+    (documented,) = (body for name, body in fences_of(page) if name == "nginx")
+    folder.mkdir()
+    file = folder / "nginx.conf"
+    file.write_text(
+        CONFIGURATION.format(folder=folder, root=root, port=port, documented=documented)
+    )
+    process = subprocess.Popen([command, "-e", "stderr", "-c", str(file)])
+    try:
+        eventually((folder / "nginx.pid").exists)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def get(uri: str) -> bytes:
+    with urllib.request.urlopen(uri, timeout=PATIENCE) as answer:
+        body: bytes = answer.read()
+    return body
+
+
+def test_consumers_follow_files_that_nginx_serves(tmp_path: Path) -> None:
+    port = free_port()
+    base = f"http://127.0.0.1:{port}/"
+    options = replace(QUICK, views=("iiif", "ldes"), rotate="4 changes")
+    with (
+        nginx(tmp_path / "nginx", tmp_path / "state/documents", port),
+        Publisher(tmp_path / "state", base, options=options) as publisher,
+    ):
+        assert publisher.wait_published(PATIENCE)
+        for number in range(10):
+            publisher.created(f"{base}{number}")
+        last = publisher.deleted(base + "3")
+        reader = LDESReader(base + "resourcesync/ldes.ttl", get)
+
+        def synchronized() -> bool:
+            reader.synchronize()
+            return reader.history[-1:] == [(base + "3", "Delete", last.datetime)]
+
+        eventually(synchronized)
+        assert read_iiif(base + "resourcesync/iiif.json", get) == reader.history
+        for name, type_ in {"iiif.json": "application/json", "ldes.ttl": "text/turtle"}.items():
+            with urllib.request.urlopen(f"{base}resourcesync/{name}") as answer:
+                assert answer.headers["Content-Type"] == type_
