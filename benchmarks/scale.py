@@ -86,15 +86,18 @@ def with_rate() -> Lines:
 
 
 def with_resources() -> Lines:
-    """Return the Source's microseconds for a change that is recorded."""
+    """Return the Source's microseconds for a change that is recorded, and applied later."""
     lines: Lines = {f"in batches of {batch}": [] for batch in recording.BATCHES}
+    applied: list[Point] = []
     for size in RESOURCES:
         with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name:
             publisher = recording.loaded(Path(name), size)
             for batch, line in zip(recording.BATCHES, lines.values(), strict=True):
                 line.append((size, recording.measure(publisher, size, batch)[1]))
+                later = recording.apply(publisher)
+            applied.append((size, later))
             publisher.close()
-    return lines
+    return {**lines, "applied to the set later": applied}
 
 
 def with_entries() -> Lines:

@@ -32,7 +32,8 @@ class Options(Struct, frozen=True, kw_only=True):
     hour; several such times make one run.
 
     Args:
-        heartbeat: Seconds without a change before a hub is sent a heartbeat.
+        heartbeat: Seconds without a change before a hub is sent a heartbeat, and between two
+            digests of the set that are sent with changes.
         rotate: When changes move from the open Change List to a closed one. At a count, age or
             size, whichever comes first, the older half is closed: "500 changes or 1 h". At a time
             of a cron expression, all are closed: "10,000 changes or cron: 0 3 * * *".

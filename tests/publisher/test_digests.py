@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.framework import FrameworkNotices
 from rsnotify_publisher.journal import Journal
 from tests.publisher.helpers import BASE, QUICK, FakeHub
-from tests.publisher.test_journal import VERSION_1
+from tests.publisher.test_journal import TO_VERSION_6, VERSION_1
 
 HASH = "sha-256:" + "ab" * 32
 NAMES = st.sampled_from("abcd")
@@ -38,6 +40,16 @@ def summed_up(journal: Journal) -> str:
     return str(total)
 
 
+def sum_of(journal: Journal) -> str | None:
+    journal.bring_up_to_date()
+    return journal.state().sum
+
+
+def digest_of(journal: Journal) -> SetDigest | None:
+    journal.bring_up_to_date()
+    return journal.state().digest
+
+
 def put(name: str, hashes: str | None = HASH) -> Record:
     return Record(Resource(BASE + name, change=ChangeType.UPDATED, hash=hashes))
 
@@ -53,9 +65,16 @@ def path(tmp_path: Path) -> Path:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(CHANGES, max_size=4), st.lists(st.lists(CHANGES, max_size=5), max_size=5))
+@given(
+    st.lists(CHANGES, max_size=4),
+    st.lists(st.lists(CHANGES, max_size=5), max_size=5),
+    st.booleans(),
+)
 def test_whatever_is_loaded_and_recorded_the_sum_is_that_of_the_set(
-    tmp_path_factory: pytest.TempPathFactory, loaded: list[Record], batches: list[list[Record]]
+    tmp_path_factory: pytest.TempPathFactory,
+    loaded: list[Record],
+    batches: list[list[Record]],
+    seen_each_time: bool,
 ) -> None:
     path = tmp_path_factory.mktemp("sum") / "journal.sqlite3"
     with Journal(path, BASE) as journal:
@@ -63,17 +82,20 @@ def test_whatever_is_loaded_and_recorded_the_sum_is_that_of_the_set(
             journal.load(
                 replace(one, resource=replace(one.resource, change=None)) for one in loaded
             )
-        assert journal.state().sum == summed_up(journal)
+        assert sum_of(journal) == summed_up(journal)
         for batch in batches:
             record(journal, *batch)
-            assert journal.state().sum == summed_up(journal)
+            if seen_each_time:
+                assert sum_of(journal) == summed_up(journal)
+        with Journal(path, BASE) as other:
+            assert summed_up(other) == sum_of(journal)
 
 
 def test_a_batch_larger_than_a_page_is_summed_up_once_for_each_resource(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, *(put(str(number % 1_500)) for number in range(4_000)))
-        assert journal.state().sum == summed_up(journal)
-        digest = journal.state().digest
+        assert sum_of(journal) == summed_up(journal)
+        digest = digest_of(journal)
         assert digest is not None
         assert digest.count == 1_500
 
@@ -83,34 +105,35 @@ def test_two_processes_that_record_alternately_keep_one_sum(path: Path) -> None:
         record(one, put("a"), put("b"))
         record(other, put("b", "sha-256:" + "cd" * 32), put("c"))
         record(one, Record(Resource(BASE + "a", change=ChangeType.DELETED)))
-        assert one.state().sum == other.state().sum == summed_up(one)
+        assert sum_of(one) == sum_of(other) == summed_up(one)
 
 
 def test_of_a_transaction_that_failed_nothing_is_in_the_sum(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"))
-        before = journal.state().sum
+        before = sum_of(journal)
 
         def fail_halfway() -> None:
             with journal.transaction():
                 journal.record([put("b")])
-                assert journal.state().sum != before
+                assert sum_of(journal) != before
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             fail_halfway()
-        assert journal.state().sum == before
+        assert sum_of(journal) == before
 
 
 def test_pruning_and_new_validators_do_not_change_the_sum(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"), put("b"))
+        total = sum_of(journal)
         before = journal.state()
         with journal.transaction():
             journal.prune(before.last_change)
             journal.revalidate(BASE + "a", "v2")
         assert journal.changes(0) == []
-        assert journal.state().sum == before.sum == summed_up(journal)
+        assert sum_of(journal) == total == summed_up(journal)
 
 
 def test_a_journal_of_an_earlier_version_is_summed_up_once(path: Path) -> None:
@@ -120,17 +143,19 @@ def test_a_journal_of_an_earlier_version_is_summed_up_once(path: Path) -> None:
         old.execute("INSERT INTO resources VALUES (?, 3000000, ?, NULL)", (BASE + "a", entry))
         old.commit()
     with Journal(path, BASE) as journal:
-        assert journal.state().digest is not None
-        assert journal.state().sum == summed_up(journal)
+        assert digest_of(journal) is not None
+        assert sum_of(journal) == summed_up(journal)
         record(journal, put("b"))
-        assert journal.state().sum == summed_up(journal)
+        assert sum_of(journal) == summed_up(journal)
 
 
 def test_a_journal_of_the_version_before_is_summed_up_once(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"), put("b"))
+        journal.bring_up_to_date()
         before = journal.state()
     with closing(sqlite3.connect(path)) as old:
+        old.executescript(TO_VERSION_6)
         old.executescript("ALTER TABLE state DROP COLUMN sum; PRAGMA user_version = 3;")
     with Journal(path, BASE) as journal:
         assert journal.state() == before
@@ -139,19 +164,19 @@ def test_a_journal_of_the_version_before_is_summed_up_once(path: Path) -> None:
 def test_notices_of_documents_have_no_digest(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"))
-        assert journal.state().digest is not None
+        assert digest_of(journal) is not None
         assert FrameworkNotices(journal).state().digest is None
 
 
 def test_a_set_with_a_resource_without_a_hash_has_no_digest(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"), put("b", "md5:" + "0" * 32))
-        assert journal.state().digest is None
+        assert digest_of(journal) is None
         record(journal, put("b"))
-        assert journal.state().digest == SetDigest(2, *_digest_of(journal))
+        assert digest_of(journal) == SetDigest(2, *_digits_of(journal))
 
 
-def _digest_of(journal: Journal) -> tuple[str]:
+def _digits_of(journal: Journal) -> tuple[str]:
     return (summed_up(journal).split()[2],)
 
 
@@ -161,7 +186,7 @@ def test_a_set_that_the_source_returns_has_no_digest(path: Path) -> None:
         with journal.transaction():
             journal.track(False)
         record(journal, put("b"))
-        assert journal.state().digest is None
+        assert digest_of(journal) is None
 
 
 async def test_a_heartbeat_has_the_digest_of_the_set(tmp_path: Path, hub: FakeHub) -> None:
@@ -184,9 +209,8 @@ def _is_heartbeat(fragment: Document) -> bool:
 
 
 async def test_a_source_that_is_never_quiet_sends_the_digest_with_changes(
-    tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hub: FakeHub
 ) -> None:
-    monkeypatch.setattr("rsnotify_publisher.push.hub_feed._DIGEST_EVERY", 600)
     options = Options(heartbeat=600, grace=5)
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
         await publisher.arecord([put("a").resource, put("b").resource])
@@ -213,3 +237,32 @@ async def test_a_lagging_hub_gets_the_digest_only_with_the_last_change(
     assert reported[:-1] == [None] * (len(reported) - 1)
     assert reported[-1] is not None
     assert reported[-1].count == 5
+
+
+async def test_each_digest_is_that_of_the_set_after_the_changes_of_its_fragment(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    random = Random(1)
+    options = replace(QUICK, heartbeat=0.01, fragment_entries=7)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+        for _ in range(50):
+            names = [str(random.randrange(40)) for _ in range(random.randrange(1, 20))]
+            changes = [put(name, f"sha-256:{random.getrandbits(256):064x}") for name in names]
+            gone = Resource(BASE + str(random.randrange(40)), change=ChangeType.DELETED)
+            await asyncio.gather(publisher.arecord(changes), publisher.arecord([gone]))
+        await publisher.aupdated(BASE + "last", hash=HASH)
+        await hub.has(BASE + "last")
+    held: dict[str, str | None] = {}
+    stated = 0
+    for fragment in hub.fragments:
+        for change in fragment.resources:
+            held[change.uri] = change.hash
+            if change.change is ChangeType.DELETED:
+                del held[change.uri]
+        digest = set_digest(fragment)
+        if digest is not None:
+            total = SetSum()
+            total.add(held.items())
+            assert digest == total.digest()
+            stated += bool(fragment.resources)
+    assert stated, "with changes, too"

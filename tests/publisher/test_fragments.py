@@ -240,7 +240,7 @@ def test_websub_is_advertised_first() -> None:
     ],
 )
 def test_where_a_hub_is_fed_from(through: int | None, cursor: int, start: int) -> None:
-    state = JournalState(last_change=80, promised=90, pruned=10, closed=10, tracked=1, sum=None)
+    state = JournalState(80, applied=80, promised=90, pruned=10, closed=10, tracked=1, sum=None)
     assert resume_at(through, cursor, state) == start
 
 

@@ -1,4 +1,7 @@
-"""A Source that is killed at one instant of a change: before its flush, and at each step after."""
+"""A Source that is killed at one instant of a change: before its flush, and at each step after.
+
+The last step applies changes to the current set.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_publisher import Publisher
+from rsnotify.format.reader import read_document
+from rsnotify_publisher import Options, Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
 KILLED = """
@@ -87,3 +91,48 @@ async def test_only_what_was_flushed_is_ever_sent(
         await publisher.aupdated(BASE + "last")
         await hub.has(*kept, BASE + "last")
     chain_of(hub.fragments)
+
+
+KILLED_WHILE_APPLYING = """
+import os, signal, sys
+from rsnotify.format.model import Resource
+from rsnotify_publisher import Options, Publisher
+
+folder, commits = sys.argv[1], int(sys.argv[2])
+base = "http://source.example/data/"
+publisher = Publisher(folder, base, options=Options(resource_list_every=900))
+publisher.start()
+publisher.wait_published()
+publisher.record(Resource(f"{base}{number % 900}", change="updated") for number in range(1_200))
+publisher.record([Resource(f"{base}7", change="deleted")])
+
+def trace(statement):
+    global commits
+    commits -= statement == "COMMIT"
+    if commits == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with publisher.source.open_journal() as journal:
+    journal._db.set_trace_callback(trace)
+    journal.bring_up_to_date()
+"""
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+async def test_a_source_killed_while_changes_are_applied_offers_the_same_set(
+    tmp_path: Path, commits: int
+) -> None:
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED_WHILE_APPLYING, str(tmp_path), str(commits)
+    )
+    async with asyncio.timeout(PATIENCE):
+        assert await killed.wait() == -signal.SIGKILL
+    publisher = Publisher(tmp_path, BASE, options=Options(resource_list_every=900))
+    async with publisher:
+        assert await publisher.await_published(PATIENCE)
+    listed = read_document((tmp_path / "documents/resourcelist.xml").read_bytes()).resources
+    expected = {f"{BASE}{number}" for number in range(900)} - {f"{BASE}7"}
+    assert {resource.uri for resource in listed} == expected
+    with publisher.source.open_journal() as journal:
+        assert journal.count() == 899
+        assert journal.state().sum.startswith("899 ")

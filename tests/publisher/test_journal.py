@@ -113,8 +113,7 @@ def test_the_current_set_follows_the_changes(journal: Journal) -> None:
     record(journal, "a", "b", "a")
     with journal.transaction():
         journal.record([Record(Resource(BASE + "b", change=ChangeType.DELETED))])
-    with journal.snapshot():
-        (only,) = journal.resources()
+    (only,) = journal.resources()
     assert only.uri == BASE + "a"
     assert only.change is None
     assert only.lastmod == journal.changes(0)[2].datetime
@@ -133,8 +132,46 @@ def test_a_snapshot_does_not_see_what_is_recorded_meanwhile(
     record(journal, "a")
     with Journal(tmp_path / "journal.sqlite3", BASE) as other, other.snapshot() as state:
         record(journal, "b")
-        assert [resource.uri for resource in other.resources()] == [BASE + "a"]
+        assert [change.uri for change in other.changes(0)] == [BASE + "a"]
         assert journal.state().last_change > state.last_change
+
+
+def test_changes_are_applied_to_the_set_before_they_are_pruned(journal: Journal) -> None:
+    record(journal, "a", "b")
+    with journal.transaction():
+        journal.prune(journal.state().last_change)
+    assert journal.changes(0) == []
+    assert [resource.uri for resource in journal.resources()] == [BASE + "a", BASE + "b"]
+
+
+def test_the_set_is_current_within_a_transaction_that_records(journal: Journal) -> None:
+    with journal.transaction():
+        journal.record([update("a")])
+        assert journal.resource(BASE + "a") is not None
+        journal.revalidate(BASE + "a", "v2")
+        journal.record([Record(Resource(BASE + "b", change=ChangeType.CREATED), "v1")])
+    assert journal.validators(BASE) == {BASE + "a": "v2", BASE + "b": "v1"}
+
+
+def test_a_program_killed_before_changes_were_applied_has_the_same_set(
+    journal: Journal, tmp_path: Path
+) -> None:
+    names = [f"{number:04}" for number in range(1_200)]
+    record(journal, *names)
+    with Journal(tmp_path / "journal.sqlite3", BASE) as other:
+
+        def fail_halfway() -> None:
+            with other.transaction(flush=False):
+                assert other.apply_changes()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail_halfway()
+        with other.transaction(flush=False):
+            assert other.apply_changes(), "only a part is applied at once"
+    with Journal(tmp_path / "journal.sqlite3", BASE) as again:
+        assert [resource.uri for resource in again.resources()] == [BASE + name for name in names]
+        assert again.state().applied == again.state().last_change
 
 
 def test_nothing_of_a_failed_transaction_stays(journal: Journal) -> None:
@@ -153,8 +190,7 @@ def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal)
     with journal.transaction():
         assert journal.load([Record(known, "v1"), Record(Resource(BASE + "b"))]) == 2
     assert journal.changes(0) == []
-    with journal.snapshot():
-        assert next(journal.resources()) == known
+    assert next(journal.resources()) == known
     assert journal.resource(BASE + "a") == (known, "v1")
     assert journal.validators(BASE) == {BASE + "a": "v1", BASE + "b": None}
 
@@ -305,9 +341,10 @@ def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Pa
     with Journal(tmp_path / "journal.sqlite3", BASE) as reader:
         resources = reader.resources()
         seen.append(next(resources).uri)
-        record(journal, "99999")
+        record(journal, "99998", "99999")
+        journal.bring_up_to_date()
         seen += [resource.uri for resource in resources]
-    assert seen == [BASE + name for name in [*names, "99999"]]
+    assert seen == [BASE + name for name in [*names, "99998", "99999"]]
 
 
 def test_a_set_that_the_source_returns_is_not_kept(journal: Journal) -> None:
@@ -351,6 +388,15 @@ PRAGMA user_version = 1;
 """
 
 
+#: Undoes what version 7 added.
+TO_VERSION_6 = """
+ALTER TABLE state RENAME COLUMN applied TO last_change;
+UPDATE changes SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB);
+ALTER TABLE changes DROP COLUMN uri;
+ALTER TABLE changes DROP COLUMN validator;
+"""
+
+
 def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
     with closing(sqlite3.connect(path)) as old:
@@ -374,19 +420,22 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
     with Journal(path, BASE) as journal, journal.transaction():
         journal.record([Record(hashed, "v1"), update("b")])
     with Journal(path, BASE) as journal:
-        before = (journal.state(), list(journal.resources()), journal.resource(BASE + "a"))
+        held = (list(journal.resources()), journal.resource(BASE + "a"))
+        before = (*held, journal.state())
     with closing(sqlite3.connect(path)) as old:
         # It had the URI in the entry as well.
         old.execute("UPDATE resources SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB)")
         old.commit()
-        old.execute("PRAGMA user_version = 4")
+        old.executescript(f"{TO_VERSION_6}PRAGMA user_version = 4")
     with Journal(path, BASE) as journal:
-        after = (journal.state(), list(journal.resources()), journal.resource(BASE + "a"))
+        held = (list(journal.resources()), journal.resource(BASE + "a"))
+        after = (*held, journal.state())
         with journal.transaction():
             gone = [Resource(BASE + name, change=ChangeType.DELETED) for name in "ab"]
             journal.record(map(Record, gone))
         assert journal.count() == 0
         assert journal.state().sum == str(SetSum())
+        assert [change.uri for change in journal.changes(0)] == [BASE + name for name in "abab"]
     assert after == before
 
 

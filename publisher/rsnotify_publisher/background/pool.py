@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from enum import StrEnum
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from rsnotify_publisher.background.job_scheduler import JobScheduler
@@ -15,6 +17,8 @@ from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.journal.storage import USUAL_MEMORY
 
 T = TypeVar("T")
+
+_log = logging.getLogger("rsnotify.publisher")
 
 
 class WorkKind(StrEnum):
@@ -40,16 +44,47 @@ _MEMORY, _LEAST_MEMORY = 512.0, 2.0
 _STARTING = 8
 
 
-class PoolThreads:
-    """The threads of a pool that is in use."""
+class CommitThreads:
+    """Threads that run functions; a hand-over costs much less than with a `ThreadPoolExecutor`."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"rsnotify-recorder_{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, function: Callable[[], object]) -> None:
+        self._queue.put(function)
+
+    def shutdown(self) -> None:
+        """Run what was submitted, and end."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (function := self._queue.get()) is not None:
+            try:
+                function()
+            except Exception:  # the thread goes on for other journals
+                _log.exception("a thread that commits changes failed")
+
+
+class PoolThreads:
+    """The threads of a pool that is in use, for a number of sets."""
+
+    def __init__(self, sets: int) -> None:
         self.loop = asyncio.new_event_loop()
         self.workers = {
             kind: ThreadPoolExecutor(most, f"rsnotify-{kind}") for kind, most in _WORKERS.items()
         }
         self.contents = ThreadPoolExecutor(_READERS, "rsnotify-contents")
-        self.recorders = ThreadPoolExecutor(_RECORDERS, "rsnotify-recorder")
+        # One set never uses two, and what just ran runs faster.
+        self.recorders = CommitThreads(min(_RECORDERS, sets))
         self.poller = JournalPoller()
         self.permits = asyncio.Semaphore(_STARTING)
         self.scheduler = JobScheduler()
@@ -60,8 +95,9 @@ class PoolThreads:
     def end(self) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
-        for pool in (*self.workers.values(), self.recorders):
+        for pool in self.workers.values():
             pool.shutdown()
+        self.recorders.shutdown()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
@@ -94,7 +130,7 @@ class PublisherPool:
         """Use the pool; the first user starts the threads."""
         with self._lock:
             if self._users == 0:
-                self.threads = PoolThreads()
+                self.threads = PoolThreads(self._sets)
             self._users += 1
 
     def leave(self) -> None:

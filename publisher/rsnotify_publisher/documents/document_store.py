@@ -216,6 +216,8 @@ class DocumentStore:
 
     def _resources(self, journal: Journal) -> Iterator[Resource]:
         given = self._source.resources
+        if given is None:
+            self._recorder.apply_changes()
         for resource in journal.resources() if given is None else self._given():
             self._check()
             yield resource

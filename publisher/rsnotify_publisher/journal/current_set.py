@@ -1,12 +1,14 @@
 """The current set of resources, as the changes have made it, and the sum over it.
 
-The sum is updated by differences in the transaction of the change, so a reader always sees it as
-of the last change, whichever process made that.
+A transaction that records changes does not update the set: in a large set, each change would read
+and write a page of its own. The changes are applied later, and at the latest before they leave the
+journal, many in one transaction that needs no flush: until it is on disk, the journal still has
+them. Whatever reads the set first applies all changes that were recorded before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from msgspec import Struct, json
@@ -23,6 +25,8 @@ encode = json.Encoder().encode
 decode = json.Decoder(Resource).decode
 # How many resources are read at once; no writer waits for the reader, and the WAL stays short.
 _PAGE = 1_000
+#: How many changes are applied in one transaction, for which other writers wait.
+_APPLIED_AT_ONCE = 500
 _FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
 _FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
 _PUT = (
@@ -31,30 +35,24 @@ _PUT = (
 )
 
 
-class RecordedState(Struct, frozen=True, gc=False):
-    """A resource after a change, and the datetime of the change (µs)."""
-
-    at: int
-    record: Record
-
-    @property
-    def exists(self) -> bool:
-        return self.record.resource.change is not ChangeType.DELETED
-
-    @property
-    def row(self) -> tuple[object, ...]:
-        """The row of the table; short, since each is written with its whole page."""
-        resource = self.record.resource
-        return (resource.uri, self.at, encode(replace(resource, uri="")), self.record.validator)
+#: A resource after a change: its URI, the datetime of the change (µs), its entry, its validator.
+Row = tuple[str, int, bytes, str | None]
 
 
-class _Hashed(Struct):
-    """The part of an entry that the sum needs; the rest is not decoded."""
+def as_row(record: Record, at: int) -> Row:
+    """Return the row of a resource; the entry is short, since it is written with its whole page."""
+    resource = record.resource
+    return (resource.uri, at, encode(replace(resource, uri="")), record.validator)
 
+
+class _Summary(Struct, gc=False):
+    """The part of an entry that applying it needs; the rest is not decoded."""
+
+    change: str | None = None
     hash: str | None = None
 
 
-_hash_of = json.Decoder(_Hashed).decode
+_summary_of = json.Decoder(_Summary).decode
 
 
 def _named(uri: str, entry: bytes) -> Resource:
@@ -64,33 +62,50 @@ def _named(uri: str, entry: bytes) -> Resource:
 class CurrentSet(JournalConnection):
     """Reads and writes the current set; writing belongs inside `transaction()`."""
 
-    def apply(self, states: Iterable[RecordedState], total: str) -> str:
-        """Apply changes to the set in their order; from the sum before, return the sum after."""
-        running = SetSum.parse(total)
-        remaining = iter(states)
-        while page := {state.record.resource.uri: state for state in islice(remaining, _PAGE)}:
-            self._update_sum(running, page)
-            self._write(list(page.values()))
-        return str(running)
+    def apply_changes(self) -> bool:
+        """Apply the next changes to the set; return whether more are left; in a transaction."""
+        state = self.state()
+        if state.sum is None or state.applied == state.last_change:
+            return False
+        query = "SELECT uri, at, entry, validator FROM changes WHERE at > ? ORDER BY at LIMIT ?"
+        rows = self._db.execute(query, (state.applied, _APPLIED_AT_ONCE)).fetchall()
+        total = SetSum.parse(state.sum)
+        self.apply(rows, total)
+        applied = rows[-1][1]
+        self._db.execute("UPDATE state SET applied = ?, sum = ?", (applied, str(total)))
+        return bool(applied < state.last_change)
 
-    def _update_sum(self, running: SetSum, page: dict[str, RecordedState]) -> None:
-        # Most batches are a single change, for which this query takes a quarter of the time.
-        query = (_FIND_ONE, list(page)) if len(page) == 1 else (_FIND, [encode([*page])])
-        before = self._db.execute(*query)
-        running.remove((uri, _hash_of(entry).hash) for uri, entry in before)
-        running.add(
-            (uri, state.record.resource.hash) for uri, state in page.items() if state.exists
-        )
+    def bring_up_to_date(self) -> None:
+        """Apply all changes to the set, within a transaction or outside."""
+        if self._db.in_transaction:
+            while self.apply_changes():
+                pass
+            return
+        state = self.state()
+        more = state.sum is not None and state.applied < state.last_change
+        while more:
+            with self.transaction(flush=False):
+                more = self.apply_changes()
 
-    def _write(self, page: Sequence[RecordedState]) -> None:
-        existing = [state for state in page if state.exists]
-        self._db.executemany(_PUT, [state.row for state in existing])
-        if len(existing) < len(page):
-            deleted = [(state.record.resource.uri,) for state in page if not state.exists]
-            self._db.executemany("DELETE FROM resources WHERE uri = ?", deleted)
+    def apply(self, rows: Iterable[Row], total: SetSum) -> None:
+        """Apply changes to the set in their order, and update its sum."""
+        remaining = iter(rows)
+        while page := {row[0]: row for row in islice(remaining, _PAGE)}:
+            # If there is a single change, this query takes a quarter of the time.
+            query = (_FIND_ONE, list(page)) if len(page) == 1 else (_FIND, [encode([*page])])
+            before = self._db.execute(*query)
+            total.remove((uri, _summary_of(entry).hash) for uri, entry in before)
+            after = {uri: _summary_of(row[2]) for uri, row in page.items()}
+            deleted = [uri for uri, each in after.items() if each.change == ChangeType.DELETED]
+            for uri in deleted:
+                del after[uri], page[uri]
+            total.add((uri, each.hash) for uri, each in after.items())
+            self._db.executemany(_PUT, page.values())
+            self._db.executemany("DELETE FROM resources WHERE uri = ?", zip(deleted, strict=True))
 
     def revalidate(self, uri: str, validator: str) -> None:
         """Set the validator of a resource that did not change; within a transaction."""
+        self.bring_up_to_date()
         self._db.execute("UPDATE resources SET validator = ? WHERE uri = ?", (validator, uri))
 
     def resources(self) -> Iterator[Resource]:
@@ -98,6 +113,7 @@ class CurrentSet(JournalConnection):
 
         The set is read in pages and may change between them, so that no writer ever waits.
         """
+        self.bring_up_to_date()
         after = ""
         query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
         while rows := self._db.execute(query, (after, _PAGE)).fetchall():
@@ -106,10 +122,12 @@ class CurrentSet(JournalConnection):
             after = rows[-1][0]
 
     def count(self) -> int:
+        self.bring_up_to_date()
         return int(self._value("SELECT count(*) FROM resources"))
 
     def resource(self, uri: str) -> tuple[Resource, str | None] | None:
         """Return a resource of the current set and its validator; None if it has none such."""
+        self.bring_up_to_date()
         query = "SELECT entry, validator FROM resources WHERE uri = ?"
         row = self._db.execute(query, (uri,)).fetchone()
         return None if row is None else (_named(uri, row[0]), row[1])
@@ -118,6 +136,7 @@ class CurrentSet(JournalConnection):
         self, accepts: Callable[[str, str | None], bool]
     ) -> Iterator[tuple[str, str | None]]:
         """Stream the URIs and validators that `accepts` returns True for, in order."""
+        self.bring_up_to_date()
         after = ""
         query = "SELECT uri, validator FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
         while rows := self._db.execute(query, (after, _PAGE)).fetchall():
@@ -126,6 +145,7 @@ class CurrentSet(JournalConnection):
 
     def validators(self, prefix: str = "") -> dict[str, str | None]:
         """Return the validators of all resources whose URI begins with `prefix`."""
+        self.bring_up_to_date()
         # U+10FFFF sorts behind every character that a URI can hold.
         query = "SELECT uri, validator FROM resources WHERE uri >= ? AND uri < ?"
         return dict(self._db.execute(query, (prefix, prefix + "\U0010ffff")))

@@ -22,7 +22,7 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import INLINE_LIMIT, Capability
 from rsnotify_publisher.changes import Record
-from rsnotify_publisher.journal.current_set import CurrentSet, RecordedState, decode, encode
+from rsnotify_publisher.journal.current_set import CurrentSet, as_row, decode
 from rsnotify_publisher.journal.finished_documents import FinishedDocument
 from rsnotify_publisher.journal.notice_log import NoticeLog
 from rsnotify_publisher.journal.recorded_changes import RecordedChanges
@@ -37,30 +37,24 @@ class Journal(NoticeLog, CurrentSet):
     """
 
     def record(self, records: Iterable[Record]) -> list[Resource]:
-        """Enter changes, and apply them to the current set; return them with their datetimes.
-
-        Call this within a transaction.
-        """
+        """Enter changes, and return them with their datetimes; within a transaction."""
         state = self.state()
         at = state.reached
         now = self._clock()
-        states = []
+        rows = []
         recorded = []
+        contents = {}
         for record in records:
             at = max(now, at + 1)
-            states.append(RecordedState(at, record))
-            recorded.append(replace(record.resource, datetime=from_microseconds(at)))
+            resource, content = record.resource, record.content
+            rows.append(as_row(record, at))
+            recorded.append(replace(resource, datetime=from_microseconds(at)))
+            if content is not None and len(content) <= INLINE_LIMIT:
+                contents[resource.uri] = content
         if recorded:
-            rows = [(each.at, encode(each.record.resource)) for each in states]
-            self._db.executemany("INSERT INTO changes VALUES (?, ?)", rows)
-            # If the set is not tracked, the Source returns it.
-            total = None if state.sum is None else self.apply(states, state.sum)
-            self._db.execute("UPDATE state SET last_change = ?, sum = ?", (at, total))
-            contents = {
-                each.record.resource.uri: each.record.content
-                for each in states
-                if each.record.content is not None and len(each.record.content) <= INLINE_LIMIT
-            }
+            self._db.executemany(
+                "INSERT INTO changes (uri, at, entry, validator) VALUES (?, ?, ?, ?)", rows
+            )
             self.recorded.append(RecordedChanges(state.last_change, at, recorded, contents))
         return recorded
 
@@ -75,10 +69,11 @@ class Journal(NoticeLog, CurrentSet):
                 f"{self._path}: a baseline is loaded into an empty journal only; record changes"
             )
         at = max(self._clock(), self.state().reached + 1)
-        total = self.apply((RecordedState(at, record) for record in records), str(SetSum()))
-        query = "UPDATE state SET last_change = ?1, promised = ?1, pruned = ?1, closed = ?1"
-        self._db.execute(f"{query}, sum = ?2", (at, total))
-        return SetSum.parse(total).count
+        total = SetSum()
+        self.apply((as_row(record, at) for record in records), total)
+        query = "UPDATE state SET applied = ?1, promised = ?1, pruned = ?1, closed = ?1"
+        self._db.execute(f"{query}, sum = ?2", (at, str(total)))
+        return total.count
 
     def track(self, wanted: bool) -> None:
         """Keep the current set in the journal, or leave it to the Source; within a transaction."""
@@ -92,11 +87,9 @@ class Journal(NoticeLog, CurrentSet):
             self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:
-        query = (
-            "SELECT last_change = pruned AND NOT EXISTS (SELECT 1 FROM resources)"
-            " AND NOT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist') FROM state"
-        )
-        return bool(self._value(query))
+        tables = ("changes", "resources", "volumes WHERE kind = 'changelist'")
+        query = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in tables)
+        return not self._value(f"SELECT {query}")
 
     def promise(self) -> JournalState:
         """Promise that no later change gets a datetime up to now; within a transaction."""
@@ -119,10 +112,12 @@ class Journal(NoticeLog, CurrentSet):
 
     def changes(self, after: int, limit: int = -1) -> list[Resource]:
         """Return the changes later than `after`, oldest first, at most `limit` if not negative."""
-        rows = self._db.execute(
-            "SELECT at, entry FROM changes WHERE at > ? ORDER BY at LIMIT ?", (after, limit)
-        )
-        return [replace(decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
+        query = "SELECT uri, at, entry FROM changes WHERE at > ? ORDER BY at LIMIT ?"
+        rows = self._db.execute(query, (after, limit))
+        return [
+            replace(decode(entry), uri=uri, datetime=from_microseconds(at))
+            for uri, at, entry in rows
+        ]
 
     def count_changes(self, after: int, limit: int = -1) -> int:
         """Count the changes later than `after`, up to `limit` if that is not negative."""
@@ -144,8 +139,8 @@ class Journal(NoticeLog, CurrentSet):
 
     def add_hub(self, hub: str) -> None:
         """Add a hub; if it is new, its first change is the next one; within a transaction."""
-        query = "INSERT OR IGNORE INTO cursors SELECT ?, last_change FROM state"
-        self._db.execute(query, (hub,))
+        row = (hub, self.state().last_change)
+        self._db.execute("INSERT OR IGNORE INTO cursors VALUES (?, ?)", row)
 
     def cursor(self, hub: str) -> int:
         """Return through which instant a hub is known to have everything."""
@@ -170,5 +165,6 @@ class Journal(NoticeLog, CurrentSet):
 
     def prune(self, through: int) -> None:
         """Delete the changes through one that `prunable` returned; within a transaction."""
+        self.bring_up_to_date()  # later, there would be nothing left to apply
         self._db.execute("DELETE FROM changes WHERE at <= ?", (through,))
         self._db.execute("UPDATE state SET pruned = ?", (through,))

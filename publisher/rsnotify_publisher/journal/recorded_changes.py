@@ -44,6 +44,10 @@ class RecordedChanges(Struct, frozen=True):
         begin = _at(self.changes[count - 1])
         return RecordedChanges(begin, self.end, self.changes[count:], self.contents)
 
+    def through(self, end: int) -> RecordedChanges:
+        """Return the changes up to `end`, which is the datetime of one of them."""
+        return self if end == self.end else self.first(bisect_right(self.changes, end, key=_at))
+
 
 def consecutive(begin: int, changes: Sequence[Resource]) -> RecordedChanges | None:
     """Return changes that follow on `begin`; None if there are none."""

@@ -14,21 +14,25 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rsnotify.errors import StorageError
 from rsnotify_publisher.journal.journal import Journal
 from rsnotify_publisher.journal.recorded_changes import RecordedChanges
-from rsnotify_publisher.journal.storage import USUAL_MEMORY
+from rsnotify_publisher.journal.storage import USUAL_MEMORY, JournalState
 
 T = TypeVar("T")
 
 _log = logging.getLogger("rsnotify.publisher")
 # Bounds how long the first caller of a group waits for the last.
 _GROUP = 5_000
+
+
+class _Executor(Protocol):
+    def submit(self, function: Callable[[], object], /) -> object: ...
 
 
 class _Entry(NamedTuple, Generic[T]):
@@ -68,7 +72,7 @@ class Recorder:
 
     open_journal: Callable[[], Journal]
     on_recorded: Callable[[Sequence[RecordedChanges]], None]
-    executor: Executor
+    executor: _Executor
     memory: float = USUAL_MEMORY
 
     def __post_init__(self) -> None:
@@ -112,6 +116,25 @@ class Recorder:
         if self._enter(_Entry(operation, future)):
             self.executor.submit(self._commit_next)
         return await future
+
+    def apply_changes(self) -> None:
+        """Apply the changes recorded so far to the current set, while others can record."""
+        while self.run(Journal.apply_changes):
+            pass
+
+    async def aapply_changes(self) -> None:
+        while await self.arun(Journal.apply_changes):
+            pass
+
+    async def promise_with_digest(self) -> JournalState:
+        """Promise as `promise` does, with all changes applied, so that the digest is known."""
+        await self.aapply_changes()
+
+        def promise(journal: Journal) -> JournalState:
+            journal.bring_up_to_date()  # what was recorded since
+            return journal.promise()
+
+        return await self.arun(promise)
 
     def promise(self) -> int:
         """Promise durably that no later change gets a datetime up to the one returned."""

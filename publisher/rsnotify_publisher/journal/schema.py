@@ -10,8 +10,8 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
 
-VERSION = 6
-#: Bytes. Changes of a large set lie far from each other, so that each writes a page of its own,
+VERSION = 7
+#: Bytes. Resources that change in a large set lie far apart, so that each writes a page of its own,
 #: twice; a page holds some ten resources.
 PAGE_SIZE = 2048
 _VOLUMES = """
@@ -44,14 +44,20 @@ CREATE TABLE IF NOT EXISTS positions (  -- in other logs, up to which changes we
 TABLES = f"""
 CREATE TABLE state (
     base_url TEXT NOT NULL,        -- the URL below which documents are served
-    last_change INTEGER NOT NULL,  -- datetime of the last change; at first, of the baseline
+    applied INTEGER NOT NULL,      -- datetime of the last change applied to `resources` and `sum`
     promised INTEGER NOT NULL,     -- no later change gets a datetime at or before this
-    pruned INTEGER NOT NULL,       -- datetime of the last change no longer in `changes`
+    pruned INTEGER NOT NULL,       -- datetime of the last change no longer in `changes`; at first,
+                                   -- of the baseline
     closed INTEGER NOT NULL,       -- where the open Change List begins
     tracked INTEGER NOT NULL,      -- whether `resources` is kept; else the Source returns the set
     sum TEXT                       -- over `resources`, see `SetSum`; NULL if not tracked
 );
-CREATE TABLE changes (at INTEGER PRIMARY KEY, entry BLOB NOT NULL);
+CREATE TABLE changes (
+    at INTEGER PRIMARY KEY,
+    entry BLOB NOT NULL,           -- as in `resources`
+    uri TEXT,
+    validator TEXT
+);
 CREATE TABLE resources (
     uri TEXT PRIMARY KEY,
     at INTEGER NOT NULL,
@@ -79,18 +85,18 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
         _add_sum(database)
     if version < 6:
         database.execute(_POSITIONS)
+    if version < 7:
+        database.execute("ALTER TABLE state RENAME COLUMN last_change TO applied")
+        database.execute("ALTER TABLE changes ADD COLUMN uri TEXT")
+        database.execute("ALTER TABLE changes ADD COLUMN validator TEXT")
+        database.execute("UPDATE changes SET uri = json_extract(entry, '$.uri')")
     database.execute(f"PRAGMA user_version={VERSION}")
-
-
-def begin_notices(database: sqlite3.Connection) -> None:
-    """Begin the notices where the journal ends; inside a transaction."""
-    database.execute("INSERT INTO notices SELECT max(last_change, promised), '' FROM state")
 
 
 def _add_notices(database: sqlite3.Connection) -> None:
     for statement in _NOTICES.split(";")[:3]:
         database.execute(statement)
-    begin_notices(database)
+    database.execute("INSERT INTO notices SELECT max(last_change, promised), '' FROM state")
 
 
 def _add_sum(database: sqlite3.Connection) -> None:

@@ -22,6 +22,10 @@ from rsnotify_publisher.journal.recorded_changes import RecordedChanges
 USUAL_MEMORY = 64.0
 # Pages in the WAL of a small file before a checkpoint.
 _CHECKPOINT = 2_000
+_STATE = (
+    "SELECT coalesce((SELECT max(at) FROM changes), pruned),"
+    " applied, promised, pruned, closed, tracked, sum FROM state"
+)
 
 
 def system_clock() -> int:
@@ -29,9 +33,13 @@ def system_clock() -> int:
 
 
 class JournalState(Struct, frozen=True):
-    """Where the journal ends; see the columns of its table."""
+    """Where the journal ends; see the columns of its table.
+
+    `sum` is that of the set after the change `applied`; later changes are in the journal alone.
+    """
 
     last_change: int
+    applied: int
     promised: int
     pruned: int
     closed: int
@@ -40,8 +48,10 @@ class JournalState(Struct, frozen=True):
 
     @property
     def digest(self) -> SetDigest | None:
-        """Count and digest of the set as of the last change, if the set is tracked."""
-        return None if self.sum is None else SetSum.parse(self.sum).digest()
+        """Count and digest of the set as of the last change, if they are known."""
+        if self.sum is None or self.applied != self.last_change:
+            return None
+        return SetSum.parse(self.sum).digest()
 
     @property
     def reached(self) -> int:
@@ -116,7 +126,7 @@ class JournalConnection:
             "INSERT INTO state VALUES (?, ?, ?, ?, ?, TRUE, ?)",
             (base_url, now, now, now, now, str(SetSum())),
         )
-        schema.begin_notices(self._db)
+        self._db.execute("INSERT INTO notices VALUES (?, '')", (now,))
         self._db.execute("COMMIT")
 
     def expect_writes(self, memory: float = USUAL_MEMORY) -> None:
@@ -142,12 +152,17 @@ class JournalConnection:
         self.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit all writes at the end, or none if an exception is raised."""
+    def transaction(self, *, flush: bool = True) -> Iterator[None]:
+        """Commit all writes at the end, or none if an exception is raised.
+
+        Without a flush, a power failure may undo the transaction, but none before it.
+        """
         self.recorded = []
         with self._translated():
             if self._db.in_transaction:  # a failed transaction could not be rolled back
                 self._db.execute("ROLLBACK")
+            if not flush:
+                self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -156,10 +171,13 @@ class JournalConnection:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+            finally:
+                if not flush:
+                    self._db.execute("PRAGMA synchronous=FULL")
 
     @contextmanager
     def snapshot(self) -> Iterator[JournalState]:
-        """Read the journal as it was at the start of the context."""
+        """Read the journal, but not the current set, as it was at the start of the context."""
         with self._translated():
             self._db.execute("BEGIN")
             try:
@@ -175,5 +193,4 @@ class JournalConnection:
             raise StorageError(f"{self._path}: {error}") from error
 
     def state(self) -> JournalState:
-        query = "SELECT last_change, promised, pruned, closed, tracked, sum FROM state"
-        return JournalState(*self._db.execute(query).fetchone())
+        return JournalState(*self._db.execute(_STATE).fetchone())

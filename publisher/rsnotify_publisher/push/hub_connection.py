@@ -25,6 +25,9 @@ class _Accepted(Struct, frozen=True, tag="accepted"):
 
 
 _decode = msgspec.json.Decoder(_Accepted).decode
+#: Seconds after an acknowledgement until the next ones are read, all together: each would wake up a
+#: thread, which costs more than to read them, and nothing waits for them.
+_PAUSE = 0.05
 
 
 class HubConnection(ClientConnection):
@@ -42,6 +45,9 @@ class HubConnection(ClientConnection):
                 pass  # another frame, or a rare form of this one
             else:
                 self.on_accepted(accepted.until)
+                if self.transport.is_reading():
+                    self.transport.pause_reading()
+                    self.loop.call_later(_PAUSE, self.transport.resume_reading)
                 return
         super().process_event(event)
 

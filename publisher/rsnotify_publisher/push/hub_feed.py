@@ -19,8 +19,6 @@ from rsnotify_publisher.push.channel_news import ChannelNews
 from rsnotify_publisher.push.fragments import FragmentWriter, OutgoingFragment
 
 _log = logging.getLogger("rsnotify.publisher")
-#: Seconds between two fragments with changes that also carry the digest of the set.
-_DIGEST_EVERY = 1.0
 
 
 def resume_at(through: int | None, cursor: int, state: JournalState) -> int:
@@ -41,9 +39,9 @@ class HubFeed:
         stream: Changes, or notices of documents.
         cursor: Through which instant (µs) the hub is known to have everything.
         writer: Writes the fragments.
-        promise: Makes a promise durable, and returns where the journal then ends.
+        promise: Makes a promise durable, and returns where the journal then ends, and the digest.
         news: Of the channel.
-        heartbeat: Seconds of quiet before a heartbeat.
+        heartbeat: Seconds of quiet before a heartbeat, and between two digests sent with changes.
         batch: How many changes are read at once.
     """
 
@@ -60,6 +58,8 @@ class HubFeed:
         self.sent = self.cursor
         self._is_pinged = False
         self._digest_due = 0.0
+        #: The last state whose digest is known, which is sent with the last change before it.
+        self._known: JournalState | None = None
 
     def accepted(self, until: Instant) -> None:
         self.cursor = max(self.cursor, to_microseconds(until))
@@ -93,7 +93,7 @@ class HubFeed:
         while True:
             changes = self.stream.read(self.sent, self.batch)
             if changes is not None:
-                digest = self._digest_after(changes)
+                changes, digest = await self._with_digest(changes)
                 contents = await self.stream.contents(changes)
                 begin = from_microseconds(changes.begin)
                 for fragment in self.writer.fragments(begin, changes.changes, contents, digest):
@@ -105,22 +105,24 @@ class HubFeed:
                 if state.last_change <= self.sent < state.reached:
                     begin, until = map(from_microseconds, (state.last_change, state.reached))
                     yield self._sending(self.writer.heartbeat(begin, until, state.digest))
-                due = clock() + self.heartbeat
+                due = self._digest_due = clock() + self.heartbeat
 
-    def _digest_after(self, changes: RecordedChanges) -> SetDigest | None:
-        """Return the digest of the set after these changes, at most every `_DIGEST_EVERY`.
+    async def _with_digest(
+        self, changes: RecordedChanges
+    ) -> tuple[RecordedChanges, SetDigest | None]:
+        """Return changes, and the digest of the set after them if it is known.
 
-        A Source that is never quiet sends no heartbeats, so changes carry the digest as well.
+        A Source that is never quiet sends no heartbeats, so changes carry the digest as well. More
+        may have been recorded since the digest was known; they are sent next.
         """
-        now = asyncio.get_running_loop().time()
-        if now < self._digest_due:
-            return None
-        # The state is read later than the changes, so it may already include more of them.
-        state = self.stream.state()
-        if state.last_change != changes.end:
-            return None
-        self._digest_due = now + _DIGEST_EVERY
-        return state.digest
+        clock = asyncio.get_running_loop().time
+        # A hub that lags is sent the changes that it lacks first.
+        if clock() >= self._digest_due and self.stream.state().last_change <= changes.end:
+            self._known = await self.promise()
+            self._digest_due = clock() + self.heartbeat
+        if self._known is None or not changes.begin < self._known.last_change <= changes.end:
+            return changes, None
+        return changes.through(self._known.last_change), self._known.digest
 
     def _sending(self, fragment: OutgoingFragment) -> OutgoingFragment:
         self.sent = to_microseconds(fragment.until)

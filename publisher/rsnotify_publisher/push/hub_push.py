@@ -74,7 +74,7 @@ class HubPush:
             self.changes,
             self._journal.cursor(hub.uri),
             self._writer(self._source.documents.uri(CAPABILITY_LIST)),
-            lambda: self._recorder.arun(Journal.promise),
+            self._recorder.promise_with_digest,
             self.changes.news,
             heartbeat=options.heartbeat,
             batch=options.fragment_entries,
@@ -136,6 +136,8 @@ class HubPush:
             if through is not None:
                 journal.prune(through)
 
+        if through is not None:
+            await self._recorder.aapply_changes()
         await self._recorder.arun(save)
         self._saved = current
 
