@@ -109,15 +109,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if machine is None or machine.is_alive:
             callback(*arguments)
 
-    def call_soon(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *arguments: Any, context: Any = None
+    ) -> asyncio.Handle:
         return super().call_soon(self._guarded, callback, *arguments, context=context)
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *arguments: Any, context: Any = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *arguments, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *arguments: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         return super().call_at(when, self._guarded, callback, *arguments, context=context)
@@ -215,7 +217,7 @@ _connect = sqlite3.connect
 
 def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
     """Open a database, which is closed without a commit when the machine is killed."""
-    connection = _connect(*arguments, **options)
+    connection: sqlite3.Connection = _connect(*arguments, **options)
     machine = _machine.get()
     if machine is not None:
         machine.on_kill.append(connection.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any, cast
 
 from tests.simulation.loop import Machine, SimulatedLoop, current_machine
@@ -30,6 +31,7 @@ class SimulatedTransport(asyncio.Transport):
     def __init__(self, network: Network, machine: Machine, port: int) -> None:
         super().__init__({"peername": ("127.0.0.1", port), "sockname": ("127.0.0.1", port)})
         self.machine = machine
+        self.serial = next(network.serials)
         self.peer: SimulatedTransport
         self._network = network
         self._loop = network.loop
@@ -155,6 +157,7 @@ class Network:
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
         loop.create_connection = self.create_connection  # type: ignore[assignment, method-assign]
+        self.serials = count()
         self._listeners: dict[int, tuple[Machine, Factory]] = {}
         self._ends: set[SimulatedTransport] = set()
         self._cut: set[frozenset[str]] = set()
@@ -163,18 +166,16 @@ class Network:
 
     def listen(self, machine: Machine, port: int, factory: Factory) -> None:
         self._listeners[port] = machine, factory
-        machine.on_kill.append(lambda: self._forget(machine, port))
+        machine.on_kill.append(lambda: self._listeners.pop(port))
 
-    def _forget(self, machine: Machine, port: int) -> None:
-        del self._listeners[port]
-        for end in [each for each in self._ends if each.machine is machine]:
-            self.break_off(end)
+    def _break_off_all(self, machine: Machine) -> None:
+        for end in sorted(self._ends, key=lambda end: end.serial):
+            if end.machine is machine:
+                self.break_off(end)
 
     def register(self, machine: Machine) -> None:
         """Break off the connections of a machine when it is killed."""
-        machine.on_kill.append(
-            lambda: [self.break_off(each) for each in list(self._ends) if each.machine is machine]
-        )
+        machine.on_kill.append(lambda: self._break_off_all(machine))
 
     # Faults
 
@@ -189,7 +190,7 @@ class Network:
 
     def reset_one(self) -> None:
         """Reset a connection."""
-        ends = sorted(self._ends, key=id_of)
+        ends = sorted(self._ends, key=lambda end: end.serial)
         if ends:
             chosen = self.loop.random.choice(ends)
             chosen._call(chosen.lose, ConnectionResetError("reset"))
@@ -224,7 +225,6 @@ class Network:
         near = SimulatedTransport(self, caller, sock.port)
         far = SimulatedTransport(self, machine, 0)
         near.peer, far.peer = far, near
-        near.serial = far.serial = len(self._ends)  # type: ignore[attr-defined]
         self._ends |= {near, far}
         protocol = factory()
         machine.run(lambda: far.begin(server()))
@@ -261,7 +261,3 @@ class Network:
                 other.lose(ConnectionResetError(104, "Connection reset by peer"))
 
         self.loop.call_at(end.arrival(), lose, context=other.machine.context.copy())
-
-
-def id_of(end: SimulatedTransport) -> int:
-    return end.serial  # type: ignore[attr-defined, no-any-return]

@@ -9,8 +9,8 @@ import sqlite3
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from random import Random
 from types import SimpleNamespace
@@ -38,8 +38,8 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 class SimulatedThreads(PoolThreads):
     """The loop of the simulation in the place of that of a thread."""
 
-    def __init__(self) -> None:
-        self.loop = asyncio.get_event_loop()  # type: ignore[assignment]
+    def __init__(self, sets: int) -> None:
+        self.loop = asyncio.get_event_loop()
         self.workers = {kind: simulated.SimulatedExecutor() for kind in WorkKind}  # type: ignore[misc]
         self.contents = simulated.SimulatedExecutor()  # type: ignore[assignment]
         self.recorders = simulated.SimulatedExecutor()  # type: ignore[assignment]
@@ -115,6 +115,9 @@ def simulating(loop: simulated.SimulatedLoop, network: Network) -> Iterator[None
     def seconds() -> float:
         return EPOCH.timestamp() + loop.now
 
+    def nanoseconds() -> int:
+        return round(seconds() * 1e6) * 1000
+
     def replace_file(source: Any, target: Any) -> None:
         replace(source, target)
         os.utime(target, (seconds(), seconds()))
@@ -125,38 +128,31 @@ def simulating(loop: simulated.SimulatedLoop, network: Network) -> Iterator[None
         Random: Chance,
         time.monotonic: loop.time,
     }
-    with mock.patch.multiple(
-        rsnotify_hub.hub, AsyncIOScheduler=SimulatedScheduler
-    ), mock.patch.multiple(
-        rsnotify_hub.store.sqlite.store, GroupCommit=SimulatedCommit
-    ), mock.patch.multiple(
-        rsnotify_publisher.background.pool, PoolThreads=SimulatedThreads
-    ), mock.patch.object(sqlite3, "connect", simulated.connect), mock.patch.object(
-        UnixFileLock, "_acquire", simulated.acquire
-    ), mock.patch.object(time, "time", seconds), mock.patch.object(
-        time, "time_ns", lambda: round(seconds() * 1e6) * 1000
-    ), mock.patch.object(os, "replace", replace_file), mock.patch.object(ssl, "create_default_context", lambda: _TLS), mock.patch.object(
-        aiohappyeyeballs, "start_connection", network.start_connection
-    ):
-        saved = []
+    with ExitStack() as stack:
+        for target, name, replacement in (
+            (rsnotify_hub.hub, "AsyncIOScheduler", SimulatedScheduler),
+            (rsnotify_hub.store.sqlite.store, "GroupCommit", SimulatedCommit),
+            (rsnotify_publisher.background.pool, "PoolThreads", SimulatedThreads),
+            (sqlite3, "connect", simulated.connect),
+            (UnixFileLock, "_acquire", simulated.acquire),
+            (time, "time", seconds),
+            (time, "time_ns", nanoseconds),
+            (os, "replace", replace_file),
+            (ssl, "create_default_context", _tls),
+            (aiohappyeyeballs, "start_connection", network.start_connection),
+        ):
+            stack.enter_context(mock.patch.object(target, name, replacement))
         for module in [each for name, each in sys.modules.items() if _is_ours(name)]:
             for name, value in list(vars(module).items()):
-                replacement = None
                 if value is datetime and _calls_now(module):
-                    replacement = Now
-                elif isinstance(value, type) or callable(value):
-                    try:
-                        replacement = replacements.get(value)
-                    except TypeError:
-                        continue
-                if replacement is not None:
-                    saved.append((module, name, value))
-                    setattr(module, name, replacement)
-        try:
-            yield
-        finally:
-            for module, name, value in saved:
-                setattr(module, name, value)
+                    stack.enter_context(mock.patch.object(module, name, Now))
+                elif callable(value) and isinstance(value, Hashable) and value in replacements:
+                    stack.enter_context(mock.patch.object(module, name, replacements[value]))
+        yield
+
+
+def _tls() -> ssl.SSLContext:
+    return _TLS
 
 
 def _is_ours(name: str) -> bool:
@@ -173,4 +169,5 @@ _NOW = ("push_monitor", "following", "progress_saver", "status", "responses", "a
 
 
 def _calls_now(module: Any) -> bool:
-    return module.__name__.startswith("rsnotify_subscriber.") and module.__name__.endswith(_NOW)
+    name: str = module.__name__
+    return name.startswith("rsnotify_subscriber.") and name.endswith(_NOW)

@@ -15,10 +15,11 @@ import time
 import traceback
 from pathlib import Path
 
+from rsnotify.format.datetimes import from_microseconds
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
 from tests.simulation.patching import simulating
-from tests.simulation.world import DestinationMachine, HubMachine, SourceMachine, Wrong
+from tests.simulation.world import DestinationMachine, HubMachine, Simulated, SourceMachine, Wrong
 
 _RESOURCES = 6
 _CONVERGENCE = 1_800.0
@@ -35,7 +36,7 @@ class Run:
             DestinationMachine(self.loop, self.network, folder, name, self.source)
             for name in ("near", "far")
         ]
-        self.machines = [self.source, self.hub, *self.destinations]
+        self.machines: list[Simulated] = [self.source, self.hub, *self.destinations]
 
     def note(self, text: str) -> None:
         if self.verbose:
@@ -108,21 +109,18 @@ class Run:
         truth = self.source.recorded
         last = truth[-1][0] if truth else 0
         return not self.source.unrecorded and all(
-            each.is_level and each.content() == self.source.set_at(_instant(last))
+            each.is_level and each.content() == self.source.set_at(from_microseconds(last))
             for each in self.destinations
         )
 
     def describe(self) -> str:
-        return "; ".join(
-            f"{each.name}: {each.subscriber.status if each.subscriber else None} {each.failures}"
-            for each in self.destinations
-        ) + f" unrecorded {list(self.source.unrecorded)}"
-
-
-def _instant(at: int):  # type: ignore[no-untyped-def]
-    from rsnotify.format.datetimes import from_microseconds
-
-    return from_microseconds(at)
+        return (
+            "; ".join(
+                f"{each.name}: {each.subscriber.status if each.subscriber else None} {each.failures}"
+                for each in self.destinations
+            )
+            + f" unrecorded {list(self.source.unrecorded)}"
+        )
 
 
 def run(seed: int, *, verbose: bool = False) -> str | None:
@@ -155,12 +153,14 @@ def main() -> None:
     arguments = parser.parse_args()
     begin_again_without_chance()
     logging.disable(logging.CRITICAL if not arguments.v else logging.DEBUG)
-    seeds = []
+    seeds: list[int] = []
     for text in arguments.seeds:
         first, _, last = text.partition("-")
         seeds += range(int(first), int(last or first) + 1)
     gc.freeze()
-    waiting, running, failed, began = iter(seeds), {}, [], time.monotonic()
+    waiting, began = iter(seeds), time.monotonic()
+    running: dict[int, int] = {}
+    failed: list[int] = []
     while True:
         while len(running) < WORKERS and (seed := next(waiting, None)) is not None:
             running[fork(seed, verbose=arguments.v)] = seed
