@@ -41,11 +41,19 @@ def counted() -> str:
     sockets = sum(one.startswith("socket:") for one in files)
     memory = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6
     seconds = sum(os.times()[:2])
-    tasks, threads = len(asyncio.all_tasks()), threading.active_count()
+    tasks, threads = _tasks(), threading.active_count()
     return (
         f"{tasks:6} tasks {threads:4} threads {len(files):6} files, {sockets:5} of them sockets "
         f"{memory:7.1f} MB {seconds:6.1f} s of CPU"
     )
+
+
+def _tasks() -> int:
+    """Return the number of tasks of this thread's event loop, if it has one."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
 
 
 def _target(name: str) -> str:

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import fleet
+import many_sets
 import recording
 import restart
 from fanout import MeasuredHub, WebSocketClients, fragment, processor_seconds
@@ -118,6 +119,12 @@ def with_sources() -> Lines:
     return {"one process that follows all": line}
 
 
+def with_sets() -> Lines:
+    """Return the milliseconds until all sets are published, have changed once, and have ended."""
+    line = [(count, asyncio.run(many_sets.run(count)) * 1e3) for count in SOURCES]
+    return {"one process that publishes all": line}
+
+
 #: Title, axes and measurement of each series, by its file name.
 SERIES: dict[str, tuple[str, str, str, Callable[[], Lines]]] = {
     "subscribers": (
@@ -134,6 +141,7 @@ SERIES: dict[str, tuple[str, str, str, Callable[[], Lines]]] = {
     ),
     "rate": ("Changes a second", "changes a second", "ms of CPU of the hub a second", with_rate),
     "sources": ("Sources in one process", "Sources", "ms of CPU of the Destination", with_sources),
+    "sets": ("Sets in one process", "sets", "ms of CPU of the Source", with_sets),
     "entries": (
         "Start of a hub",
         "entries of the log",

@@ -10,8 +10,8 @@
     │   ├── NotFound                 the server answers 404
     │   │   └── Gone                     the server answers 410
     │   ├── Unavailable              no usable answer; a later attempt may succeed
-    │   │   ├── NotPermitted             an MQTT broker does not allow it (rsnotify.runtime.mqtt)
-    │   │   ├── ConnectionRefused        an MQTT broker refuses a message (rsnotify.runtime.mqtt)
+    │   │   ├── NotPermitted             a broker does not allow it (rsnotify.runtime.refusals)
+    │   │   ├── ConnectionRefused        a broker refuses a message (rsnotify.runtime.refusals)
     │   │   └── UnsupportedVersion       an MQTT broker lacks a version (rsnotify.runtime.mqtt)
     │   ├── ContentMismatch          the content does not have the announced hash or length
     │   └── RefusedAddress           the address is not public, and is not connected to
@@ -20,6 +20,12 @@
     │   ├── WrongSetting             a setting of a file is wrong (rsnotify.runtime.config)
     │   └── SeveralSets              a URI leads to several sets; the user has to name one
     ├── StorageError             the journal, log or state cannot be read or written
+    ├── Unreachable              no connection could be opened (rsnotify.runtime.http)
+    ├── NoReply                  a host does not answer with valid HTTP (rsnotify.runtime.http)
+    │   └── StaleConnection          a kept connection had ended (rsnotify.runtime.http)
+    ├── TruncatedBody            a body is shorter than announced (rsnotify.runtime.web)
+    ├── ClientDisconnected       a client went away (rsnotify.runtime.web)
+    ├── StanzaError              an XMPP request is answered with an error (rsnotify.runtime.xmpp)
     ├── PacketTooLong            an MQTT packet is too long (rsnotify.runtime.mqtt)
     └── ProcessError             a subcommand failed as a child process (rsnotify.runtime.processes)
 

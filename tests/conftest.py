@@ -18,6 +18,7 @@ from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
 from tests.ports import free_port, released
 from tests.postgresql import PostgreSQL, running_postgresql
+from tests.prosody import Prosody
 
 # Every process and every hub that a test starts loads the trusted authorities; no test needs them.
 os.environ["SSL_CERT_FILE"] = os.devnull
@@ -102,6 +103,13 @@ async def mosquitto(tmp_path: Path) -> AsyncIterator[Mosquitto]:
     """A broker that lets everybody do everything."""
     async with Mosquitto(tmp_path / "mosquitto") as broker:
         yield broker
+
+
+@pytest.fixture
+async def prosody(tmp_path: Path) -> AsyncIterator[Prosody]:
+    """An XMPP server with a PubSub service, to which a hub may publish."""
+    async with Prosody(tmp_path / "prosody") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

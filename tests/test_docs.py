@@ -175,8 +175,8 @@ def test_every_option_that_a_page_names_is_one() -> None:
 
 def test_every_option_of_a_following_command_is_in_a_reference() -> None:
     for name, pages in {
-        "follow": ["subscriber/README.md", "docs/mqtt.md"],
-        "relay": [*PAGES, "docs/mqtt.md"],
+        "follow": ["subscriber/README.md", "docs/mqtt.md", "docs/xmpp.md"],
+        "relay": [*PAGES, "docs/mqtt.md", "docs/xmpp.md"],
     }.items():
         line = typer.main.get_command(application())
         command = line.get_command(typer.Context(line), name)

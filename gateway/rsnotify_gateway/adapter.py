@@ -17,6 +17,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 
 
@@ -27,11 +28,13 @@ class SeenEntry(Struct, frozen=True, gc=False):
         resource: Its URI at the origin, with the metadata that the origin states.
         state: A text that differs whenever the resource changed, as far as the origin shows that.
         place: The part of the origin that lists it, as a text without white space.
+        is_ordered: Whether it is ignored if a later `lastmod` is recorded.
     """
 
     resource: Resource
     state: str
     place: str = ""
+    is_ordered: bool = False
 
 
 class MissingEntry(Struct, frozen=True, gc=False):
@@ -41,10 +44,12 @@ class MissingEntry(Struct, frozen=True, gc=False):
         uri: Its URI at the origin.
         places: The parts of the origin that do not list it any more; it is deleted once none
             does. None if it is deleted.
+        at: When it was deleted, if that is known; ignored if a later `lastmod` is recorded.
     """
 
     uri: str
     places: frozenset[str] | None = None
+    at: Instant | None = None
 
 
 class OriginBatch(Struct, frozen=True):

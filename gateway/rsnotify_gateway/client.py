@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 from msgspec import Struct
 from yarl import URL
 
-from rsnotify.errors import Unavailable
+from rsnotify.errors import TooLarge, Unavailable
 from rsnotify.format.links import parse_links, resolve
 from rsnotify_gateway.robots import ALLOW_ALL, MOST_BYTES, RobotsRules, parse_robots
 from rsnotify_subscriber.fetching.connections import Connections, RequestRate
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.fetching.downloading import stream_document
+from rsnotify_subscriber.fetching.origin import ResponseOrigin
 from rsnotify_subscriber.fetching.responses import body, check_status, validator
 from rsnotify_subscriber.fetching.sessions import Sessions
 
@@ -33,11 +35,37 @@ class OriginAnswer(Struct, frozen=True):
 
     Args:
         condition: The header field of a conditional request for the same resource.
+        uri: The URI after redirects.
+        media_type: The media type, in lower case and without parameters.
+        immutable: Whether it will never change (RFC 8246).
         links: Its Link header fields, as relations and targets.
     """
 
     condition: tuple[str, str] | None
-    links: Sequence[tuple[str, str]] = ()
+    uri: str
+    media_type: str
+    immutable: bool
+    links: Sequence[tuple[str, str]]
+
+
+class PoliteSessions(Sessions):
+    """Sessions whose requests wait until `admit` returns."""
+
+    def __init__(self, url: str, admit: Callable[[str], Awaitable[None]], **options: Any) -> None:
+        super().__init__(url, **options)
+        self._admit = admit
+
+    @asynccontextmanager
+    async def get(
+        self, uri: str, headers: Mapping[str, str], origin: ResponseOrigin | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """GET once the request may be made; raise as `Sessions.get` does."""
+        await self._admit(uri)
+        async with super().get(uri, {**_UNCACHED, **headers}, origin) as response:
+            yield response
+
+    def get_at_once(self, uri: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return super().get(uri, _FIELDS)
 
 
 class OriginClient:
@@ -50,6 +78,9 @@ class OriginClient:
         robots: Whether to respect robots.txt.
         delay: Seconds between two requests; a longer Crawl-delay is respected.
         allow_private_addresses: Whether the origin may name hosts at any address.
+
+    Attributes:
+        sessions: They make the requests.
     """
 
     def __init__(
@@ -62,8 +93,9 @@ class OriginClient:
         delay: float = 0.0,
         allow_private_addresses: bool = False,
     ) -> None:
-        self.sessions = Sessions(
+        self.sessions = PoliteSessions(
             url,
+            self._admit,
             credentials=credentials,
             allow_private_addresses=allow_private_addresses,
             shared=shared,
@@ -85,20 +117,50 @@ class OriginClient:
         uri: str,
         feed: Callable[[bytes], object],
         condition: tuple[str, str] | None = None,
+        accept: str = "*/*",
     ) -> OriginAnswer | None:
         """GET a document, and pass it to `feed` piece by piece; return None after a 304.
 
         Raises:
             FetchError: It cannot be read, or must not be.
         """
-        headers = _FIELDS if condition is None else _FIELDS | dict([condition])
-        async with self._get(uri, headers) as response:
+        headers = {**_FIELDS, "Accept": accept, **dict([condition] if condition else ())}
+        origin = ResponseOrigin(uri)
+        async with self.sessions.get(uri, headers, origin) as response:
             if condition is not None and response.status == 304:
                 return None
             check_status(uri, response)
             await stream_document(uri, response, self.sessions.large, feed)
-            links = parse_links(response.headers.getall("Link", []))
-            return OriginAnswer(validator(response), links)
+            return OriginAnswer(
+                validator(response),
+                origin.base,
+                response.content_type.lower(),
+                "immutable" in response.headers.get("Cache-Control", "").lower(),
+                parse_links(response.headers.getall("Link", [])),
+            )
+
+    async def content(
+        self,
+        uri: str,
+        most: int,
+        condition: tuple[str, str] | None = None,
+        accept: str = "*/*",
+    ) -> tuple[bytes, OriginAnswer | None]:
+        """GET a document of so many bytes at most; return no answer after a 304.
+
+        Raises:
+            FetchError: As `get`.
+            TooLarge: It has more bytes.
+        """
+        data = bytearray()
+
+        def feed(piece: bytes) -> None:
+            data.extend(piece)
+            if len(data) > most:
+                raise TooLarge(f"it is larger than {most} bytes", source=uri)
+
+        answer = await self.get(uri, feed, condition, accept)
+        return bytes(data), answer
 
     @asynccontextmanager
     async def open(
@@ -109,19 +171,15 @@ class OriginClient:
         Raises:
             FetchError: It cannot be read, or must not be.
         """
-        async with self._get(uri, {**_UNCACHED, **headers}) as response:
+        async with self.sessions.get(uri, headers) as response:
             check_status(uri, response)
             yield response
 
-    @asynccontextmanager
-    async def _get(
-        self, uri: str, headers: Mapping[str, str]
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _admit(self, uri: str) -> None:
+        """Wait until a request may be made; raise `FetchError` if it must not be."""
         if self._respects_robots:
             await self._check_robots(uri)
         await self._rate(uri, self._delay).wait()
-        async with self.sessions.get(uri, headers) as response:
-            yield response
 
     async def sitemaps(self, uri: str) -> tuple[str, ...]:
         """Return the Sitemaps that the robots.txt of a host names."""
@@ -162,7 +220,7 @@ class OriginClient:
 
     async def _read_robots(self, uri: str) -> RobotsRules:
         """Read a robots.txt; if there is none, everything is allowed (RFC 9309 §2.3.1)."""
-        async with self.sessions.get(uri, _FIELDS) as response:
+        async with self.sessions.get_at_once(uri) as response:
             if 400 <= response.status < 500 and response.status != 429:
                 return ALLOW_ALL
             check_status(uri, response)  # otherwise, nothing may be requested

@@ -54,7 +54,8 @@ def gateway(
 ) -> None:
     """Publish origins that have no push as Sources that do.
 
-    FILE names the origins: Sitemaps, OAI-PMH repositories, feeds, streams of events, and databases.
+    FILE names the origins: Sitemaps, OAI-PMH repositories, feeds, pull-only Sources, IIIF, LDES,
+    streams of events, and databases.
     No content is copied: the documents name the URIs of the origin.
 
     Examples:

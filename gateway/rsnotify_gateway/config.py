@@ -28,8 +28,15 @@ class OriginKind(StrEnum):
     SITEMAP = "sitemap"
     OAI_PMH = "oai-pmh"
     FEED = "feed"
+    RESOURCESYNC = "resourcesync"
+    IIIF = "iiif"
+    LDES = "ldes"
     EVENTS = "events"
     POSTGRESQL = "postgresql"
+
+
+#: The types other than OAI-PMH whose whole is compared from time to time.
+_COMPARED = (OriginKind.RESOURCESYNC, OriginKind.IIIF)
 
 
 class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +52,7 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bearer: A Bearer token for it.
         described_by: The URL of a document about the origin; by default the gateway writes one.
         prefix: The metadata format (OAI-PMH), and so on as in `OaiHarvest`.
+        compare: The seconds between two comparisons with the whole, also for ResourceSync and IIIF.
         event: Where an event states a change (Server-Sent Events).
         table: The outbox (PostgreSQL).
     """
@@ -111,7 +119,9 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def check(self) -> None:
         """Raise ConfigurationError if settings do not belong together."""
-        if self.type != OriginKind.OAI_PMH and (wrong := self._harvest_settings):
+        known = {"compare"} if self.type in _COMPARED else set()
+        wrong = [name for name in self._harvest_settings if name not in known]
+        if self.type != OriginKind.OAI_PMH and wrong:
             raise ConfigurationError(
                 f'{", ".join(wrong)} only fits type = "{OriginKind.OAI_PMH}"; remove it'
             )

@@ -19,10 +19,13 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify.runtime.tasks import first_cause
 from rsnotify_gateway.adapter import OriginAdapter
+from rsnotify_gateway.adapters.change_discovery import ChangeDiscoveryAdapter
 from rsnotify_gateway.adapters.events import EventsAdapter
 from rsnotify_gateway.adapters.feeds import FeedAdapter
+from rsnotify_gateway.adapters.ldes import LdesAdapter
 from rsnotify_gateway.adapters.oai_pmh import OaiAdapter
 from rsnotify_gateway.adapters.postgresql import PostgreSQLAdapter
+from rsnotify_gateway.adapters.resourcesync import ResourceSyncAdapter
 from rsnotify_gateway.adapters.sitemaps import SitemapAdapter
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.config import OriginKind, OriginSettings
@@ -60,6 +63,12 @@ def make_adapter(
             return OaiAdapter(origin.url, client, origin.harvest)
         case OriginKind.FEED:
             return FeedAdapter(origin.url, client, callbacks)
+        case OriginKind.RESOURCESYNC:
+            return ResourceSyncAdapter(origin.url, client, origin.compare)
+        case OriginKind.IIIF:
+            return ChangeDiscoveryAdapter(origin.url, client, origin.compare)
+        case OriginKind.LDES:
+            return LdesAdapter(origin.url, client)
         case OriginKind.EVENTS:
             assert origin.event is not None
             return EventsAdapter(origin.url, client, origin.event)

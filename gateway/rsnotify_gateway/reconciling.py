@@ -108,14 +108,20 @@ class _States:
             self._revalidate(uri, validator)
 
     def _is_outdated(self, entry: SeenEntry, places: frozenset[str]) -> bool:
-        """Return whether another place lists a later version, so that the two would alternate."""
-        modified, known = entry.resource.lastmod, self._modified[entry.resource.uri]
-        is_older = modified is not None and known is not None and modified < known
-        return is_older and bool(places - {entry.place})
+        """Return whether a later version is recorded, and listed by another place.
+
+        The two would alternate. If the entries of an origin are ordered, the place does not matter.
+        """
+        is_older = self._is_before(entry.resource.uri, entry.resource.lastmod)
+        return is_older and (entry.is_ordered or bool(places - {entry.place}))
+
+    def _is_before(self, uri: str, at: Instant | None) -> bool:
+        modified = self._modified[uri]
+        return at is not None and modified is not None and at < modified
 
     def miss(self, entry: MissingEntry) -> None:
         known = self._known(entry.uri)
-        if known is None:
+        if known is None or self._is_before(entry.uri, entry.at):
             return
         state, places = decode_validator(known)
         remaining = frozenset() if entry.places is None else places - entry.places

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -24,22 +23,9 @@ __all__ = ["hub"]
 log = logging.getLogger("rsnotify.hub")
 
 _FORMER_CONFIG = "RSNOTIFY_CONFIG"
-#: The number of new objects after which Python collects garbage.
-GC_THRESHOLD = 50_000
 
 hub.command("export", cls=Command)(export_hub)
 hub.command("import", cls=Command)(import_hub)
-
-
-def reduce_garbage_collection() -> None:
-    """Make Python's cycle collector run rarely, and ignore all present objects.
-
-    Each message creates thousands of objects at once, one group per subscriber, none of them in a
-    cycle; with the default threshold the collector took a quarter of the CPU time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, 20, 20)
 
 
 @hub.callback(invoke_without_command=True)
@@ -127,7 +113,6 @@ def run_hub(
 
     async def main(stop: asyncio.Event) -> None:
         async with serve(configuration, source=source) as url:
-            reduce_garbage_collection()
             typer.echo(f"rsnotify hub listening on {url}")
             await stop.wait()
 

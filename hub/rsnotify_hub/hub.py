@@ -16,7 +16,6 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.hub_document import HubDocument
-from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.grants import grants_of
@@ -26,6 +25,7 @@ from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.admin.views import lag_seconds
+from rsnotify_hub.bridges import brokers_of, make_bridges
 from rsnotify_hub.change_memory.handler import HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.events.handler import EventsHandler
@@ -40,7 +40,6 @@ from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.metrics import HubReadings, Metrics
-from rsnotify_hub.mqtt.bridge import MqttBridge
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 from rsnotify_hub.stores import OpenStore, open_store
 from rsnotify_hub.websocket.handler import WebSocketHandler
@@ -76,7 +75,7 @@ class HubService:
         public_url: str,
         clock: Clock,
     ) -> None:
-        websub, websocket, mqtt = configuration.websub, configuration.websocket, configuration.mqtt
+        websub, websocket = configuration.websub, configuration.websocket
         store = opened.store
         self.store = store
         self.describe = opened.describe
@@ -102,21 +101,10 @@ class HubService:
         intake = FragmentIntake(authorizer, configuration.intake, clock)
         rates = TopicRates(clock)
         channels: list[DeliveryChannel] = [self._live, self._selections, self._callbacks, rates]
-        self._bridge = None
-        broker = None
-        if mqtt.url is not None:
-            self._bridge = MqttBridge(
-                mqtt,
-                store,
-                self._topics,
-                intake,
-                self.statistics,
-                self._filters,
-                max_selections=websocket.max_selections,
-                retry_seconds=websub.retry_seconds,
-            )
-            broker = parse_broker(mqtt.public_url or mqtt.url)
-            channels.append(self._bridge)
+        self._bridges = make_bridges(
+            configuration, store, self._topics, intake, self.statistics, self._filters
+        )
+        channels += self._bridges.all
         self._channels = channels
         self._verification = IntentVerification(
             self._callbacks, self._topics, self._intent_requests, websub, clock, opened.nodes
@@ -134,9 +122,12 @@ class HubService:
             websub=public_url + "websub",
             websocket="ws" + public_url.removeprefix("http") + "ws",
             events=public_url + "events",
-            mqtt=mqtt.public_url or mqtt.url,
+            mqtt=configuration.mqtt.public_url or configuration.mqtt.url,
+            xmpp=configuration.xmpp.url,
         )
-        self.change_memory = HubChangeMemory(self._topics, public_url + "topics", broker)
+        self.change_memory = HubChangeMemory(
+            self._topics, public_url + "topics", brokers_of(configuration)
+        )
         self._connections = LiveConnections(
             limits, self.statistics, websocket, public_url=public_url
         )
@@ -171,8 +162,8 @@ class HubService:
     async def start(self) -> None:
         await self._topics.start(self._channels)
         await self.store.assign(self._callbacks)
-        if self._bridge is not None:
-            await self.store.assign_bridge(self._bridge)
+        if self._bridges.all:
+            await self.store.assign_bridge(self._bridges)
 
     async def accept_websocket(self, request: web.Request) -> web.StreamResponse:
         self.readiness.check_open()
@@ -200,8 +191,7 @@ class HubService:
         await self._verification.close()
         await self._intent_requests.close()
         await self._pings.close()
-        if self._bridge is not None:
-            await self._bridge.close()
+        await self._bridges.close()
         await self._topics.close()
         self._selections.close()
         self._filters.close()
@@ -218,10 +208,10 @@ class HubService:
             connections=self.connections(),
             websockets=self._connections.count(DeliveryTransport.WEBSOCKET),
             event_streams=self._connections.count(DeliveryTransport.SSE),
-            live_queue=self._connections.queued() + self._live.queued(),
+            live_queue=self._connections.queued(),
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
-            mqtt=self._bridge.state() if self._bridge else None,
+            brokers=self._bridges.states(),
             nodes=self.describe(),
             moved_shards=self._opened.moved,
         )

@@ -42,7 +42,7 @@ _UNKNOWN = float("nan")
 
 
 class BrokerState(Struct, frozen=True):
-    """The state of the MQTT broker; `behind` counts the topics that it has not completely."""
+    """The state of a broker; `behind` counts the topics that it has not completely."""
 
     connected: bool
     behind: int
@@ -59,6 +59,7 @@ class HubReadings(Struct, frozen=True, kw_only=True):
         delivery_queue: The number of WebSub deliveries that wait for a connection.
         commit_queue: The number of writes that wait for the next transaction.
         nodes: The nodes; only those of a cluster have metrics.
+        brokers: The state of each broker that the hub has a bridge to.
         moved_shards: How many shards this node has taken, released and lost.
     """
 
@@ -73,7 +74,7 @@ class HubReadings(Struct, frozen=True, kw_only=True):
     live_queue: int
     delivery_queue: int
     commit_queue: int
-    mqtt: BrokerState | None = None
+    brokers: Mapping[DeliveryTransport, BrokerState] = {}
     nodes: NodeList | None = None
     moved_shards: Mapping[str, int] = {}
 
@@ -96,13 +97,19 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
         "delivery_queue", "WebSub deliveries that wait for a connection", readings.delivery_queue
     )
     yield _gauge("commit_queue", "Writes that wait for the next transaction", readings.commit_queue)
-    mqtt = readings.mqtt or BrokerState(False, 0)
-    yield _gauge(
-        "mqtt_connected", "Whether the hub is connected to the MQTT broker", mqtt.connected
-    )
-    yield _gauge(
-        "mqtt_topics_behind", "Topics that the MQTT broker has not received completely", mqtt.behind
-    )
+    for way, broker in (
+        (DeliveryTransport.MQTT, "MQTT broker"),
+        (DeliveryTransport.XMPP, "XMPP service"),
+    ):
+        state = readings.brokers.get(way, BrokerState(False, 0))
+        yield _gauge(
+            f"{way}_connected", f"Whether the hub is connected to the {broker}", state.connected
+        )
+        yield _gauge(
+            f"{way}_topics_behind",
+            f"Topics that the {broker} has not received completely",
+            state.behind,
+        )
     if readings.nodes is not None and readings.nodes.stream is not None:
         yield from _cluster(readings.nodes, readings.nodes.stream, readings.moved_shards)
 

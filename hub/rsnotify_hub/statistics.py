@@ -15,6 +15,7 @@ class DeliveryTransport(StrEnum):
     WEBSOCKET = "websocket"
     SSE = "sse"
     MQTT = "mqtt"
+    XMPP = "xmpp"
 
 
 class DeliveryOutcome(StrEnum):

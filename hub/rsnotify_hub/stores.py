@@ -100,7 +100,7 @@ async def _open_nats(
         name=gethostname(),
         url=public_url,
         hub=version("rsnotify"),
-        bridges=configuration.mqtt.url is not None,
+        bridges=configuration.has_bridges,
     )
     store = await open_jetstream(settings, retention, clock, node)
     largest = configuration.intake.max_fragment_bytes

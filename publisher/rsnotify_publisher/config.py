@@ -13,6 +13,7 @@ from rsnotify.runtime.config.files import decode_settings, read_text
 from rsnotify.runtime.config.line_numbers import place_of
 from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 from rsnotify.runtime.mqtt.login import login_of
+from rsnotify.runtime.xmpp.login import xmpp_login_of
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
 
@@ -46,7 +47,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Args:
         advertise: URLs of the hubs for Destinations, if they differ.
-        token: Bearer token for the hubs, a secret, as is `mqtt_password`.
+        token: Bearer token for the hubs, a secret, as are `mqtt_password` and `xmpp_password`.
         described_by: URL of a document about the Source.
         options: Tuning of all sets.
         sets: The sets of resources, `[[set]]` in TOML.
@@ -64,6 +65,10 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     mqtt_certificate: str | None = None
     mqtt_key: str | None = None
     mqtt_version: Literal["5", "3.1.1"] = "5"
+    xmpp_jid: str | None = None
+    xmpp_password: str | None = None
+    xmpp_server: str | None = None
+    xmpp_ca: str | None = None
     data: str | None = None
     described_by: str | None = None
     options: dict[str, Any] = {}
@@ -76,7 +81,12 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def known_hubs(self) -> tuple[Hub, ...]:
         login = login_of(self)
         return parse_hubs(
-            self.hubs, self.token, self.advertise, login=login, version=self.mqtt_version
+            self.hubs,
+            self.token,
+            self.advertise,
+            login=login,
+            version=self.mqtt_version,
+            xmpp=xmpp_login_of(self),
         )
 
     def options_of(self, folder: FolderSettings | None = None) -> Options:

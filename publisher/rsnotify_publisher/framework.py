@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
-from rsnotify_publisher.hubs import url_for_topic
+from rsnotify_publisher.hubs import broker_of, url_for_topic
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, consecutive
 
 
@@ -59,7 +58,8 @@ def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | Non
 
 def allows_second_channel(url: str) -> bool:
     """Return whether a hub can have a second channel: not if a broker's URL names the topic."""
-    return not is_broker_url(url) or parse_broker(url).topic_or_prefix.endswith("/")
+    broker = broker_of(url)
+    return broker is None or broker.has_prefix
 
 
 class FrameworkNotices(Struct, frozen=True):

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.hub_document import HUB_DOCUMENT
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
-from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
+from rsnotify.runtime.mqtt.topics import Broker, is_broker_url, parse_broker
+from rsnotify.runtime.xmpp.addresses import PubSubService, is_service_url, parse_service
+from rsnotify.runtime.xmpp.login import NO_ACCOUNT, XmppLogin
 
 #: Prefix of the URL of a hub that is POSTed to, though it may end in a slash.
 _POSTED = "websub+"
@@ -23,11 +25,12 @@ class Hub(Struct, frozen=True):
 
     Args:
         uri: Where fragments go, at the first node: `http(s)` is POSTed to, `ws(s)` is a WebSocket,
-            and the schemes of MQTT a broker.
+            and the schemes of MQTT a broker, `xmpp` a PubSub service.
         advertised: The URLs for Destinations, WebSub first.
         token: The bearer token that this hub requires from a Source.
         login: The login at a broker.
         version: The version of MQTT.
+        xmpp: The account that publishes at a PubSub service.
         other_nodes: Where fragments go at the other nodes, one of which is used when another fails.
         documents: Where its nodes state how the hub can be reached, if they do.
     """
@@ -37,6 +40,7 @@ class Hub(Struct, frozen=True):
     token: str | None = None
     login: BrokerLogin = ANONYMOUS
     version: str = "5"
+    xmpp: XmppLogin = NO_ACCOUNT
     other_nodes: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
 
@@ -92,7 +96,12 @@ class HubFailure(RsnotifyError):
 
 
 def parse_hub(
-    url: str, token: str | None = None, *, login: BrokerLogin = ANONYMOUS, version: str = "5"
+    url: str,
+    token: str | None = None,
+    *,
+    login: BrokerLogin = ANONYMOUS,
+    version: str = "5",
+    xmpp: XmppLogin = NO_ACCOUNT,
 ) -> Hub:
     """Read a hub as a user names it.
 
@@ -102,18 +111,20 @@ def parse_hub(
             rsnotify hub: both its URLs are advertised, and the broker that it states, and
             fragments go over its WebSocket.
             `websub+http(s)://host/path/` is POSTed to without `websub+`, whatever it ends in: for
-            other hubs. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md). Several such URLs
-            with commas between them are the nodes of one hub: one of them is fed, and another one
-            when it fails. All are advertised.
+            other hubs. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md), and
+            `xmpp:pubsub.host` a PubSub service (docs/xmpp.md). Several such URLs with commas
+            between them are the nodes of one hub: one of them is fed, and another one when it
+            fails. All are advertised.
         token: The bearer token for this hub.
         login: The login at a broker.
         version: The version of MQTT, `5` or `3.1.1`.
+        xmpp: The account that publishes at a PubSub service.
 
     Raises:
         ConfigurationError: It is not the URL of a hub, or it holds a password; or no header can
             carry the token, the login is unusable, or the nodes have different transports.
     """
-    nodes = [_parse_node(each.strip(), token, login, version) for each in url.split(",")]
+    nodes = [_parse_node(each.strip(), token, login, version, xmpp) for each in url.split(",")]
     first, *others = dict.fromkeys(nodes)
     for other in others:
         if _transport(other) != _transport(first):
@@ -130,12 +141,20 @@ def parse_hub(
 
 
 def _transport(hub: Hub) -> str:
+    if is_service_url(hub.uri):
+        return "xmpp"
     if is_broker_url(hub.uri):
         return "mqtt"
     return "http" if hub.uri.startswith("http") else "ws"
 
 
-def _parse_node(url: str, token: str | None, login: BrokerLogin, version: str) -> Hub:
+def _parse_node(
+    url: str, token: str | None, login: BrokerLogin, version: str, xmpp: XmppLogin
+) -> Hub:
+    if is_service_url(url):
+        parse_service(url)
+        xmpp.check()
+        return Hub(url, (url,), xmpp=xmpp)
     if is_broker_url(url):
         return _broker(url, login, version)
     given, url = url, url.removeprefix(_POSTED)
@@ -148,7 +167,7 @@ def _parse_node(url: str, token: str | None, login: BrokerLogin, version: str) -
     if not usable:
         raise ConfigurationError(
             f"{given!r} is no hub; write http(s)://host, websub+http(s)://host/path, "
-            "ws(s)://host/path or mqtt(s)://host"
+            "ws(s)://host/path, mqtt(s)://host or xmpp:pubsub.host"
         )
     if parts.username or parts.password:
         raise ConfigurationError("a hub's URL holds a user name; give a token instead")
@@ -167,6 +186,7 @@ def parse_hubs(
     *,
     login: BrokerLogin = ANONYMOUS,
     version: str = "5",
+    xmpp: XmppLogin = NO_ACCOUNT,
 ) -> tuple[Hub, ...]:
     """Read the hubs of a Source as a user names them, as `parse_hub` does.
 
@@ -175,7 +195,9 @@ def parse_hubs(
     Raises:
         ConfigurationError: A URL is not that of a hub, or there is no hub to advertise.
     """
-    hubs = tuple(parse_hub(url, token, login=login, version=version) for url in urls)
+    hubs = tuple(parse_hub(url, token, login=login, version=version, xmpp=xmpp) for url in urls)
+    if xmpp.jid is None and any(is_service_url(hub.uri) for hub in hubs):
+        raise ConfigurationError("to publish over XMPP, name an account, as user@example.org")
     if not advertise:
         return hubs
     if not hubs:
@@ -209,8 +231,16 @@ def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
 
 
 def url_for_topic(url: str, topic: str) -> str:
-    """Return the URL of a hub for a channel: a broker's names the topic of MQTT."""
-    return parse_broker(url).url_for(topic) if is_broker_url(url) else url
+    """Return the URL of a hub for a channel: a broker's names its topic or node."""
+    broker = broker_of(url)
+    return url if broker is None else broker.url_for(topic)
+
+
+def broker_of(url: str) -> Broker | PubSubService | None:
+    """Return the broker that a URL names; None if it is that of another hub."""
+    if is_service_url(url):
+        return parse_service(url)
+    return parse_broker(url) if is_broker_url(url) else None
 
 
 def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from rsnotify_publisher import Hub, Options, Publisher, link_header, routes
 from rsnotify_publisher.source_documents import PARTS
 from rsnotify_publisher.web import LIVE, respond_with, robots
 from rsnotify_publisher.web.responses import resource_representation
+from rsnotify_publisher.web.shared_threads import SharedThreads
 from rsnotify_relay.republisher import Republisher
 from rsnotify_subscriber import (
     Callbacks,
@@ -138,6 +140,7 @@ def _application(
 ) -> web.Application:
     base_url = publisher.source.base_url
     prefix = urlsplit(base_url).path
+    threads = SharedThreads()
     headers = LIVE | {hdrs.LINK: link_header(publisher)}
 
     async def content(request: web.Request) -> web.StreamResponse:
@@ -149,7 +152,8 @@ def _application(
         resource, path = found
         media_type = resource.type or guess_media_type(uri) or _UNKNOWN
         answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
-        return await respond_with(request, lambda: resource_representation(path), answer_headers)
+        load = partial(resource_representation, path)
+        return await respond_with(request, load, answer_headers, threads)
 
     app = web.Application()
     if callbacks is not None:

@@ -17,9 +17,11 @@ class HubDocument(Struct, frozen=True, omit_defaults=True):
         events: Its event streams, without the `topic`.
         mqtt: The broker at which it publishes, for Destinations, if there is one. Without a path,
             or with one that ends in `/`, the name of a channel's topic is added (docs/mqtt.md).
+        xmpp: The PubSub service at which it publishes, likewise without a node (docs/xmpp.md).
     """
 
     websub: str | None = None
     websocket: str | None = None
     events: str | None = None
     mqtt: str | None = None
+    xmpp: str | None = None

@@ -1,1 +1,1 @@
-"""Shared code that does I/O: the command line, configuration files, threads, processes, MQTT."""
+"""Shared code that does I/O: commands, configuration files, threads, processes, MQTT, XMPP."""

@@ -68,6 +68,10 @@ def wanted_representation(
             document.
     """
     resource = change.resource
+    if not resource.links:  # as most, so the rest of this need not be fast
+        home = RepresentationSource(resource.uri)
+        at = _made(change, resource)
+        return WantedRepresentation(resource, home, (home,), package=change.package, at=at)
     alternate = preferred_alternate(resource, prefer)
     if alternate is not None:
         entry = _as_linked(resource, alternate)

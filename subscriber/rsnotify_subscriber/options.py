@@ -10,6 +10,7 @@ from msgspec.structs import force_setattr
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.media_types import is_media_type
 from rsnotify.runtime.arguments import require, require_struct
+from rsnotify.runtime.xmpp.login import NO_ACCOUNT, XmppLogin
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.connections import PER_HOST
@@ -49,6 +50,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
             may share it.
         terms: What a relay requests of hubs over WebSub if it makes its own `callbacks`.
         mqtt: How to connect to MQTT brokers.
+        xmpp: The account by which XMPP PubSub services are used; without one, none is.
 
     Raises:
         ConfigurationError: A value has a wrong type, or one that can never work.
@@ -68,6 +70,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
     callbacks: Callbacks | None = None
     terms: WebSubTerms = DEFAULT_TERMS
     mqtt: MqttOptions = DEFAULT_MQTT
+    xmpp: XmppLogin = NO_ACCOUNT
 
     def __post_init__(self) -> None:
         """Check all values; `via` may be given as text, and `prefer` as a single media type."""
@@ -77,6 +80,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         require("callbacks", self.callbacks, Callbacks | None, "Callbacks")
         require_struct("terms", self.terms, WebSubTerms)
         require("mqtt", self.mqtt, MqttOptions, "a MqttOptions")
+        require("xmpp", self.xmpp, XmppLogin, "an XmppLogin")
         require("credentials", self.credentials, Credentials, "Credentials")
         require("patches", self.patches, Mapping, "a dict from media types to functions")
         require("prefer", self.prefer, str | Sequence, "a media type, or a list of media types")
@@ -84,9 +88,12 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         require_struct("selection", self.selection, Selection)
         self.selection.check()
         self.mqtt.check()
+        self.xmpp.check()
         if self.hubs < 1:
             raise ConfigurationError(f"hubs is {self.hubs}; give 1 or more")
         force_setattr(self, "via", _via(self.via))
+        if self.via is Via.XMPP and self.xmpp.jid is None:
+            raise ConfigurationError("XMPP needs an account: name its JID, as user@example.org")
         prefer = (self.prefer,) if isinstance(self.prefer, str) else tuple(self.prefer)
         for media_type in prefer:
             if not is_media_type(media_type) or "*" in media_type:

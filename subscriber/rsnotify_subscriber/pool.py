@@ -10,8 +10,10 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.lanes import Lane
+from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_subscriber.fetching.cache import DocumentCache
 from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
+from rsnotify_subscriber.push.hub_websocket import HubWebSocket
 
 #: Entries of documents that are kept in memory, of all Sources together.
 _ENTRIES = 100_000
@@ -53,6 +55,7 @@ class SubscriberPool:
     """Connections, threads and memory for any number of subscribers; an async context manager.
 
     Attributes:
+        websockets: Connections to hubs.
         kept: The cache of documents.
         moved: Set for a moment whenever the status of a subscriber may have changed.
     """
@@ -60,6 +63,7 @@ class SubscriberPool:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.connections = Connections(most=limits.requests, per_host=limits.per_host)
+        self.websockets: SharedWebSockets[HubWebSocket] = SharedWebSockets()
         self.kept = DocumentCache(_DOCUMENTS, _ENTRIES)
         self.moved = asyncio.Event()
 

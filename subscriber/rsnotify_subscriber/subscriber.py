@@ -116,7 +116,9 @@ class Subscriber:
             self._sessions,
             options.callbacks,
             options.mqtt,
+            options.xmpp,
             push_selection_for(options.selection),
+            shared.websockets if shared is not None else None,
         )
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()

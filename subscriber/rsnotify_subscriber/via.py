@@ -11,9 +11,10 @@ class Via(StrEnum):
     AUTO = "auto"
     WEBSOCKET = "websocket"
     MQTT = "mqtt"
+    XMPP = "xmpp"
     WEBSUB = "websub"
     POLL = "poll"
 
 
 #: The protocol that a hub must speak, as it is written.
-NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.WEBSUB: "WebSub"}
+NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WEBSUB: "WebSub"}

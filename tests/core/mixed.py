@@ -1,4 +1,4 @@
-"""One stream over three transports at once, each with its own faults and way of joining."""
+"""One stream over four transports at once, each with its own faults and way of joining."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Joining(Enum):
 
     LOG = "WebSocket"
     RETAINED = "MQTT"
+    NEWEST_ITEM = "XMPP"
     NOTHING = "WebSub"
 
 
@@ -44,7 +45,7 @@ class Connection:
         self.up = True
         if self._joining is Joining.NOTHING or not self._log:
             return self._joining is not Joining.LOG
-        if self._joining is Joining.RETAINED:
+        if self._joining in (Joining.RETAINED, Joining.NEWEST_ITEM):
             self.wire.append(self._log[-1])
             return False
         log = self._log[-_KEPT:]
@@ -70,7 +71,7 @@ class Connection:
 
 
 class Mixed:
-    """A Destination that receives the stream of a Source over three transports."""
+    """A Destination that receives the stream of a Source over four transports."""
 
     def __init__(self, source: Source, destination: Destination) -> None:
         self.source = source
@@ -188,7 +189,7 @@ HISTORIES = st.lists(STEPS, min_size=20, max_size=80)
 
 
 def play_both(mixed: Mixed, single: Destination, steps: list[tuple], order: list[int]) -> None:
-    """Play a history over three faulty transports to one Destination, a perfect one to another."""
+    """Play a history over four faulty transports to one Destination, a perfect one to another."""
     source = mixed.source
     single.settle()
     for step in steps:

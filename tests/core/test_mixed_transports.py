@@ -1,4 +1,4 @@
-"""One stream over three transports, lost and regained in any order, gives the same copy as one."""
+"""One stream over four transports, lost and regained in any order, gives the same copy as one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SOURCES = st.one_of(
     broken=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**16),
 )
-def test_any_interleaving_of_three_transports_gives_the_same_copy_as_one(
+def test_any_interleaving_of_four_transports_gives_the_same_copy_as_one(
     source: Source, steps: list[tuple], order: list[int], broken: float, seed: int
 ) -> None:
     single = Destination(source, Random(seed))

@@ -35,6 +35,7 @@ from rsnotify_subscriber import (
 from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from tests.ports import free_port
+from tests.prosody import login_in_environment
 
 _EFFECTS = "CREATE TABLE IF NOT EXISTS effects (uri, at, change, hash)"
 _DOUBLES = """
@@ -115,6 +116,7 @@ async def follow(
             hubs=arguments.hubs,
             callbacks=server.callbacks,
             allow_private_addresses=True,
+            xmpp=login_in_environment(),
         ),
         on_committed=diary.committed,
         on_event=diary.heard,

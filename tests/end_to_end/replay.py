@@ -4,6 +4,7 @@
     python tests/end_to_end/replay.py --via websub
     python tests/end_to_end/replay.py --via mqtt
     python tests/end_to_end/replay.py --via mqtt --no-hub
+    python tests/end_to_end/replay.py --via xmpp
     python tests/end_to_end/replay.py --via poll
     python tests/end_to_end/replay.py --kill-ways
     python tests/end_to_end/replay.py --kill-ways --hubs 3

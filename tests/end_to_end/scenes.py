@@ -12,6 +12,7 @@ Plan = Sequence[tuple[str, ...]]
 HUB: Plan = ((), ("hub",), (), ("follow",), ("hub",), ())
 BROKER: Plan = ((), ("mqtt",), (), ("follow",), ("mqtt",), ())
 BRIDGE: Plan = ((), ("hub",), ("mqtt",), ("follow",), ("mqtt",), ("hub",), ())
+XMPP_BRIDGE: Plan = ((), ("hub",), ("xmpp",), ("follow",), ("xmpp",), ("hub",), ())
 CALM: Plan = ((),)
 POLLED: Plan = ((), ("follow",), ())
 #: Every way in turn, from the best to none and back, and the lesser ones while they are not used.
@@ -57,4 +58,6 @@ def scene(via: str, *, hub: bool, kill_ways: bool) -> Scene:
         return Scene((), POLLED)
     if via == "mqtt":
         return Scene(("hub", "mqtt"), BRIDGE, (via,)) if hub else Scene((via,), BROKER, (via,))
+    if via == "xmpp":
+        return Scene(("hub", "xmpp"), XMPP_BRIDGE, (via,))
     return Scene(("hub",), HUB, ("websub" if via == "websub" else "websocket",))

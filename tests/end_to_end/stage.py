@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from rsnotify.runtime.processes import Process
 from tests.mosquitto import Mosquitto
 from tests.ports import free_port
+from tests.prosody import Prosody
 
 #: Seconds in which the Destination has to be in step after the last change.
 PATIENCE = 180.0
@@ -25,7 +27,8 @@ class Stage:
     Args:
         root: The folder.
         ways: What there is to hear by: "hub", which speaks WebSocket and WebSub; a hub each for
-            "websocket" and "websub" alone; "mqtt", a broker, behind the hub if there is "hub".
+            "websocket" and "websub" alone; "mqtt", a broker, and "xmpp", a PubSub service,
+            behind the hub if there is "hub".
         follow: Returns how to run the Destination, told the URL of the Source and the folder.
         nats: The URL of NATS, if all hubs are nodes that share it.
     """
@@ -45,7 +48,9 @@ class Stage:
         self.url = f"http://127.0.0.1:{free_port()}/"
         self.ways = tuple(ways)
         self.broker = Mosquitto(root / "mosquitto") if "mqtt" in ways else None
-        self._hubs = {way: f"127.0.0.1:{free_port()}" for way in ways if way != "mqtt"}
+        self.service = Prosody(root / "prosody") if "xmpp" in ways else None
+        self._brokers = {"mqtt": self.broker, "xmpp": self.service}
+        self._hubs = {way: f"127.0.0.1:{free_port()}" for way in ways if way not in self._brokers}
         self._follow = follow(self.url, self.destination)
         self._processes: dict[str, Process] = {}
         self._follower: asyncio.subprocess.Process | None = None
@@ -69,11 +74,14 @@ class Stage:
         places = {"hub": "http://{}/", "websocket": "ws://{}/ws", "websub": "http://{}/websub"}
         hubs = [places[way].format(at) for way, at in self._hubs.items()]
         options = [word for hub in hubs for word in ("--hub", hub)]
-        if self.broker is None:
+        brokers = [broker.url for broker in self._brokers.values() if broker is not None]
+        if not brokers:
             return options
+        if self.service is not None:  # which has no node before the first fragment
+            options += ["--heartbeat", "0.5"]
         if "hub" not in self.ways:
-            return [*options, "--hub", self.broker.url]
-        return [*options, "--advertise", hubs[0], "--advertise", self.broker.url]
+            return [*options, "--hub", *brokers]
+        return [*options, *(word for url in (*hubs, *brokers) for word in ("--advertise", url))]
 
     def _at(self, url: str) -> list[str]:
         port = url.rstrip("/").rpartition(":")[2]
@@ -91,16 +99,20 @@ class Stage:
         """Start a hub or the broker, and wait until it serves, or the Destination."""
         if name == "follow":
             await self.start_follow()
-        elif name == "mqtt":
-            assert self.broker is not None
-            await self.broker.start()
+        elif name in self._brokers:
+            broker = self._brokers[name]
+            assert broker is not None
+            await broker.start()
         else:
             await self._start_hub(name)
 
     async def _start_hub(self, name: str) -> None:
         bridges = (name == "hub" or self._nats is not None) and self.broker is not None
         settings = self.root / f"{name}.toml"
-        settings.write_text(f'mqtt_url = "{self.broker.url}"\n' if bridges else "")
+        lines = [f'mqtt_url = "{self.broker.url}"\n' if bridges else ""]
+        if name == "hub" and self.service is not None:
+            lines += self.service.hub_settings(self.root / "xmpp.password")
+        settings.write_text("".join(lines))
         port = self._hubs[name].rpartition(":")[2]
         store = ("--store", self._nats) if self._nats else ("--data", str(self.root / name))
         where = (*store, "--config", str(settings))
@@ -111,9 +123,10 @@ class Stage:
         """Kill -9 a hub, the broker, or the Destination."""
         if name == "follow":
             await self._end_follow(asyncio.subprocess.Process.kill)
-        elif name == "mqtt":
-            assert self.broker is not None
-            await self.broker.stop(signal.SIGKILL)
+        elif name in self._brokers:
+            broker = self._brokers[name]
+            assert broker is not None
+            await broker.stop(signal.SIGKILL)
         else:
             await self._processes[name].kill()
 
@@ -124,9 +137,14 @@ class Stage:
         self.heard_by = []
         with (self.root / "follow.log").open("ab") as log:
             self._follower = await asyncio.create_subprocess_exec(
-                *self._follow, stdout=asyncio.subprocess.PIPE, stderr=log
+                *self._follow, stdout=asyncio.subprocess.PIPE, stderr=log, env=self._environ()
             )
         self._reading = asyncio.create_task(self._read(self._follower))
+
+    def _environ(self) -> dict[str, str]:
+        if self.service is None:
+            return dict(os.environ)
+        return os.environ | self.service.follower_environment()
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -153,8 +171,8 @@ class Stage:
         await self._end_follow(asyncio.subprocess.Process.terminate)
         for process in reversed(self._processes.values()):
             await process.stop()
-        if self.broker is not None:
-            await self.broker.stop()
+        for broker in filter(None, self._brokers.values()):
+            await broker.stop()
 
     # How it ends
 

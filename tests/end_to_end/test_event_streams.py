@@ -12,6 +12,7 @@ import pytest
 
 from rsnotify.format.datetimes import parse_datetime
 from rsnotify_publisher import Publisher
+from tests.gateway.history import sweet
 from tests.hub.event_streams import Event, EventReader
 from tests.hub.helpers import PATIENCE
 from tests.hub.processes import hub_process
@@ -73,12 +74,23 @@ class Follower:
             await self._news.wait_for(lambda: len(self.changes) >= count)
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.slow)])
-async def test_no_change_is_lost_or_doubled_while_the_hub_is_killed(tmp_path: Path, kills: int):
+def names_of(history: str) -> list[str]:
+    """Return the names of the resources that change."""
+    if history == "made up":
+        return [str(number) for number in range(CHANGES)]
+    return [step.name for step in sweet(8_068)]
+
+
+@pytest.mark.parametrize(
+    ("history", "kills"), [("made up", 1), pytest.param("SWEET", 12, marks=pytest.mark.slow)]
+)
+async def test_no_change_is_lost_or_doubled_while_the_hub_is_killed(
+    tmp_path: Path, history: str, kills: int
+):
     random, port = Random(kills), free_port()
     url = f"http://127.0.0.1:{port}/"
-    uris = [f"{BASE}{number}" for number in range(CHANGES)]
-    ends = sorted(random.sample(range(1, CHANGES), kills))
+    uris = [BASE + name for name in names_of(history)]
+    ends = sorted(random.sample(range(1, len(uris)), kills))
     follower = Follower(url, "json")
     async with AsyncExitStack() as stack:
         publisher = Publisher(tmp_path / "source", BASE, hubs=[url], options=QUICK)
@@ -86,7 +98,7 @@ async def test_no_change_is_lost_or_doubled_while_the_hub_is_killed(tmp_path: Pa
         following = asyncio.create_task(follower.run())
         stack.callback(following.cancel)
         done = 0
-        for end in [*ends, CHANGES]:
+        for end in [*ends, len(uris)]:
             async with hub_process(tmp_path / "hub", "--port", str(port)) as (_, process):
                 async with asyncio.timeout(PATIENCE):
                     await follower.connected.wait()
@@ -94,7 +106,7 @@ async def test_no_change_is_lost_or_doubled_while_the_hub_is_killed(tmp_path: Pa
                     await publisher.aupdated(uri)
                 done = end
                 # The rest of them is on its way when the hub is killed.
-                await follower.until(end if end == CHANGES else random.randint(1, end))
+                await follower.until(end if end == len(uris) else random.randint(1, end))
                 process.kill()
         assert not following.done()
     assert follower.changes == uris

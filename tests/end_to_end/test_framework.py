@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
@@ -19,12 +18,15 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, application
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
 from rsnotify_subscriber.events import Event, OfferChanged
+from tests.end_to_end.open_websockets import until_websockets
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import PATIENCE, QUICK
 from tests.subscriber.websub.desk import open_desk
 
 #: It is looked within a moment at what is told of, and by itself only after ten minutes.
 PACE = Pace(poll=0.8, poll_with_push=600)
+#: The Source has one for both channels, and the Destination one for each.
+OPEN = 3
 
 
 @pytest.fixture
@@ -51,18 +53,6 @@ async def publishing(
     assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
     yield publisher
     await runner.cleanup()
-
-
-async def connected(hub: str, count: int) -> None:
-    """Wait until the hub has so many WebSockets, of which no event tells here."""
-    async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
-        while True:
-            async with session.get(hub + "metrics") as response:
-                lines = (await response.text()).splitlines()
-            (gauge,) = [line for line in lines if line.startswith("rsnotify_hub_websockets ")]
-            if float(gauge.split()[-1]) >= count:
-                return
-            await asyncio.sleep(0.02)
 
 
 class Ear:
@@ -103,7 +93,7 @@ async def test_what_is_new_is_heard_of_by_every_way(
             await publisher.acreated(publisher.source.base_url + "r1")
             assert await subscriber.until(lambda status: status.resources == 1)
             if via is Via.WEBSOCKET:
-                await connected(hub, 4)
+                await until_websockets(hub, OPEN)
             elif via is Via.WEBSUB:
                 await desk.subscriptions_at(hub, 2)
         assert not any(offer.resource_list_archive for offer in ear.offers)
@@ -127,7 +117,7 @@ async def test_a_rotation_disturbs_nobody_who_is_in_step(
             options=FollowOptions(pace=PACE),
         ) as subscriber,
     ):
-        await connected(hub, 4)
+        await until_websockets(hub, OPEN)
         for number in range(40):
             await publisher.acreated(f"{publisher.source.base_url}r{number}")
         async with asyncio.timeout(PATIENCE):

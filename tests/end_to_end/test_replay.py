@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.end_to_end import history
 from tests.end_to_end.counting import counting, doubles
 from tests.end_to_end.replay import mirroring, replay
-from tests.end_to_end.scenes import BEST, BRIDGE, HUB, MOST_WAYS, POLLED
+from tests.end_to_end.scenes import BEST, BRIDGE, HUB, MOST_WAYS, POLLED, XMPP_BRIDGE
 from tests.end_to_end.stage import Stage
 
 
@@ -36,6 +36,15 @@ async def test_a_destination_ends_equal_by_mqtt_though_all_but_the_source_are_ki
 ) -> None:
     stage = Stage(tmp_path, ["hub", "mqtt"], mirroring("--via", "mqtt"))
     assert await replay(stage, list(history.make_up(300, seed=10)), BRIDGE)
+
+
+async def test_a_destination_ends_equal_by_xmpp_though_all_but_the_source_are_killed(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, ["hub", "xmpp"], counting("--via", "xmpp"))
+    steps = list(history.make_up(300, seed=12))
+    assert await replay(stage, steps, XMPP_BRIDGE, rate=200, best=["xmpp"])
+    assert not doubles(stage.destination)
 
 
 async def test_a_destination_hears_by_the_best_way_left_and_each_change_has_its_effect_once(

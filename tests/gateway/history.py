@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import islice
-from pathlib import Path
 from random import Random
 
 import psycopg
@@ -15,14 +15,14 @@ import pytest
 from msgspec import Struct
 
 from tests.gateway.event_server import EventServer, change
+from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
 from tests.gateway.origin_server import OriginServer, index, sitemap
 from tests.gateway.repositories import Items
 
-SWEET = Path("/work/shared/data/sweet-history.jsonl.xz")
-SITE = "https://site.example/"
+#: The variable that names a file with the history of SWEET, one change a line.
+HISTORY = "RSNOTIFY_HISTORY"
 PARTS = 3
 _PAGE = 10
-_BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class Step(Struct, frozen=True):
@@ -47,9 +47,9 @@ def made_up(count: int, seed: int, first: int = 1) -> Iterator[Step]:
 
 def sweet(count: int) -> Iterator[Step]:
     """Yield the first changes of the SWEET history; their names are made of their paths."""
-    if not SWEET.exists():
-        pytest.skip(f"{SWEET} is not there")
-    with lzma.open(SWEET, "rt", encoding="utf-8") as lines:
+    if HISTORY not in os.environ:
+        pytest.skip(f"{HISTORY} names no file")
+    with lzma.open(os.environ[HISTORY], "rt", encoding="utf-8") as lines:
         for version, line in enumerate(islice(lines, count), 1):
             change = json.loads(line)
             name = "".join(one if one.isalnum() else "-" for one in change["path"])
@@ -57,30 +57,50 @@ def sweet(count: int) -> Iterator[Step]:
 
 
 class Published:
-    """Applies steps to the pages of a server and the items of a repository."""
+    """Applies steps to the pages of a server and the items of a repository.
+
+    Attributes:
+        dated: The origins that are told of each change with its datetime.
+    """
 
     def __init__(self, site: OriginServer, items: Items) -> None:
-        self._site = site
+        self.site = site
         self._items = items
+        self.dated = (
+            PullOnlySource(site, per_list=10, lists_every=35),
+            Activities(site),
+            EventStream(site),
+        )
         self.versions: dict[str, int] = {}
+        self._latest = 0
         #: Every version that was ever there, oldest first.
         self.history: list[tuple[str, int]] = []
         site.pages["/sitemap.xml"] = index(site.url(f"/{part}.xml") for part in range(PARTS))
         self._write()
 
-    def apply(self, step: Step) -> None:
+    def apply(self, *steps: Step) -> None:
+        for step in steps:
+            if step.version is not None or step.name in self.versions:
+                self._apply(step)
+        self._write()
+
+    def _apply(self, step: Step) -> None:
         if step.version is None:
             del self.versions[step.name]
             self._items.delete(step.name)
+            for origin in self.dated:
+                origin.delete(step.name, at(self._latest + 0.5))
         else:
+            self._latest = step.version
             self.versions[step.name] = step.version
             self.history.append((step.name, step.version))
             self._items.put(step.name, f"version {step.version}")
-        self._write()
+            for origin in self.dated:
+                origin.put(step.name, at(step.version))
 
     def lastmod(self, name: str) -> datetime:
         """Return a time that differs for each version."""
-        return _BEGIN + timedelta(seconds=self.versions[name])
+        return at(self.versions[name])
 
     def _write(self) -> None:
         parts: list[dict[str, str | None]] = [{} for _ in range(PARTS)]
@@ -88,7 +108,7 @@ class Published:
         for name, version in sorted(self.versions.items()):
             parts[version % PARTS][SITE + name] = self.lastmod(name).isoformat()
         for number, part in enumerate(parts):
-            self._site.pages[f"/{number}.xml"] = sitemap(part)
+            self.site.pages[f"/{number}.xml"] = sitemap(part)
         self._write_feed()
 
     def _write_feed(self) -> None:
@@ -104,7 +124,7 @@ class Published:
                 for name in names
             )
             feed = f'<feed xmlns="http://www.w3.org/2005/Atom">{link}{entries}</feed>'
-            self._site.pages[f"/feed/{number}"] = feed.encode()
+            self.site.pages[f"/feed/{number}"] = feed.encode()
 
 
 class Pushed:
@@ -125,7 +145,6 @@ class Pushed:
 
     async def apply(self, step: Step, number: int) -> None:
         """Apply a step, which is the n-th."""
-        at = _BEGIN + timedelta(seconds=number)
         if step.version is None:
             del self.versions[step.name]
             query = "DELETE FROM items WHERE id = %s AND %s::integer IS NULL"
@@ -135,7 +154,7 @@ class Pushed:
             query += "version = EXCLUDED.version"
         self._connection.execute(query, (step.name, step.version))
         kind = "delete" if step.version is None else "edit"
-        await self._events.send(change(SITE + step.name, at, kind))
+        await self._events.send(change(SITE + step.name, at(number), kind))
 
     def lastmod(self, name: str) -> datetime:
-        return _BEGIN + timedelta(seconds=self.versions[name])
+        return at(self.versions[name])

@@ -21,6 +21,7 @@ class OriginServer:
     Attributes:
         pages: The content of each path.
         statuses: A status, and header fields, instead of the content.
+        headers: Header fields of each path, beside the content.
         requests: How often each path was requested, and how often it was answered with content.
         seen: The last request for each path.
         before: Called before a path is answered.
@@ -29,6 +30,7 @@ class OriginServer:
     def __init__(self) -> None:
         self.pages: dict[str, bytes] = {}
         self.statuses: dict[str, tuple[int, Mapping[str, str]]] = {}
+        self.headers: dict[str, Mapping[str, str]] = {}
         self.requests: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.seen: dict[str, web.Request] = {}
@@ -62,7 +64,8 @@ class OriginServer:
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=304, headers={"ETag": tag})
         self.sent[path] += 1
-        return web.Response(body=body, headers={"ETag": tag, "Content-Type": "application/xml"})
+        headers = {"ETag": tag, "Content-Type": "application/xml", **self.headers.get(path, {})}
+        return web.Response(body=body, headers=headers)
 
 
 def sitemap(entries: Mapping[str, str | None], extra: str = "") -> bytes:

@@ -12,6 +12,7 @@ from tests.reader import ROOT, fences_of
 
 CONTACT = 'contact = "operator@gateway.example"\n'
 ONE = '[[origin]]\nname = "one"\ntype = "sitemap"\nurl = "https://one.example/"\n'
+IIIF = ONE.replace("sitemap", "iiif")
 
 
 def load(folder: Path, text: str):  # type: ignore[no-untyped-def]
@@ -53,9 +54,11 @@ login = "user:secret"
         (CONTACT + ONE + "poll = 0", "line 6: [[origin]] one: poll: it has to be a number above 0"),
         (
             CONTACT + ONE.replace("sitemap", "ftp"),
-            "type: it has to be one of sitemap, oai-pmh, feed, events, postgresql",
+            "type: it has to be one of sitemap, oai-pmh, feed, resourcesync, iiif, ldes",
         ),
         (CONTACT + ONE + 'set = "maps"', 'set only fits type = "oai-pmh"'),
+        (CONTACT + ONE + "compare = 60", 'compare only fits type = "oai-pmh"'),
+        (CONTACT + IIIF + 'set = "maps"\ncompare = 60', 'set only fits type = "oai-pmh"'),
         (CONTACT + ONE + "[[set]]\nname='x'\nfolder='y'", "use [[origin]], not [[set]]"),
     ],
 )

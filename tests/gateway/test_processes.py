@@ -36,23 +36,36 @@ async def until(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize(
+    ("type_", "document"),
+    [
+        ("sitemap", "resourcelist.xml"),
+        ("resourcesync", ""),
+        ("iiif", "resourcesync/iiif.json"),
+        ("ldes", "resourcesync/ldes.ttl"),
+    ],
+)
 async def test_a_destination_receives_the_content_of_the_origin_by_push(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, type_: str, document: str
 ) -> None:
     folder, copy = tmp_path / "origin", tmp_path / "copy"
     folder.mkdir()
+    origin = await start(
+        *("source", folder, "--port", 0, "--resource-list-every", 0.05, "--rotate", "2 changes"),
+        *("--views", "iiif", "--views", "ldes"),
+    )
+    origin_url = await origin.url()
+    # Only changes are in the views, and not what was there before.
     (folder / "a.txt").write_text("first")
     (folder / "b.txt").write_text("to be deleted")
-    origin = await start("source", folder, "--port", 0, "--resource-list-every", 0.05)
-    origin_url = await origin.url()
     hub_url = await (await start("hub", "--port", 0, "--data", tmp_path / "hub")).url()
     file = tmp_path / "gateway.toml"
     file.write_text(f"""
 contact = "operator@gateway.example"
 [[origin]]
 name = "one"
-type = "sitemap"
-url = "{origin_url}resourcelist.xml"
+type = "{type_}"
+url = "{origin_url}{document}"
 poll = 0.05
 poll_most = 0.1
 delay = 0

@@ -14,7 +14,7 @@ from aiohttp import ClientSession
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.runtime.processes import Process
-from tests.gateway.history import SITE, Published, made_up
+from tests.gateway.history import SITE, Published, Step, made_up, sweet
 from tests.gateway.origin_server import OriginServer
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.ports import free_port
@@ -24,8 +24,17 @@ STEPS, KILLS = 240, 6
 OAI = "https://repository.example/oai:"
 
 
-def configuration(site: OriginServer, repository: RepositoryServer, port: int, data: Path) -> str:
+#: The types of origins whose documents have every change with its datetime.
+DATED = ("resourcesync", "iiif", "ldes")
+
+
+def configuration(published: Published, repository: RepositoryServer, port: int, data: Path) -> str:
+    site = published.site
     often = "poll = 0.02\npoll_most = 0.05\ndelay = 0\n"
+    dated = "".join(
+        f'[[origin]]\nname = "{name}"\ntype = "{name}"\nurl = "{origin.url()}"\n{often}'
+        for name, origin in zip(DATED, published.dated, strict=True)
+    )
     return f"""
 contact = "operator@gateway.example"
 base_url = "http://127.0.0.1:{port}/"
@@ -52,7 +61,8 @@ uri = "{OAI.removesuffix("oai:")}{{identifier}}"
 name = "feed"
 type = "feed"
 url = "{site.url("/feed/0")}"
-{often}"""
+{often}
+{dated}"""
 
 
 @pytest.fixture
@@ -92,25 +102,41 @@ def replayed(changes: list[Resource]) -> dict[str, datetime | None]:
     return present
 
 
+def parts_of(history: str) -> list[list[Step]]:
+    """Return the steps between two kills."""
+    if history == "made up":
+        return [
+            list(made_up(STEPS // KILLS, seed=100 + kill, first=1_000 * (kill + 1)))
+            for kill in range(KILLS)
+        ]
+    steps = list(sweet(8_068))
+    return [
+        steps[len(steps) * kill // KILLS : len(steps) * (kill + 1) // KILLS]
+        for kill in range(KILLS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("history", "at_once"),
+    [("made up", 1), pytest.param("SWEET", 8, marks=pytest.mark.slow)],
+)
 async def test_all_sets_end_equal_though_the_gateway_is_killed_at_any_instant(
-    origins: tuple[OriginServer, RepositoryServer], tmp_path: Path
+    origins: tuple[OriginServer, RepositoryServer], tmp_path: Path, history: str, at_once: int
 ) -> None:
     site, repository = origins
     published = Published(site, repository.items)
-    for step in made_up(30, seed=1):
-        published.apply(step)
+    published.apply(*made_up(30, seed=1))
     port = free_port()
     file, log = tmp_path / "gateway.toml", tmp_path / "log"
-    file.write_text(configuration(site, repository, port, tmp_path / "state"))
+    file.write_text(configuration(published, repository, port, tmp_path / "state"))
     random = Random(7)
     gateway = await Process.start("gateway", str(file), log=log)
     try:
-        for kill in range(KILLS):
+        for kill, steps in enumerate(parts_of(history)):
             if kill % 2:
                 await gateway.url()
-            for step in made_up(STEPS // KILLS, seed=100 + kill, first=1_000 * (kill + 1)):
-                if step.version is not None or step.name in published.versions:
-                    published.apply(step)
+            for start in range(0, len(steps), at_once):
+                published.apply(*steps[start : start + at_once])
                 await asyncio.sleep(random.random() * 0.03)
             await gateway.kill()
             gateway = await Process.start("gateway", str(file), log=log)
@@ -126,7 +152,7 @@ async def until_equal(url: str, published: Published) -> None:
     async with ClientSession() as session, asyncio.timeout(PATIENCE):
         while True:
             sets = {}
-            for name in ("sitemap", "repository", "feed"):
+            for name in ("sitemap", "repository", "feed", *DATED):
                 async with session.get(f"{url}{name}/changelist.xml") as answer:
                     if answer.status == 200:
                         sets[name] = replayed(await changes_of(session, f"{url}{name}/"))
@@ -135,6 +161,7 @@ async def until_equal(url: str, published: Published) -> None:
                 sets.get("sitemap") == wanted
                 and set(sets.get("repository", ())) == identifiers
                 and live == wanted
+                and all(sets.get(name) == wanted for name in DATED)
             ):
                 break
             print({name: sorted(set(found) ^ set(wanted)) for name, found in sets.items()}, live)

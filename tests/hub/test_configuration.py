@@ -172,6 +172,12 @@ def test_variables_of_other_commands_do_not_matter():
         ("mqtt_url = 'mqtt://b'\nmqtt_public_url = 'mqtt://b/x'", 2, "mqtt_public_url: a hub has"),
         ("mqtt_url = 'mqtt://b'\nmqtt_ca = 'gone.pem'", 2, "mqtt_ca: cannot use .* gone.pem"),
         ("mqtt_user = 'hub'", 1, "mqtt_user: this needs mqtt_url"),
+        ("xmpp_password = 'canary'", 1, "xmpp_password: a password must not be here"),
+        ("xmpp_url = 'xmpp://b'", 1, "xmpp_url: .* is no PubSub service"),
+        ("xmpp_url = 'xmpp:b?;node=x'", 1, "xmpp_url: a hub has many channels"),
+        ("xmpp_url = 'xmpp:b'", 1, "xmpp_url: this needs xmpp_jid"),
+        ("xmpp_jid = 'me@b'", 1, "xmpp_jid: this needs xmpp_url"),
+        ("xmpp_url = 'xmpp:b'\nxmpp_jid = 'me@b'", 2, "xmpp_jid: .* needs its password"),
         ("mqtt_channels = ['https://a.example/']", 1, "mqtt_channels: this needs mqtt_url"),
         ("[[admins]]\n[[admins]]\ntoken_sha256 = 'canary'", 1, "token_sha256: it is missing"),
         (
@@ -292,7 +298,9 @@ def test_every_setting_is_in_the_readme():
 
 def test_the_example_has_every_setting_with_its_default():
     settings = example()
-    assert set(settings) == set(FIELDS) - {"jwt_key", "mqtt_password", "store_password"}
+    assert set(settings) == set(FIELDS) - {
+        *("jwt_key", "mqtt_password", "store_password", "xmpp_password"),
+    }
     for name, value in settings.items():
         if FIELDS[name].default not in (None, ()):
             assert value == FIELDS[name].default, name

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify.runtime.http import connection
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery.fair_queue import Capacity
-from rsnotify_hub.websub.delivery.posting import connection
 from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
 from tests.hub.deliveries import opened_channel
 from tests.hub.helpers import Callback, Clock, fragment

@@ -19,8 +19,8 @@ from rsnotify.runtime.mqtt.connect import BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify.runtime.refusals import ConnectionRefused
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
 
@@ -162,7 +162,7 @@ async def test_a_forbidden_topic_is_an_error_and_the_connection_stays_open(tmp_p
     ):
         with pytest.raises(ConnectionRefused) as error:
             await publish(connection, "rsnotify/x", b"a lie")
-        assert not error.value.too_large
+        assert not error.value.is_final
         await publish(connection, "mine/x", b"allowed")
 
 
@@ -173,7 +173,7 @@ async def test_a_message_that_is_too_large_is_not_sent(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConnectionRefused) as error:
             await publish(connection, "t", b"x" * 2000)
-        assert error.value.too_large
+        assert error.value.is_final
         await publish(connection, "t", b"x" * 1000)
 
 

@@ -27,6 +27,7 @@ from rsnotify_publisher.push.channel_push import ChannelPush
 from rsnotify_publisher.push.fragments import OutgoingFragment
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.hub_push import HubPush
+from rsnotify_publisher.push.transports import HubConnections
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
 TRANSPORTS = ["websub", "ws"]
@@ -457,7 +458,7 @@ async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(
         pool = ThreadPoolExecutor(1)
         recorder = Recorder(publisher.source.open_journal, lambda _: None, pool)
         call = asyncio.get_running_loop().call_soon
-        push = HubPush(publisher.source, journal, recorder, call, pool)
+        push = HubPush(publisher.source, journal, recorder, call, pool, HubConnections())
         slow = asyncio.create_task(be_slow())
         await push.drain()
         slow.cancel()

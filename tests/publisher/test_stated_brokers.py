@@ -13,6 +13,7 @@ from aiohttp import web
 from rsnotify.format.hub_document import HUB_DOCUMENT
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.hubs import parse_hub, parse_hubs
@@ -140,6 +141,7 @@ async def test_a_hub_that_never_answered_is_advertised_by_its_name(hub: StatingH
         (200, {}),
         (200, {**WEBSUB, "mqtt": 5}),
         (200, {**WEBSUB, "mqtt": "https://broker.example"}),
+        (200, {**WEBSUB, "xmpp": "xmpp://broker.example"}),
         (200, {**WEBSUB, "mqtt": "mqtt://user:secret@broker.example"}),
         (200, b'{"websub":"' + b"x" * 100_000 + b'"}'),
     ],
@@ -168,6 +170,19 @@ async def test_a_file_that_cannot_be_read_is_written_again(hub: StatingHub, tmp_
 async def advertises_once_published(publisher: Publisher, hub: StatingHub) -> None:
     assert await publisher.await_published(PATIENCE)
     await advertises(publisher, hub, BROKER)
+
+
+async def test_a_pubsub_service_is_advertised_with_the_node_of_the_channel(
+    hub: StatingHub, tmp_path: Path
+):
+    service = "xmpp:pubsub.example.org"
+    hub.document = {**WEBSUB, "mqtt": BROKER, "xmpp": service}
+    async with publisher_of(hub, tmp_path) as publisher:
+        assert await publisher.await_published(PATIENCE)
+        node = channel_topic(publisher.source.documents.topic)
+        while advertised(publisher)[-1] != f"{service}?;node={node}":
+            await hub.read()
+        assert topic_at(BROKER) in advertised(publisher)
 
 
 def test_only_hubs_that_are_named_by_their_base_url_have_a_document() -> None:

@@ -138,7 +138,7 @@ async def test_a_wish_to_wait_that_says_nothing_is_passed_over(
 async def test_a_body_that_hardly_comes_is_given_up(
     source: SmallSource, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(responses, "_PATIENCE", -0.01)  # as if a minute were over
+    monkeypatch.setattr(responses, "PATIENCE", -0.01)  # as if a minute were over
     source.put("a", b"1")
     source.put("b", LARGE)
     with pytest.raises(Unavailable, match="bytes a second"):

@@ -21,6 +21,7 @@ from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.destination import Destination
+from tests.subscriber.heard import Heard
 from tests.subscriber.hub import anywhere, nowhere
 from tests.subscriber.source import SmallSource, path_of, status
 
@@ -111,36 +112,6 @@ async def test_what_a_broker_missed_is_pulled_when_it_is_back(
         offered.put("then", b"this was")
         await publish(mosquitto, offered)
         await destination.until_equal()
-
-
-class Heard:
-    """A `Listener` that remembers."""
-
-    def __init__(self) -> None:
-        self.events: list[str | bytes] = []
-        self._news = asyncio.Event()
-
-    def up(self, hub: str | None = None) -> None:
-        self._note("up")
-
-    def audience(self, listeners: int) -> None:
-        raise AssertionError("no broker tells")
-
-    def gap(self) -> None:
-        self._note("gap")
-
-    def fragment(self, document: bytes) -> None:
-        self._note(document)
-
-    def _note(self, event: str | bytes) -> None:
-        self.events.append(event)
-        self._news.set()
-
-    async def until(self, *events: str | bytes) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not set(events) <= set(self.events):
-                self._news.clear()
-                await self._news.wait()
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import TooLarge, Unavailable
+from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
@@ -163,17 +163,10 @@ class FeedAdapter:
     async def _read(
         self, uri: str, condition: tuple[str, str] | None
     ) -> tuple[ParsedFeed | None, tuple[str, str] | None]:
-        data = bytearray()
-
-        def feed(piece: bytes) -> None:
-            data.extend(piece)
-            if len(data) > _MOST_BYTES:
-                raise TooLarge(f"it is larger than {_MOST_BYTES} bytes", source=uri)
-
-        answer = await self._client.get(uri, feed, condition)
+        data, answer = await self._client.content(uri, _MOST_BYTES, condition)
         if answer is None:
             return None, condition
-        found = await asyncio.to_thread(parse_feed, bytes(data), uri)
+        found = await asyncio.to_thread(parse_feed, data, uri)
         if any(relation == Rel.HUB for relation, _ in answer.links):
             found = replace(found, has_hub=True)
         return found, answer.condition

@@ -16,7 +16,6 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Link
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import write_document
-from rsnotify.runtime.mqtt.topics import Broker
 from rsnotify_hub.change_memory import topic_list
 from rsnotify_hub.change_memory.pages import (
     ChangeMemoryPage,
@@ -49,8 +48,8 @@ class ChangeMemoryQuestion(Struct, frozen=True):
 class HubChangeMemory:
     """The handler of `GET /topics`, whose own URL is `url`."""
 
-    def __init__(self, topics: TopicLogs, url: str, broker: Broker | None = None) -> None:
-        self._broker = broker
+    def __init__(self, topics: TopicLogs, url: str, brokers: topic_list.Brokers) -> None:
+        self._brokers = brokers
         self._topics = topics
         self._url = url
         self._slots = asyncio.Semaphore(_CONCURRENCY)
@@ -79,7 +78,8 @@ class HubChangeMemory:
         after = topic_list.cursor_after(page[-1]) if len(found) > limit else None
         answer = {
             "topics": [
-                topic_list.row(state, self._link(topic=state.topic), self._broker) for state in page
+                topic_list.row(state, self._link(topic=state.topic), self._brokers)
+                for state in page
             ],
             "next": None if after is None else self._link(after=after, limit=limit),
         }

@@ -6,12 +6,20 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.runtime.mqtt.topics import Broker
+from rsnotify.runtime.xmpp.addresses import PubSubService
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import LogState
 
 
+class Brokers(Struct, frozen=True):
+    """Where the hub also publishes, as Destinations reach it."""
+
+    mqtt: Broker | None = None
+    xmpp: PubSubService | None = None
+
+
 class TopicRow(Struct, frozen=True):
-    """A topic; `changes` and `mqtt` are the URLs of its changes and at the MQTT broker, if any."""
+    """A topic; `changes`, `mqtt` and `xmpp` are the URLs of its changes and at brokers, if any."""
 
     topic: str
     begins: str
@@ -22,6 +30,7 @@ class TopicRow(Struct, frozen=True):
     whole: bool
     changes: str | None
     mqtt: str | None
+    xmpp: str | None
 
 
 def read_cursor(after: str | None) -> tuple[Instant, str] | None:
@@ -39,7 +48,7 @@ def cursor_after(state: LogState) -> str:
     return f"{format_datetime(state.received)} {state.topic}"
 
 
-def row(state: LogState, changes: str, broker: Broker | None) -> TopicRow:
+def row(state: LogState, changes: str, brokers: Brokers) -> TopicRow:
     return TopicRow(
         topic=state.topic,
         begins=format_datetime(state.begins),
@@ -49,5 +58,6 @@ def row(state: LogState, changes: str, broker: Broker | None) -> TopicRow:
         size=state.size,
         whole=state.whole,
         changes=None if state.whole else changes,
-        mqtt=None if broker is None else broker.url_for(state.topic),
+        mqtt=None if brokers.mqtt is None else brokers.mqtt.url_for(state.topic),
+        xmpp=None if brokers.xmpp is None else brokers.xmpp.url_for(state.topic),
     )

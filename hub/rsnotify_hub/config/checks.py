@@ -16,7 +16,9 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import SettingPath
 from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.topics import parse_broker
-from rsnotify_hub.config.configuration import FollowConfig, MqttConfig, StoreConfig
+from rsnotify.runtime.xmpp.addresses import parse_service
+from rsnotify_hub.config.brokers import MqttConfig, XmppConfig
+from rsnotify_hub.config.configuration import FollowConfig, StoreConfig
 from rsnotify_hub.config.tokens import digest
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url, has_dot_segments
@@ -139,10 +141,10 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         return
     for name, broker in (("mqtt_url", mqtt.url), ("mqtt_public_url", mqtt.public_url or mqtt.url)):
         try:
-            prefix = parse_broker(broker).topic_or_prefix
+            has_prefix = parse_broker(broker).has_prefix
         except ConfigurationError as error:
             raise WrongSetting((name,), str(error)) from None
-        if not prefix.endswith("/"):
+        if not has_prefix:
             reason = "a hub has many channels: end the path with /, or leave it out"
             raise WrongSetting((name,), reason)
     try:
@@ -151,6 +153,26 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         files = ("key", "certificate", "ca")
         at_fault = next((name for name in files if getattr(mqtt, name)), "user")
         raise WrongSetting((f"mqtt_{at_fault}",), str(error)) from None
+
+
+def check_xmpp(xmpp: XmppConfig) -> None:
+    if xmpp.url is None:
+        if xmpp.jid is not None:
+            raise WrongSetting(("xmpp_jid",), "this needs xmpp_url, which names the PubSub service")
+        return
+    try:
+        if not parse_service(xmpp.url).has_prefix:
+            raise ConfigurationError(
+                "a hub has many channels: end the node with /, or leave it out"
+            )
+    except ConfigurationError as error:
+        raise WrongSetting(("xmpp_url",), str(error)) from None
+    if xmpp.jid is None:
+        raise WrongSetting(("xmpp_url",), "this needs xmpp_jid, the account of the hub")
+    try:
+        xmpp.login.check()
+    except ConfigurationError as error:
+        raise WrongSetting(("xmpp_jid",), str(error)) from None
 
 
 def check_follow(follow: FollowConfig, store: StoreConfig) -> None:

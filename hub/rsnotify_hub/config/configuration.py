@@ -4,7 +4,7 @@ hub/README.md describes each setting; here are notes on those whose names do not
 
 A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
 The name of a setting there is the encoded name of its field, which differs from the field's own
-name only in `MqttConfig`, `StoreConfig` and `FollowConfig`.
+name only in `StoreConfig`, `FollowConfig` and the sections of `brokers`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from msgspec import Meta, Struct, defstruct
 from msgspec.structs import fields, replace
 
-from rsnotify.runtime.mqtt.login import BrokerLogin, login_of
+from rsnotify_hub.config.brokers import MqttConfig, XmppConfig
 from rsnotify_hub.store.jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 
 # A larger number is a typing error, and more than SQLite can count.
@@ -236,41 +236,6 @@ class WebSocketConfig(Struct, frozen=True, kw_only=True):
     websocket_ping_seconds: _Seconds = 30.0
 
 
-class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{name}"):
-    """The MQTT broker. The names of its settings begin with `mqtt_`.
-
-    Args:
-        url: The MQTT broker that everything is also published to; None for no broker.
-        public_url: The broker's URL for Destinations, if it is not the hub's.
-        ca: A file with the certificates that the broker's has to descend from; by default those
-            of the system.
-        channels: Topics, or prefixes of topics, that Sources may publish on through the broker,
-            whose ACL decides which Source may publish on which.
-        client_id: The hub's client identifier at the broker if there are such topics.
-    """
-
-    url: str | None = None
-    public_url: str | None = None
-    user: str | None = None
-    password: str | None = None
-    password_file: str | None = None
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-    version: Literal["5", "3.1.1"] = "5"
-    channels: tuple[str, ...] = ()
-    client_id: Annotated[
-        str, Meta(pattern="^[A-Za-z0-9_-]+$", description="a text of letters, digits, _ and -")
-    ] = "rsnotify-hub"
-
-    @property
-    def login(self) -> BrokerLogin:
-        return login_of(self, prefix="")
-
-    def __repr__(self) -> str:
-        return f"MqttConfig(channels={self.channels})"
-
-
 class FollowConfig(
     Struct,
     frozen=True,
@@ -303,7 +268,12 @@ class HubConfiguration(Struct, frozen=True, kw_only=True):
     websub: WebSubConfig = WebSubConfig()
     websocket: WebSocketConfig = WebSocketConfig()
     mqtt: MqttConfig = MqttConfig()
+    xmpp: XmppConfig = XmppConfig()
     follow: FollowConfig = FollowConfig()
+
+    @property
+    def has_bridges(self) -> bool:
+        return self.mqtt.url is not None or self.xmpp.url is not None
 
 
 _SECTIONS: dict[str, type[Struct]] = get_type_hints(HubConfiguration)

@@ -24,6 +24,7 @@ from rsnotify_hub.config.checks import (
     check_prefixes,
     check_public_url,
     check_store,
+    check_xmpp,
 )
 from rsnotify_hub.config.configuration import (
     SETTINGS,
@@ -151,11 +152,15 @@ def _checked(configuration: HubConfiguration) -> HubConfiguration:
         mqtt = replace(mqtt, password=read_text(mqtt.password_file).removesuffix("\n"))
     check_jwt(access.jwt_algorithms, access.jwt_key, access.jwt_audience)
     check_mqtt(mqtt)
+    xmpp = configuration.xmpp
+    if xmpp.password_file is not None:
+        xmpp = replace(xmpp, password=read_text(xmpp.password_file).removesuffix("\n"))
+    check_xmpp(xmpp)
     if store.password_file is not None:
         store = replace(store, password=read_text(store.password_file).removesuffix("\n"))
     check_store(store)
     check_follow(configuration.follow, store)
-    return replace(configuration, access=access, mqtt=mqtt, store=store)
+    return replace(configuration, access=access, mqtt=mqtt, store=store, xmpp=xmpp)
 
 
 def _with_files(access: AccessConfig) -> AccessConfig:

@@ -33,7 +33,7 @@ def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[SettingPath, str]]:
     key = settings.get("jwt_key")
     if isinstance(key, str) and "PUBLIC KEY-----" not in key:
         yield ("jwt_key",), _NO_SECRET
-    for name in ("mqtt_password", "store_password"):
+    for name in ("mqtt_password", "xmpp_password", "store_password"):
         if name in settings:
             yield (name,), _NO_PASSWORD.format(f"{name}_file")
     store = settings.get("store")

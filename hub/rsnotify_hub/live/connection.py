@@ -1,4 +1,4 @@
-"""One open connection that receives a topic: what WebSockets and event streams have in common.
+"""One open connection that receives topics: what WebSockets and event streams have in common.
 
 A connection that only receives has no task and no timer.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from rsnotify_hub.live.send_queue import SendQueue
 from rsnotify_hub.statistics import DeliveryTransport
 
 #: How long a client has to answer a close, or to read what was sent before it, in seconds.
@@ -40,6 +41,8 @@ class LiveConnection(asyncio.Protocol):
     Attributes:
         is_paused: Whether something that was sent still waits in the transport.
         has_ended: Whether either side has begun to close it.
+        turns: The lock for the replays of its topics, if it may have several.
+        queue: What waits while it is slow.
     """
 
     kind: ClassVar[DeliveryTransport]
@@ -49,6 +52,8 @@ class LiveConnection(asyncio.Protocol):
     handler: ConnectionHandler | None = None
     is_paused: bool = False
     has_ended: bool = False
+    turns: asyncio.Lock | None = None
+    queue: SendQueue | None = None
     _last_unsent: int = -1
     _drained: asyncio.Future[None] | None = None
     _end_timer: asyncio.TimerHandle | None = None
@@ -68,8 +73,11 @@ class LiveConnection(asyncio.Protocol):
         self.is_paused = False
         self._last_unsent = -1
         self._send_late()
+        self.send_queue()
+        if self.is_paused:
+            return
         self._wake()
-        if self.handler is not None and not self.is_paused:
+        if self.handler is not None:
             self.handler.resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -88,6 +96,13 @@ class LiveConnection(asyncio.Protocol):
 
     def _send_late(self) -> None:
         """Send what had to wait until the transport accepts more."""
+
+    def send_queue(self, *, everything: bool = False) -> None:
+        """Send as much of what waits as the transport accepts, or all."""
+        while self.queue and (everything or not self.is_paused):
+            self.send(self.queue.take())
+        if not self.queue:
+            self.queue = None
 
     async def drain(self) -> None:
         """Wait until everything has left the transport, or the connection has ended."""

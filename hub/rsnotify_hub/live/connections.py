@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from aiohttp import web
 
@@ -47,9 +48,10 @@ class LiveConnections:
         return self._counts[kind]
 
     def queued(self) -> int:
-        """Return the number of bytes that wait in the transports."""
+        """Return the number of bytes that wait in the transports and queues."""
         connections = self._keep_alive.connections()
-        return sum(each.transport.get_write_buffer_size() for each in connections)
+        waiting = sum(each.transport.get_write_buffer_size() for each in connections)
+        return waiting + sum(each.queue.size for each in connections if each.queue)
 
     def check(self, request: web.Request) -> None:
         """Check whether the client of a request may connect.
@@ -62,11 +64,24 @@ class LiveConnections:
             # Not a Refusal, whose answer would request a token: none would help.
             self._statistics.refused[Code.FORBIDDEN] += 1
             raise web.HTTPForbidden(text="pages of this origin may not connect here\n")
-        self._rate.check(request.remote)
-        if self._limit.is_full or self._limit.is_client_full(request.remote or ""):
+        self._check_limits(request.remote)
+
+    def _check_limits(self, address: str | None) -> None:
+        self._rate.check(address)
+        if self._limit.is_full or self._limit.is_client_full(address or ""):
             raise Refusal(
                 Code.TOO_MANY, "too many WebSockets and event streams are open; try again later"
             )
+
+    def add_topic(self, address: str | None) -> Callable[[], None]:
+        """Count another topic of a connection as one more connection; return what ends that.
+
+        Raises:
+            Refusal: The client, or all clients together, have too many.
+        """
+        self._check_limits(address)
+        self._limit.acquire(address or "")
+        return partial(self._limit.release, address or "")
 
     def accept(self, request: web.Request, answer: bytes, connect: Connect) -> HandedOver:
         """Answer a request that was checked, and hand its transport over to a connection."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -112,15 +113,16 @@ class Replays:
         # Everything that is in the log now is sent here, even if live subscribers still wait for
         # it: only here are entries up to `since` left out.
         while position < (end := source.end) or source.is_behind(newest):
-            try:
-                entries = await source.read(after=position, since=since)
-            except StorageError as error:
-                log.error("a replay of %s failed: %s", topic, error)
-                raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
-            data = await encoding.encode_page([entry.fragment for entry in entries])
-            connection.send(data)
-            subscriber.channel.count(encoding.transport, data, len(entries))
-            await connection.drain()
+            async with connection.turns or nullcontext():
+                try:
+                    entries = await source.read(after=position, since=since)
+                except StorageError as error:
+                    log.error("a replay of %s failed: %s", topic, error)
+                    raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
+                data = await encoding.encode_page([entry.fragment for entry in entries])
+                connection.send(data)
+                subscriber.channel.count(encoding.transport, data, len(entries))
+                await connection.drain()
             position = entries[-1].position if entries else max(position, end)
         subscriber.cancel_replay = None
         if not connection.has_ended:

@@ -1,22 +1,23 @@
-"""What waits for one slow subscriber."""
+"""What waits for one slow connection."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from rsnotify_hub.live.connection import LiveConnection
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class SendQueue:
-    """The frames that wait for a slow subscriber. The bytes in its transport count as well."""
+    """The frames that wait for a slow client. The bytes in its transport count as well."""
 
     max_bytes: int
     max_frames: int
     size: int = 0
     frames: int = 0
     _waiting: deque[tuple[bytes, int]] = field(default_factory=deque)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def put(self, data: bytes, count: int, *, ahead: int) -> bool:
         """Add frames behind the bytes in the transport; return False if that is too much."""
@@ -29,11 +30,9 @@ class SendQueue:
         self.frames += count
         return True
 
-    def send(self, connection: LiveConnection, *, everything: bool = False) -> bool:
-        """Send as much as the transport accepts, or all; return whether that was accepted."""
-        while self._waiting and (everything or not connection.is_paused):
-            data, count = self._waiting.popleft()
-            self.size -= len(data)
-            self.frames -= count
-            connection.send(data)
-        return not connection.is_paused
+    def take(self) -> bytes:
+        """Remove the first frames, and return them."""
+        data, count = self._waiting.popleft()
+        self.size -= len(data)
+        self.frames -= count
+        return data

@@ -8,6 +8,10 @@ Most are *quick*: everything sent to them has left their transport, and new data
 new data waits in a queue of its own, of shared bytes. A subscriber whose queue grows too long is
 cut off. So a slow subscriber costs the others nothing, and a quick one costs a write.
 
+The queue is that of the connection, which may receive many topics. Such a connection is never
+quick: it is checked at each delivery, since to sort it again for each topic whenever it becomes
+slow would cost as much as all its topics.
+
 A fragment is sent to the live subscribers of a topic while the log writes it, because the Source
 has it on its disk, and publishes it again unless it is acknowledged. If the write fails, or the hub
 ends before, they receive it twice, and Destinations ignore the repetition. A subscriber that goes
@@ -30,10 +34,10 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.http.direct_writes import descriptor_of
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.http.direct_writes import descriptor_of
 from rsnotify_hub.live.connection import ConnectionHandler, LiveConnection
 from rsnotify_hub.live.encoding import Encoding
 from rsnotify_hub.live.send_queue import SendQueue
@@ -73,7 +77,6 @@ class LiveSubscriber(ConnectionHandler):
 
     Attributes:
         key: The key of its audience; the topic itself if it receives all of it.
-        queue: What waits for it while it is slow.
         cancel_replay: Cancels its replay; None once it is live.
         replay_after: Begins a replay after a position.
     """
@@ -84,7 +87,6 @@ class LiveSubscriber(ConnectionHandler):
     encoding: Encoding
     key: str = ""
     leave: Callable[[], None] = lambda: None
-    queue: SendQueue | None = None
     cancel_replay: Callable[[], object] | None = None
     replay_after: Callable[[LiveSubscriber, int], None] = lambda subscriber, position: None
 
@@ -107,8 +109,7 @@ class LiveSubscriber(ConnectionHandler):
         self.channel.mark_slow(self)
 
     def resumed(self) -> None:
-        if self.queue is None or self.queue.send(self.connection):
-            self.channel.mark_quick(self)
+        self.channel.mark_quick(self)
 
     def lost(self) -> None:
         if self.cancel_replay is not None:
@@ -121,9 +122,10 @@ class Audience:
     """The live subscribers of one topic that have the same encoding.
 
     Theory of operation. A member is *quick* while nothing waits in its transport
-    (`LiveConnection.is_paused` is false). Then its socket can be written to directly, which
-    costs a tenth less than a write through the transport. What the socket does not accept, and
-    every error, is left to the transport. A member must be removed before its socket is closed;
+    (`LiveConnection.is_paused` is false), and its connection is for one topic. Then its socket can
+    be written to directly, which costs a tenth less than a write through the transport. What the
+    socket does not accept, and every error, is left to the transport. A member must be removed
+    before its socket is closed;
     `LiveConnection` reports its end before that.
 
     Attributes:
@@ -142,7 +144,7 @@ class Audience:
     def put(self, member: LiveSubscriber) -> None:
         """Add a member, or sort it again as quick or slow."""
         self.remove(member)
-        if member.connection.is_paused:
+        if member.connection.is_paused or member.connection.turns is not None:
             self.slow.add(member)
         else:
             self.quick[member] = descriptor_of(member.connection.transport)
@@ -218,10 +220,13 @@ class LiveChannel(DeliveryChannel):
 
     def _queue(self, subscriber: LiveSubscriber, data: bytes, count: int) -> None:
         connection = subscriber.connection
-        if subscriber.queue is None:
-            subscriber.queue = SendQueue(self._max_bytes, self._max_frames)
+        if not connection.is_paused:
+            connection.send(data)
+            return
+        if connection.queue is None:
+            connection.queue = SendQueue(self._max_bytes, self._max_frames)
         ahead = connection.transport.get_write_buffer_size()
-        if not subscriber.queue.put(data, count, ahead=ahead):
+        if not connection.queue.put(data, count, ahead=ahead):
             log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
             self._statistics.count(subscriber.encoding.transport, DeliveryOutcome.CUT_OFF)
             # The queue is dropped with the connection.
@@ -231,9 +236,7 @@ class LiveChannel(DeliveryChannel):
         """Let all members replay the log after a position, and join again."""
         for subscriber in (*audience.quick, *audience.slow):
             self._remove(subscriber)
-            if subscriber.queue is not None:
-                subscriber.queue.send(subscriber.connection, everything=True)
-                subscriber.queue = None
+            subscriber.connection.send_queue(everything=True)
             subscriber.replay_after(subscriber, position)
 
     def count(
@@ -248,12 +251,6 @@ class LiveChannel(DeliveryChannel):
 
     def subscribers_over(self, topic: str, transport: DeliveryTransport) -> int:
         return self._open[topic, transport]
-
-    def queued(self) -> int:
-        """Return the number of bytes in the queues of all subscribers."""
-        audiences = (each for found in self._audiences.values() for each in found.values())
-        slow = (subscriber for audience in audiences for subscriber in audience.slow)
-        return sum(each.queue.size for each in slow if each.queue is not None)
 
     def enter(self, subscriber: LiveSubscriber) -> None:
         """Count a subscriber, which receives nothing yet."""
@@ -298,7 +295,6 @@ class LiveChannel(DeliveryChannel):
         """Write to a subscriber at once from now on, if it is live."""
         audience = self._audience_of(subscriber)
         if audience is not None and subscriber in audience.slow:
-            subscriber.queue = None
             audience.put(subscriber)
 
 

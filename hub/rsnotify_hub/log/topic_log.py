@@ -21,7 +21,7 @@ log = logging.getLogger("rsnotify.hub.topics")
 
 
 class DeliveryChannel(ABC):
-    """A transport to Destinations: WebSub callbacks, WebSocket or MQTT.
+    """A transport to Destinations: WebSub callbacks, live connections or a broker.
 
     It never refuses and never blocks: a subscriber that is too slow lags or is disconnected.
     """

@@ -14,9 +14,9 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.selection_requests import LEASE, read_selection_request
 from rsnotify.runtime.mqtt.topics import channel_topic, request_prefix
+from rsnotify_hub.bridging.broker_cursors import BrokerCursors
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
 from rsnotify_hub.refusals import Code, Refusal
 
 log = logging.getLogger("rsnotify.hub.mqtt")

@@ -47,6 +47,9 @@ _SMALL = 16 * 1024
 #: control frames.
 _FRAMES = 100
 
+#: The same for a connection for many topics: ten frames for each of 500.
+_FRAMES_OF_TOPICS = 5_000
+
 _PING = b"\x89\x00"
 _CONTROL = 0x8
 
@@ -140,7 +143,7 @@ class WebSocketConnection(LiveConnection):
 
     def _count_frame(self) -> None:
         self._frames += 1
-        if self._frames > _FRAMES:
+        if self._frames > (_FRAMES if self.turns is None else _FRAMES_OF_TOPICS):
             self._fail(POLICY_VIOLATION, "too many frames")
 
     def pause_reading(self) -> None:

@@ -29,6 +29,18 @@ class PublishFrame(Struct, frozen=True, tag="publish"):
     topic: str
 
 
+class EndFrame(Struct, frozen=True, tag="end"):
+    """A client ends one of many topics."""
+
+    topic: str
+
+
+class DocumentsFrame(Struct, frozen=True, tag="documents"):
+    """The documents after it are of this one of many topics."""
+
+    topic: str
+
+
 class SubscribedFrame(Struct, frozen=True, tag="subscribed", omit_defaults=True):
     """The hub will send the selection; its log ends at `through`; `audience` counts subscribers."""
 
@@ -59,11 +71,12 @@ class AcceptedFrame(Struct, frozen=True, tag="accepted"):
     until: str
 
 
-class ErrorFrame(Struct, frozen=True, tag="error"):
-    """The hub refuses a frame, and closes the connection."""
+class ErrorFrame(Struct, frozen=True, tag="error", omit_defaults=True):
+    """The hub refuses a frame, and closes the connection, or ends one of its many topics."""
 
     code: Code
     message: str
+    topic: str | None = None
 
 
 #: Close codes (RFC 6455 §7.4.1 and its registry).
@@ -76,17 +89,30 @@ TRY_AGAIN_LATER = 1013
 
 _TEXT, _BINARY = 0x81, 0x82
 
-Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame
+First = SubscribeFrame | PublishFrame
+OfTopics = First | EndFrame | DocumentsFrame
+Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame | DocumentsFrame
 
-_decoder = msgspec.json.Decoder(SubscribeFrame | PublishFrame)
+_decode = msgspec.json.Decoder(First).decode
+_decode_of_topics = msgspec.json.Decoder(OfTopics).decode
 encode: Callable[[Sent], bytes] = msgspec.json.Encoder().encode
 
 
-def decode(text: bytes) -> SubscribeFrame | PublishFrame:
+def decode(text: bytes) -> First:
+    """Decode the first frame of a connection for one topic."""
     try:
-        frame: SubscribeFrame | PublishFrame = _decoder.decode(text)
+        frame: First = _decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Refusal(Code.BAD_REQUEST, f"not a subscribe or publish frame: {error}") from None
+    return frame
+
+
+def decode_of_topics(text: bytes) -> OfTopics:
+    """Decode a frame of a connection for many topics."""
+    try:
+        frame: OfTopics = _decode_of_topics(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Refusal(Code.BAD_REQUEST, f"not a frame of this protocol: {error}") from None
     return frame
 
 

@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.datetimes import format_datetime
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_hub.filtering.topic_selection import TopicSelection
-from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connection import CLOSE_SECONDS, LiveConnection
 from rsnotify_hub.live.connections import LiveConnections
-from rsnotify_hub.live.encoding import Encoding
 from rsnotify_hub.live.replay import Replays
 from rsnotify_hub.live.selections import SelectionGroups
-from rsnotify_hub.live.subscribers import LiveChannel, LiveSubscriber, Opening
+from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
-from rsnotify_hub.statistics import DeliveryTransport, Statistics
+from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import (
-    INTERNAL_ERROR,
     POLICY_VIOLATION,
     TRY_AGAIN_LATER,
     ErrorFrame,
-    GapFrame,
     PublishFrame,
-    SubscribedFrame,
     SubscribeFrame,
     decode,
-    document_frames,
     encode,
-    instant,
 )
 from rsnotify_hub.websocket.handshake import accept_upgrade
+from rsnotify_hub.websocket.many_topics import ManyTopics
 from rsnotify_hub.websocket.publishing import WebSocketPublication
+from rsnotify_hub.websocket.subscribing import FRAMES, WebSocketSubscriber
 
 _CLOSE_CODES = {
     Code.BAD_REQUEST: POLICY_VIOLATION,
@@ -51,17 +44,10 @@ _CLOSE_CODES = {
     Code.TOO_MANY: TRY_AGAIN_LATER,
 }
 
+#: Handles the first message of a connection.
+_Begin = Callable[..., None]
+
 _NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
-
-
-class WebSocketFrames(Encoding):
-    """One frame for each fragment."""
-
-    def encode(self, fragments: Sequence[Fragment]) -> bytes:
-        return document_frames(fragments)
-
-
-_FRAMES = WebSocketFrames(DeliveryTransport.WEBSOCKET)
 
 
 class WebSocketHandler:
@@ -88,24 +74,26 @@ class WebSocketHandler:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self._connections.check(request)
-        answer = accept_upgrade(request)
-        return self._connections.accept(request, answer, partial(self._connect, request))
+        answer, of_many = accept_upgrade(request)
+        begin = self._begin_many if of_many else self._begin
+        return self._connections.accept(request, answer, partial(self._connect, request, begin))
 
     def _connect(
         self,
         request: web.Request,
+        begin: _Begin,
         transport: asyncio.Transport,
         lost: Callable[[LiveConnection], None],
     ) -> WebSocketConnection:
         connection = WebSocketConnection(transport, lost, max_bytes=self._intake.max_bytes)
         connection.handler = _FirstFrame(
-            partial(self._first_message, connection, request),
+            partial(begin, connection, request),
             partial(self.refuse, connection, _NO_FIRST_FRAME),
             self._intake.request_seconds,
         )
         return connection
 
-    def _first_message(
+    def _begin(
         self,
         connection: WebSocketConnection,
         request: web.Request,
@@ -113,58 +101,83 @@ class WebSocketHandler:
         *,
         is_text: bool,
     ) -> None:
+        """Handle the first message of a connection for one topic."""
+        refuse = partial(self.refuse, connection)
         try:
             if not is_text:
                 raise Refusal(Code.BAD_REQUEST, "frames are text frames")
             frame = decode(payload)
             check_url(frame.topic, "topic")
             if isinstance(frame, PublishFrame):
-                self._publish(connection, request, frame)
+                connection.handler = self._publish(connection, request, frame.topic, refuse)
             else:
-                self._subscribe(connection, request, frame)
+                subscriber = WebSocketSubscriber(
+                    connection, frame.topic, self._channel, FRAMES, refuse=refuse
+                )
+                self._subscribe(request, subscriber, frame)
+                connection.handler = subscriber
         except Refusal as refusal:
-            self.refuse(connection, refusal)
+            refuse(refusal)
 
-    def _publish(
-        self, connection: WebSocketConnection, request: web.Request, frame: PublishFrame
+    def _begin_many(
+        self,
+        connection: WebSocketConnection,
+        request: web.Request,
+        payload: bytes,
+        *,
+        is_text: bool,
     ) -> None:
-        permission = self._intake.authorizer.check_publisher(request, frame.topic)
-        connection.allow_large()
-        publication = WebSocketPublication(
+        """Handle the first message of a connection for many topics."""
+        connection.handler = topics = ManyTopics(
             connection,
-            frame.topic,
-            self._topics,
-            self._intake,
-            permission.check,
+            self._channel,
+            partial(self._subscribe, request),
+            partial(self._publish, connection, request),
+            partial(self._connections.add_topic, request.remote),
             partial(self.refuse, connection),
         )
-        connection.handler = publication
+        topics.received(payload, is_text=is_text)
+
+    def _publish(
+        self,
+        connection: WebSocketConnection,
+        request: web.Request,
+        topic: str,
+        refuse: Callable[[Refusal], None],
+    ) -> WebSocketPublication:
+        permission = self._intake.authorizer.check_publisher(request, topic)
+        connection.allow_large()
+        publication = WebSocketPublication(
+            connection, topic, self._topics, self._intake, permission.check, refuse
+        )
         self._publishing.add(publication)
         publication.ended.add_done_callback(lambda _: self._publishing.discard(publication))
         publication.start()
+        return publication
 
     def _subscribe(
-        self, connection: WebSocketConnection, request: web.Request, frame: SubscribeFrame
+        self, request: web.Request, subscriber: WebSocketSubscriber, frame: SubscribeFrame
     ) -> None:
         since, select = parse_since(frame.since), select_of(frame)
         address, group = request.remote or "", None
         if select:
             group = self._groups.enter(TopicSelection(frame.topic, select), address)
-        subscriber = WebSocketSubscriber(
-            connection, frame.topic, self._channel, _FRAMES, handler=self
-        )
         if group is not None:
             subscriber.key = group.selection.key
             subscriber.leave = partial(self._groups.leave, group, address)
-        connection.handler = subscriber
         self._replays.start(subscriber, since, group, select)
 
-    def refuse(self, connection: WebSocketConnection, refusal: Refusal) -> None:
+    def refuse(
+        self, connection: WebSocketConnection, refusal: Refusal, topic: str | None = None
+    ) -> None:
+        """Send a refusal; close the connection unless it is of one of its many topics."""
         if connection.has_ended:
             return
         self._statistics.refused[refusal.code] += 1
-        connection.send_text(encode(ErrorFrame(code=refusal.code, message=refusal.reason)))
-        connection.close(_CLOSE_CODES[refusal.code], refusal.code)
+        frame = ErrorFrame(code=refusal.code, message=refusal.reason, topic=topic)
+        connection.send_text(encode(frame))
+        if topic is None:
+            connection.close(_CLOSE_CODES[refusal.code], refusal.code)
 
     async def finish(self) -> None:
         """Acknowledge what Sources have sent, and accept no more of it."""
@@ -173,36 +186,6 @@ class WebSocketHandler:
         if self._publishing:
             ended = [publication.ended for publication in self._publishing]
             await asyncio.wait(ended, timeout=CLOSE_SECONDS)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class WebSocketSubscriber(LiveSubscriber, FrameHandler):
-    """A WebSocket that receives a topic."""
-
-    connection: WebSocketConnection
-    handler: WebSocketHandler = field(kw_only=True)
-
-    def opened(self, opening: Opening) -> None:
-        frame = SubscribedFrame(
-            topic=self.topic,
-            through=instant(opening.through),
-            audience=opening.audience,
-            select=opening.select,
-        )
-        self.connection.send_text(encode(frame))
-        if opening.begins is not None:
-            begins = format_datetime(opening.begins)
-            self.connection.send_text(encode(GapFrame(topic=self.topic, from_=begins)))
-
-    def received(self, payload: bytes, *, is_text: bool) -> None:
-        refusal = Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only")
-        self.handler.refuse(self.connection, refusal)
-
-    def refused(self, refusal: Refusal) -> None:
-        self.handler.refuse(self.connection, refusal)
-
-    def failed(self) -> None:
-        self.connection.close(INTERNAL_ERROR, "the hub failed")
 
 
 class _FirstFrame(FrameHandler):

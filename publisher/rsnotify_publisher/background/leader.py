@@ -54,7 +54,12 @@ class Leader:
 
     def __post_init__(self) -> None:
         self.push = HubPush(
-            self.source, self.journal, self.recorder, self.pool.call, self.pool.threads.contents
+            self.source,
+            self.journal,
+            self.recorder,
+            self.pool.call,
+            self.pool.threads.contents,
+            self.pool.threads.websockets,
         )
         self._store = DocumentStore(self.source, self.recorder)
         self._brokers = StatedBrokers(

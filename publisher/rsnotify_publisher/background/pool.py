@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from rsnotify_publisher.background.job_scheduler import JobScheduler
 from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.journal.storage import USUAL_MEMORY
+from rsnotify_publisher.push.transports import HubConnections
 
 T = TypeVar("T")
 
@@ -85,6 +86,7 @@ class PoolThreads:
         self.contents = ThreadPoolExecutor(_READERS, "rsnotify-contents")
         # One set never uses two, and what just ran runs faster.
         self.recorders = CommitThreads(min(_RECORDERS, sets))
+        self.websockets = HubConnections()
         self.poller = JournalPoller()
         self.permits = asyncio.Semaphore(_STARTING)
         self.scheduler = JobScheduler()

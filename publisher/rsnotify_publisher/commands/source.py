@@ -13,6 +13,7 @@ from rsnotify.runtime.cli.commands import option
 #: The groups of options in the help.
 _HUBS = "Hubs"
 _MQTT = "MQTT"
+_XMPP = "XMPP"
 _DOCUMENTS = "Documents"
 
 
@@ -76,6 +77,19 @@ def source(
     ] = None,
     mqtt_version: Annotated[
         str | None, option("5|3.1.1", "Version of MQTT.", _MQTT, show_default="5")
+    ] = None,
+    xmpp_jid: Annotated[
+        str | None, option("USER@DOMAIN", "Account that publishes at PubSub services.", _XMPP)
+    ] = None,
+    xmpp_password: Annotated[
+        str | None, option("PASSWORD", "Password of that account.", _XMPP)
+    ] = None,
+    xmpp_server: Annotated[
+        str | None, option("HOST:PORT", "Its server, if DNS does not name the server.", _XMPP)
+    ] = None,
+    xmpp_ca: Annotated[
+        str | None,
+        option("FILE", "Certificates of the authorities that may sign the server's.", _XMPP),
     ] = None,
     described_by: Annotated[
         str | None, option("URL", "URL of a document about the Source.", _DOCUMENTS)
@@ -196,6 +210,10 @@ def source(
         mqtt_certificate=mqtt_certificate,
         mqtt_key=mqtt_key,
         mqtt_version=mqtt_version,
+        xmpp_jid=xmpp_jid,
+        xmpp_password=xmpp_password,
+        xmpp_server=xmpp_server,
+        xmpp_ca=xmpp_ca,
         described_by=described_by,
         options={
             "heartbeat": heartbeat,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
@@ -17,7 +19,12 @@ _RAW = "/!$&'()*+,;=:@"
 
 
 def media_type(path: Path) -> str:
-    return guess_media_type(f"file:///{quote(os.fsencode(path.name))}") or _UNKNOWN
+    return _media_type("".join(path.suffixes[-2:]))
+
+
+@lru_cache(maxsize=1_000)
+def _media_type(suffixes: str) -> str:
+    return guess_media_type(f"file:///name{quote(os.fsencode(suffixes))}") or _UNKNOWN
 
 
 class FileNames:
@@ -67,17 +74,12 @@ class FileNames:
         parts = [unquote_to_bytes(part) for part in relative.split("/")]
         if any(b"/" in part or b"\0" in part or part == b"" for part in parts):
             return None
-        path = self.root.joinpath(*map(os.fsdecode, parts))
-        return path if self.may_be_published(path) else None
+        names = [os.fsdecode(part) for part in parts]
+        return self.root.joinpath(*names) if _may_be_published(names) else None
 
     def may_be_published(self, path: Path) -> bool:
         """Return whether a file at a path below the root would be published."""
-        parts = path.relative_to(self.root).parts
-        return (
-            bool(parts)
-            and parts[0] not in RESERVED
-            and not any(part.startswith(".") for part in parts)
-        )
+        return _may_be_published(path.relative_to(self.root).parts)
 
     def is_published(self, path: Path) -> bool:
         """Return whether a path is a file that is published.
@@ -87,7 +89,16 @@ class FileNames:
         # os.path returns False where Path raises: for names that are too long or not accessible.
         if not (self.may_be_published(path) and os.path.isfile(path)):
             return False
+        resolved = os.path.realpath(path)
+        if resolved == str(path):
+            return True
+        real = Path(resolved)
         if path.parent.resolve() != path.parent:
             return False
-        real = path.resolve()
         return real.is_relative_to(self.root) and self.may_be_published(real)
+
+
+def _may_be_published(names: Sequence[str]) -> bool:
+    return (
+        bool(names) and names[0] not in RESERVED and not any(name.startswith(".") for name in names)
+    )

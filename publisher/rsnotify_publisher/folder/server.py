@@ -17,6 +17,7 @@ from rsnotify_publisher.folder.file_names import FileNames, media_type
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import LIVE, path_of, respond_with, robots, routes
 from rsnotify_publisher.web.responses import Representation, resource_representation
+from rsnotify_publisher.web.shared_threads import SharedThreads
 
 #: Seconds that a request waits until the first documents are written.
 _PATIENCE = 30.0
@@ -69,7 +70,8 @@ def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
 
 def _files(folder: PublishedFolder) -> Handler:
     names = folder.names
-    headers = LIVE | {hdrs.LINK: link_header(folder.publisher)}
+    threads = SharedThreads()
+    common = LIVE | {hdrs.LINK: link_header(folder.publisher)}
 
     async def handle(request: web.Request) -> web.StreamResponse:
         # The undecoded path: in a decoded one an escaped slash would look like a real one.
@@ -83,7 +85,8 @@ def _files(folder: PublishedFolder) -> Handler:
                 raise FileNotFoundError
             return resource_representation(path)
 
-        return await respond_with(request, load, headers | {hdrs.CONTENT_TYPE: media_type(path)})
+        headers = common | {hdrs.CONTENT_TYPE: media_type(path)}
+        return await respond_with(request, load, headers, threads)
 
     return handle
 

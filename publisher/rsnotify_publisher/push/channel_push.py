@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.runtime.dialing import Address, Dialer
-from rsnotify.sync.alternatives import Alternatives
+from rsnotify.runtime.dialing import Dialer
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.node_rotation import NodeRotation
-from rsnotify_publisher.push.transports import feed_hub
+from rsnotify_publisher.push.transports import HubConnections, feed_hub
 
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
@@ -28,12 +27,14 @@ _RETRY = Retry(first=0.1, most=30.0)
 class ChannelPush:
     """Feeds the hubs on one channel until it is cancelled.
 
-    `what` names what waits in the journal while a hub is away, for messages. The push on the other
-    channel, `beside` this one, feeds the same hubs, and warns when a hub is away.
+    It shares `websockets` with other channels. `what` names what waits in the journal while a hub
+    is away, for messages. The push on the other channel, `beside` this one, feeds the same hubs,
+    and warns when a hub is away.
     """
 
     topic: str
     feeds: Sequence[tuple[Hub, HubFeed]]
+    websockets: HubConnections = field(default_factory=HubConnections)
     what: str = "changes"
     beside: ChannelPush | None = None
 
@@ -42,7 +43,6 @@ class ChannelPush:
         #: The last remedy that was reported, by hub.
         self._remedies: dict[str, str] = {}
         self._random = Random()
-        self._addresses: Alternatives[Address] = Alternatives()
 
     @property
     def cursors(self) -> dict[str, int]:
@@ -64,9 +64,9 @@ class ChannelPush:
         while True:
             before, node = feed.cursor, nodes.current
             failure: RsnotifyError | None = None
-            dialer = Dialer(self._addresses)
+            dialer = Dialer(self.websockets.memory)
             try:
-                await _in_a_task(feed_hub(hub.at(node), self.topic, feed, dialer))
+                await _in_a_task(feed_hub(hub.at(node), self.topic, feed, dialer, self.websockets))
             except RsnotifyError as error:
                 failure = error
             except Exception:  # an error of our own must not end the feeding of a hub for good

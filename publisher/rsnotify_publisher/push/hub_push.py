@@ -19,6 +19,7 @@ from rsnotify_publisher.push.channel_news import ChannelNews
 from rsnotify_publisher.push.channel_push import ChannelPush
 from rsnotify_publisher.push.fragments import FragmentWriter
 from rsnotify_publisher.push.hub_feed import HubFeed
+from rsnotify_publisher.push.transports import HubConnections
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import CAPABILITY_LIST
 
@@ -43,6 +44,7 @@ class HubPush:
         recorder: Recorder,
         call: Call,
         readers: Executor,
+        websockets: HubConnections,
     ) -> None:
         self._source = source
         self._journal = journal
@@ -54,6 +56,7 @@ class HubPush:
         self._change_push = ChannelPush(
             source.documents.topic,
             [(hub, self._change_feed(hub)) for hub in source.hubs],
+            websockets,
         )
         self._notice_push = ChannelPush(
             "" if channel is None else channel.topic,
@@ -62,6 +65,7 @@ class HubPush:
                 for hub in source.hubs
                 if channel is not None and all(map(allows_second_channel, hub.nodes))
             ],
+            websockets,
             what="notices of new documents",
             beside=self._change_push,
         )

@@ -1,8 +1,8 @@
-"""The MQTT brokers that the hubs of a Source state, which its Capability List advertises.
+"""The brokers that the hubs of a Source state, which its Capability List advertises.
 
 Theory of operation. A hub that is named by its base URL states its endpoints in a document. Those
 of HTTP and WebSocket are advertised as the user named the hub, since that is known to work; what
-cannot be derived from that name is the broker. It is kept in a file, so that a Source whose hub
+cannot be derived from that name is its brokers. They are kept in a file, so that a Source whose hub
 does not answer advertises what it did before. Only a valid document changes that: an error, a
 document of something else, and a hub that is down do not.
 """
@@ -20,10 +20,9 @@ import msgspec
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.hub_document import HubDocument
-from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.files import write_atomically
-from rsnotify_publisher.hubs import Hub, url_for_topic
+from rsnotify_publisher.hubs import Hub, broker_of, url_for_topic
 
 _log = logging.getLogger("rsnotify.publisher")
 
@@ -33,8 +32,8 @@ RETRY = Retry(first=1.0, most=EVERY)
 _TIMEOUT = aiohttp.ClientTimeout(total=30.0)
 _MAX_BYTES = 65_536
 
-#: The broker by the URL of the document that states it; None if that states none.
-_Stated = dict[str, str | None]
+#: The brokers by the URL of the document that states them.
+_Stated = dict[str, tuple[str, ...]]
 
 
 class StatedBrokers:
@@ -50,16 +49,14 @@ class StatedBrokers:
     @property
     def urls(self) -> tuple[str, ...]:
         """The URLs of the brokers, with the topic of the channel, each once."""
-        stated = (self._stated.get(document) for document in self._documents)
-        return tuple(
-            dict.fromkeys(url_for_topic(url, self._topic) for url in stated if url is not None)
-        )
+        stated = (url for each in self._documents for url in self._stated.get(each, ()))
+        return tuple(dict.fromkeys(url_for_topic(url, self._topic) for url in stated))
 
     def load(self) -> None:
         """Read the file, if there is one that can be used."""
         try:
             found = msgspec.json.decode(self._file.read_bytes(), type=_Stated)
-            self._stated = {document: _checked(url) for document, url in found.items()}
+            self._stated = {document: _checked(*urls) for document, urls in found.items()}
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError, ConfigurationError) as error:
@@ -70,7 +67,7 @@ class StatedBrokers:
         if not self._documents:
             return
         async with (
-            aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+            aiohttp.ClientSession(timeout=_TIMEOUT, connector=_connector()) as session,
             asyncio.TaskGroup() as tasks,
         ):
             for document in self._documents:
@@ -85,10 +82,10 @@ class StatedBrokers:
         failures = 0
         while True:
             try:
-                broker = await _read(session, document)
+                brokers = await _read(session, document)
                 before = self.urls
-                if broker != self._stated.get(document):
-                    self._stated[document] = broker
+                if brokers != self._stated.get(document):
+                    self._stated[document] = brokers
                     self._save()
                 if self.urls != before:
                     await changed()
@@ -101,12 +98,18 @@ class StatedBrokers:
                 await asyncio.sleep(EVERY * self._random.uniform(1, 1.5))
 
     def _save(self) -> None:
-        kept = {document: self._stated.get(document) for document in self._documents}
+        kept = {document: self._stated.get(document, ()) for document in self._documents}
         write_atomically(self._file, [msgspec.json.encode(kept)])
 
 
-async def _read(session: aiohttp.ClientSession, document: str) -> str | None:
-    """Return the broker that a document states; raise ValueError if it is no such document."""
+def _connector() -> aiohttp.TCPConnector:
+    # Nothing is kept open for documents that are read so rarely; names are resolved by the system
+    # also where aiodns is installed.
+    return aiohttp.TCPConnector(force_close=True, resolver=aiohttp.ThreadedResolver())
+
+
+async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...]:
+    """Return the brokers that a document states; raise ValueError if it is no such document."""
     async with session.get(document, allow_redirects=False) as response:
         if response.status != 200:
             raise ValueError(f"it answered {response.status}")
@@ -117,15 +120,18 @@ async def _read(session: aiohttp.ClientSession, document: str) -> str | None:
                 raise ValueError("it is too long")
     try:
         found = msgspec.json.decode(body, type=HubDocument)
-        broker = _checked(found.mqtt)
+        brokers = _checked(found.mqtt, found.xmpp)
     except (msgspec.MsgspecError, RecursionError, ConfigurationError) as error:
         raise ValueError(str(error)) from None
     if found.websub is None and found.websocket is None:
         raise ValueError("it is no document of a hub")
-    return broker
+    return brokers
 
 
-def _checked(url: str | None) -> str | None:
-    if url is not None:
-        parse_broker(url)
-    return url
+def _checked(*urls: str | None) -> tuple[str, ...]:
+    """Return the URLs that are given; raise ConfigurationError if one names no broker."""
+    found = tuple(url for url in urls if url is not None)
+    for url in found:
+        if broker_of(url) is None:
+            raise ConfigurationError(f"{url!r} names no broker")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -14,6 +15,7 @@ from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import documents
 from rsnotify_publisher.web.documents import PART_NAME, Answer, answers, path_of
 from rsnotify_publisher.web.responses import Representation, respond
+from rsnotify_publisher.web.shared_threads import SharedThreads
 
 
 def application(source: Publisher | SourceDescription) -> web.Application:
@@ -61,7 +63,11 @@ def _handler(answer: Answer) -> Handler:
 
 
 async def respond_with(
-    request: web.Request, load: Callable[[], Representation], headers: Mapping[str, str]
+    request: web.Request,
+    load: Callable[[], Representation],
+    headers: Mapping[str, str],
+    threads: SharedThreads,
 ) -> web.StreamResponse:
-    """Respond to a GET or HEAD with what `load` returns, which is called in a thread."""
-    return await _handler(lambda asked: respond(asked, load, headers))(request)
+    """Respond to a GET or HEAD with what `load`, which must be quick, returns in a thread."""
+    response = await threads.call(partial(respond, request_in(request), load, headers))
+    return await send_response(response, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+#: The number of new objects after which Python collects garbage.
+_GC_THRESHOLD = 50_000
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -40,9 +43,22 @@ def run(
             contexts.enter_context(forced.after(_SIGNALS))
         return await main(stop)
 
+    _reduce_garbage_collection()
     # Closing the loop waits for threads as well, so it comes before the end of `forced`.
     with ExitStack() as contexts, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(supervised())
+
+
+def _reduce_garbage_collection() -> None:
+    """Make Python's cycle collector run rarely, and ignore all present objects.
+
+    A message to many subscribers creates thousands of objects at once, and so does a list with many
+    resources; none of them is in a cycle. With the default threshold the collector took a quarter
+    of the CPU time of a hub, and an eighth of that of a Destination.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 20, 20)
 
 
 def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:

@@ -23,13 +23,13 @@ from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.runtime.mqtt.byte_streams import ByteStream
 from rsnotify.runtime.mqtt.messages import MqttMessage, publish_properties, read_message
 from rsnotify.runtime.mqtt.refusals import (
-    ConnectionRefused,
     UnsupportedVersion,
     connection_refusal,
     publish_refusal,
     subscription_refusal,
 )
 from rsnotify.runtime.mqtt.topics import Broker
+from rsnotify.runtime.refusals import ConnectionRefused
 
 #: How long a broker may take to answer, in seconds.
 TIMEOUT = 10.0
@@ -120,7 +120,7 @@ class BrokerConnection:
             self._maximum_packet_size
         ):
             reason = f"it accepts messages of at most {self._maximum_packet_size} bytes"
-            raise ConnectionRefused(self._broker.url, reason, too_large=True)
+            raise ConnectionRefused(self._broker.url, reason, is_final=True)
         await self._send_quota.acquire()
         self._check_connected()
         try:

@@ -41,7 +41,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
             self.context()
 
     def context(self) -> ssl.SSLContext:
-        context = _context(self.ca)
+        context = trusted_context(self.ca)
         if self.certificate is not None:
             try:
                 # Without `password`, OpenSSL would ask for a passphrase at the terminal.
@@ -62,7 +62,8 @@ def login_of(settings: object, prefix: str = "mqtt_") -> BrokerLogin:
     return BrokerLogin(**{name: getattr(settings, prefix + name) for name in fields})
 
 
-def _context(ca: str | None) -> ssl.SSLContext:
+def trusted_context(ca: str | None) -> ssl.SSLContext:
+    """Return a context for the root certificates in a file; for those of the system if None."""
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:  # also an ssl.SSLError

@@ -1,42 +1,17 @@
-"""Errors for refusals of a broker; they say what to change where waiting does not help."""
+"""Errors for the reason codes by which an MQTT broker refuses something."""
 
 from __future__ import annotations
 
 from paho.mqtt.reasoncodes import ReasonCode
 
 from rsnotify.errors import Unavailable
+from rsnotify.runtime.refusals import ConnectionRefused, NotPermitted
 
 _TOO_LARGE = 0x95
 _OTHER_VERSION = 0x84
 _NOT_AUTHORIZED = 0x87
 #: Bad user name or password, not authorized, banned, bad authentication method.
 _LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
-
-
-class NotPermitted(Unavailable):
-    """A broker does not allow something; waiting does not help, but `remedy` does."""
-
-    def __init__(self, uri: str, reason: str, remedy: str) -> None:
-        super().__init__(uri, f"{reason}; {remedy}")
-        self.remedy = remedy
-
-
-class ConnectionRefused(Unavailable):
-    """A broker refuses a message, with a reason code (MQTT 5).
-
-    Args:
-        uri: The broker.
-        reason: The refusal.
-        too_large: Whether the message is too large, so that every later attempt would fail.
-        remedy: What the user has to change, as a clause; None if the refusal may be temporary.
-    """
-
-    def __init__(
-        self, uri: str, reason: str, *, too_large: bool = False, remedy: str | None = None
-    ) -> None:
-        super().__init__(uri, reason if remedy is None else f"{reason}; {remedy}")
-        self.too_large = too_large
-        self.remedy = remedy
 
 
 class UnsupportedVersion(Unavailable):
@@ -70,7 +45,7 @@ def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
     return ConnectionRefused(
         url,
         f"it refuses the message: {reason}",
-        too_large=reason.value == _TOO_LARGE,
+        is_final=reason.value == _TOO_LARGE,
         remedy=allow if reason.value == _NOT_AUTHORIZED else None,
     )
 

@@ -63,14 +63,18 @@ class Broker(Struct, frozen=True):
     path: str | None
     topic_or_prefix: str
 
+    @property
+    def has_prefix(self) -> bool:
+        return self.topic_or_prefix.endswith("/")
+
     def topic(self, channel: str) -> str:
         name = self.topic_or_prefix
-        return channel_topic(channel, name) if name.endswith("/") else name
+        return channel_topic(channel, name) if self.has_prefix else name
 
     def filtered_topic(self, channel: str, select: PushSelection) -> str | None:
         """Return the MQTT topic of a selection of a channel; None if the URL allows none."""
         name = self.topic_or_prefix
-        return name + select.digest(channel) if name.endswith("/") else None
+        return name + select.digest(channel) if self.has_prefix else None
 
     def url_for(self, channel: str) -> str:
         """Return a URL with the complete MQTT topic of a channel, for clients without the rule."""

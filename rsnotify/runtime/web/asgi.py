@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.web.messages import WebRequest, WebResponse, text_response
 
 Scope = MutableMapping[str, Any]
@@ -24,7 +25,7 @@ def request_in(scope: Scope) -> WebRequest:
     return WebRequest(scope["method"], scope["path"], query, headers)
 
 
-class ClientDisconnected(ConnectionError):
+class ClientDisconnected(RsnotifyError, ConnectionError):
     """The client went away before its request was complete."""
 
 

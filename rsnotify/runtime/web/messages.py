@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl
 
 from msgspec import Struct
 
+from rsnotify.errors import RsnotifyError
+
 
 class WebRequest(Struct, frozen=True):
     """A request without its body.
@@ -28,7 +30,7 @@ class WebRequest(Struct, frozen=True):
         return dict(reversed(parse_qsl(self.query, keep_blank_values=True)))
 
 
-class TruncatedBody(Exception):
+class TruncatedBody(RsnotifyError):
     """A body ended before its announced length, so the connection has to be closed."""
 
 

@@ -38,7 +38,7 @@ _FROM_THE_USER = ("COMMANDLINE", "ENVIRONMENT")
 _OF_THE_COMMAND = ("config", "once", "json")
 #: The options that only one Source can have.
 _OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
-_FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key"}
+_FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca"}
 
 
 def given(context: typer.Context) -> dict[str, Any]:

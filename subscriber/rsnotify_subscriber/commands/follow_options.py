@@ -35,13 +35,14 @@ _selection = partial(option, "What to follow")
 _push = partial(option, "Push and polling")
 _callbacks = partial(option, "WebSub callbacks")
 _mqtt = partial(option, "MQTT")
+_xmpp = partial(option, "XMPP")
 
 
 class FollowArguments(Struct, frozen=True, kw_only=True):
     """The command-line options that become `FollowOptions`; each field is one."""
 
     via: Annotated[
-        Via, _push("auto|websocket|mqtt|websub|poll", "The transport by which changes arrive.")
+        Via, _push("auto|websocket|mqtt|xmpp|websub|poll", "The transport by which changes arrive.")
     ] = Via.AUTO
     hubs: Annotated[
         int, _push("N", "Connections to hubs that are kept up at the same time.", min=1)
@@ -170,6 +171,16 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     mqtt_version: Annotated[str, _mqtt("5|3.1.1", "Version of MQTT.")] = "5"
+    xmpp_jid: Annotated[
+        str | None, _xmpp("USER@DOMAIN", "XMPP account that receives from PubSub services.")
+    ] = None
+    xmpp_password: Annotated[str | None, _xmpp("PASSWORD", "Password of that account.")] = None
+    xmpp_server: Annotated[
+        str | None, _xmpp("HOST:PORT", "Its server, if DNS does not name the server.")
+    ] = None
+    xmpp_ca: Annotated[
+        str | None, _xmpp("FILE", "CA certificates that verify the certificate of the server.")
+    ] = None
 
     def options(self, callbacks: Callbacks | None) -> FollowOptions:
         from rsnotify_subscriber.fleet.building import follow_options

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
@@ -17,6 +17,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Rel
 from rsnotify_subscriber.content.zip_package import ZipPackage
 from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.digests import verified_hashes
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -84,6 +85,17 @@ class DumpPackages:
             raise Unavailable(entry.uri, f"the package {package} is no longer open")
         return await self._fetcher.collect(entry, _asynchronous(opened.pieces(entry.path)))
 
+    async def small_members(
+        self, wanted: Sequence[tuple[str | None, Resource]]
+    ) -> list[Content | None]:
+        """Return members of packages, of which each is verified as by `member`.
+
+        None stands for one that is not small, or for which `member` would raise an error.
+        """
+        opened = {package.uri: package for package in self._open}
+        found = await asyncio.to_thread(_read_small, opened, wanted)
+        return [None if each is None else self._fetcher.store(*each) for each in found]
+
     async def close(self) -> None:
         """Close all packages, and remove their files."""
         await self._close(self._open[:])
@@ -104,6 +116,19 @@ def _opened(content: Content, uri: str) -> tuple[ZipPackage, Document]:
         manifest = package.manifest()
         failing.pop_all()
     return package, manifest
+
+
+def _read_small(
+    opened: Mapping[str, ZipPackage], wanted: Sequence[tuple[str | None, Resource]]
+) -> list[tuple[bytes, str] | None]:
+    """Return the contents of members and their hashes."""
+    found: list[tuple[bytes, str] | None] = []
+    for uri, entry in wanted:
+        package = opened.get(uri or "")
+        data = package.small(entry.path) if package is not None and entry.path else None
+        hashes = None if data is None else verified_hashes(data, entry.hash, entry.length)
+        found.append(None if data is None or hashes is None else (data, hashes))
+    return found
 
 
 async def _asynchronous(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

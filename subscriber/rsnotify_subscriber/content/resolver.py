@@ -86,6 +86,12 @@ class ContentResolver:
         found = _inline_content(wanted)
         return None if found is None else self._fetcher.store(*found)
 
+    async def members(self, wanted: Sequence[WantedRepresentation]) -> list[Content | None]:
+        """Return the verified contents of small members of packages; None for all others."""
+        if self._packages is None:
+            return [None] * len(wanted)
+        return await self._packages.small_members([(each.package, each.entry) for each in wanted])
+
     async def resolve(
         self, wanted: WantedRepresentation, held: ResourceState | None
     ) -> Content | Unchanged:
@@ -234,7 +240,7 @@ def _inline_content(
     A patch need not have a hash, as its result has one.
     """
     entry = wanted.entry
-    if needs_hash and not parse_hashes(entry.hash):
+    if not wanted.inline or (needs_hash and not parse_hashes(entry.hash)):
         return None
     for uri in wanted.inline:
         content = _decode_data_uri(uri)

@@ -91,6 +91,16 @@ class ZipPackage:
         except _DAMAGE as error:
             raise ContentMismatch(self.uri, f"the member {name!r} is damaged: {error}") from None
 
+    def small(self, path: str) -> bytes | None:
+        """Return a member; None if it cannot be returned, or is not small."""
+        info = self._members.get(path.removeprefix("/"))
+        if info is None or info.file_size > _PIECE:
+            return None
+        try:
+            return b"".join(self.pieces(path))
+        except ContentMismatch:
+            return None
+
     def close(self) -> None:
         """Close the package, and remove its file."""
         self._zip.close()

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -17,7 +17,10 @@ from yarl import URL
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.addresses import refusal
+from rsnotify.runtime.dialing import any_socket
+from rsnotify.runtime.http.connection import HttpOrigin
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
+from rsnotify_subscriber.fetching.small_requests import SmallRequests, SmallResponse
 
 #: The most connections to one host: enough to hide latency, at hardly any load.
 PER_HOST = 32
@@ -52,8 +55,8 @@ def guarded_socket(info: Any) -> socket.socket:
 class Connections:
     """A pool of connections; an async context manager that can be entered again after its end.
 
-    There are two pools of aiohttp, so that a host which may only be dialled at public addresses is
-    never reached by a connection that was made for a trusted one.
+    There are two of each kind, of aiohttp's and for small content, so that a host which may only be
+    dialled at public addresses is never reached by a connection that was made for a trusted one.
 
     Args:
         most: The most requests at a time, over all hosts; further ones wait.
@@ -76,7 +79,7 @@ class Connections:
         user_agent: str = f"rsnotify/{version('rsnotify')}",
     ) -> None:
         self._most = most
-        self._tls = tls or True
+        self._tls = tls
         self._per_host = per_host
         self._silence = silence
         self._user_agent = user_agent
@@ -88,22 +91,36 @@ class Connections:
         self.large = asyncio.Semaphore(_LARGE_DOCUMENTS)
         self._anywhere = self._session()
         self._guarded = self._session(socket_factory=guarded_socket)
+        self._small_anywhere = self._small(any_socket)
+        self._small_guarded = self._small(guarded_socket)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._small_anywhere.close()
+        self._small_guarded.close()
         await self._anywhere.close()
         await self._guarded.close()
 
     def _session(self, **options: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             # `most` and `per_host` are the limits.
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, **options),
+            connector=aiohttp.TCPConnector(
+                # Where aiodns is installed, aiohttp would not resolve names as the system does.
+                resolver=aiohttp.ThreadedResolver(),
+                limit=0,
+                ssl=self._tls or True,
+                **options,
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._silence),
             # `inflating` does it in pieces of bounded size.
             auto_decompress=False,
             headers={"User-Agent": self._user_agent},
         )
+
+    def _small(self, create_socket: Callable[[Any], socket.socket]) -> SmallRequests:
+        fields = {"User-Agent": self._user_agent, "Accept": "*/*", "Accept-Encoding": "identity"}
+        return SmallRequests(fields, self._per_host, self._silence, self._tls, create_socket)
 
     @asynccontextmanager
     async def request(
@@ -126,6 +143,23 @@ class Connections:
             session.request(method, url, allow_redirects=False, **options) as response,
         ):
             yield response
+
+    async def get_small(
+        self, url: URL, target: str, fields: Mapping[str, str], *, anywhere: bool
+    ) -> SmallResponse | None:
+        """GET small content as `SmallRequests.get` does, when the limits allow it.
+
+        Args:
+            url: The origin.
+            target: The path and query, as they are sent.
+            fields: Further header fields.
+            anywhere: As for `request`.
+        """
+        requests = self._small_anywhere if anywhere else self._small_guarded
+        origin = HttpOrigin(url.scheme == "https", url.raw_host or "", url.port or 0)
+        opening = f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+        async with self._host_limit(url), self._limit:
+            return await requests.get(origin, opening, fields)
 
     def _host_limit(self, host: URL) -> asyncio.Semaphore:
         """Return the limit of a host, which exists as long as a request uses it."""

@@ -7,6 +7,8 @@ a flush of the disk, and must not block the event loop.
 from __future__ import annotations
 
 import asyncio
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -15,6 +17,8 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching.digests import Digester
 
+#: Windows has text files.
+_BINARY: int = getattr(os, "O_BINARY", 0)
 #: The most bytes of one content that are kept in memory.
 _IN_MEMORY = 131_072
 
@@ -45,14 +49,22 @@ class Content(Struct, frozen=True):
     def write(self) -> None:
         """Write the content to the file, unless it is there already."""
         if self.data is not None:
-            self.path.write_bytes(self.data)
+            # Objects for files would take longer than the calls.
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, 0o666)
+            try:
+                written = os.write(descriptor, self.data)
+                while written < len(self.data):
+                    written += os.write(descriptor, self.data[written:])
+            finally:
+                os.close(descriptor)
 
     def read(self) -> bytes:
         return self.path.read_bytes() if self.data is None else self.data
 
     def discard(self) -> None:
         """Remove the file, if it is still there."""
-        self.path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
 
 
 class Unchanged(Struct, frozen=True):

@@ -106,6 +106,8 @@ def parse_header_lines(lines: Iterable[str]) -> dict[str, str]:
 
 def split_login(url: str) -> tuple[str, str | None]:
     """Return a URL without its user and password, and these as `user:password`."""
+    if "@" not in url:
+        return url, None
     try:
         parts = urlsplit(url)
     except ValueError:

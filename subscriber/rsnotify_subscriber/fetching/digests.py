@@ -41,6 +41,8 @@ def parse_hashes(text: str | None) -> Mapping[str, str]:
 
 def agree(one: str | None, other: str | None) -> bool | None:
     """Return whether two `hash` attributes match; None if they have no algorithm in common."""
+    if one == other:  # so a digest that was just computed need not be parsed
+        return True if parse_hashes(one) else None
     ours, theirs = parse_hashes(one), parse_hashes(other)
     common = ours.keys() & theirs.keys()
     return all(ours[name] == theirs[name] for name in common) if common else None
@@ -71,10 +73,10 @@ class Digester:
             recoded: Whether the server sent the content encoded. The announced length may then
                 be that of the encoded form, if the hash matches.
         """
-        same = agree(resource.hash, self.hashes)
+        same = agree(resource.hash, hashes := self.hashes)
         if same is False:
             raise ContentMismatch(
-                resource.uri, f"the content has hash {self.hashes}, not {resource.hash}"
+                resource.uri, f"the content has hash {hashes}, not {resource.hash}"
             )
         if resource.length not in (None, self.length) and not (same and recoded):
             raise ContentMismatch(

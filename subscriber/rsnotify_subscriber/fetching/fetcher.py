@@ -22,9 +22,11 @@ from rsnotify.format.reader import SitemapReader, with_resources
 from rsnotify_subscriber.fetching.cache import DocumentCache
 from rsnotify_subscriber.fetching.connections import RequestRate
 from rsnotify_subscriber.fetching.contents import Content, ContentCollector, Unchanged
+from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.downloading import stream_document
 from rsnotify_subscriber.fetching.origin import ResponseOrigin
 from rsnotify_subscriber.fetching.responses import (
+    Response,
     body,
     check_status,
     content_validator,
@@ -36,6 +38,7 @@ from rsnotify_subscriber.fetching.responses import (
     with_http_date,
 )
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.fetching.small_requests import SMALL_BYTES, SmallResponse
 
 #: The most bytes of content whose length was not announced, by default.
 MOST_CONTENT_BYTES = 2**30
@@ -174,6 +177,12 @@ class Fetcher:
             moment: The instant whose version is requested of a TimeGate (core §14.6).
             fresh: Whether to request it past caches.
         """
+        is_plain = moment is None and not fresh
+        if is_plain and resource.length is not None and resource.length <= SMALL_BYTES:
+            await self._rate.wait()
+            small = await self._sessions.get_small(resource.uri)
+            if small is not None:
+                return self._receive_small(resource, small, most)
         headers = dict(_PAST_CACHES) if fresh else {}
         if moment is not None:
             headers["Accept-Datetime"] = format_http_date(moment)
@@ -220,16 +229,20 @@ class Fetcher:
         content = await self.collect(
             resource, body(uri, response), recoded=is_encoded(response), most=most, verify=verify
         )
-        fetched_at = _fetched_at(response)
-        if resource.hash is not None and verify:
-            # The hash proves what it is, and will show whether it has changed.
-            return replace(content, fetched_at=fetched_at)
-        return replace(
-            content,
-            validator=content_validator(response),
-            fetched_at=fetched_at,
-            modified=modified_at(response),
-        )
+        return _dated(content, response, is_proven=resource.hash is not None and verify)
+
+    def _receive_small(
+        self, resource: Resource, response: SmallResponse, most: int | None
+    ) -> Content:
+        check_status(resource.uri, response)
+        most = most or max(self._largest, resource.length or 0)
+        if len(response.body) > most:
+            raise ContentMismatch(resource.uri, f"it has more than {most} bytes")
+        digester = Digester(resource.hash)
+        digester.update(response.body)
+        digester.verify(resource)
+        content = self.store(response.body, digester.hashes)
+        return _dated(content, response, is_proven=resource.hash is not None)
 
     async def collect(
         self,
@@ -263,7 +276,20 @@ class Fetcher:
         return self._folder / str(self._files)
 
 
-def _fetched_at(response: aiohttp.ClientResponse) -> int:
+def _dated(content: Content, response: Response, *, is_proven: bool) -> Content:
+    fetched_at = _fetched_at(response)
+    if is_proven:
+        # The hash proves what it is, and will show whether it has changed.
+        return replace(content, fetched_at=fetched_at)
+    return replace(
+        content,
+        validator=content_validator(response),
+        fetched_at=fetched_at,
+        modified=modified_at(response),
+    )
+
+
+def _fetched_at(response: Response) -> int:
     sent = sent_at(response)
     return 0 if sent is None else to_microseconds(sent)
 

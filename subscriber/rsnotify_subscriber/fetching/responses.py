@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from functools import lru_cache
 from time import monotonic
+from typing import Protocol
 
 import aiohttp
 import msgspec
+from msgspec import Struct
+from multidict import MultiMapping
 
 from rsnotify.errors import ContentMismatch, Gone, NotFound, Unavailable
 from rsnotify.format.datetimes import Instant, parse_http_date
@@ -25,11 +28,30 @@ _SETTLED = 60.0
 #: a change, too, while the second of the modification, by a coarse clock, has not ended.
 _SETTLED_TAG = 2.0
 #: After this many seconds a body must have come at this many bytes a second.
-_PATIENCE = 60.0
-_SLOWEST = 1_000
+PATIENCE = 60.0
+SLOWEST = 1_000
 
 
-def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
+class SentRequest(Struct, frozen=True):
+    """The header fields of a request that depend on what is requested."""
+
+    headers: Mapping[str, str]
+
+
+class Response(Protocol):
+    """The head of a response, as of `aiohttp.ClientResponse`."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> MultiMapping[str]: ...
+
+    @property
+    def request_info(self) -> SentRequest | aiohttp.RequestInfo: ...
+
+
+def check_status(uri: str, response: Response) -> None:
     """Raise `NotFound` if the status is 404, `Gone` if 410, `Unavailable` if any other but 200."""
     status = response.status
     if status == 200:
@@ -47,8 +69,10 @@ def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
     raise Unavailable(uri, reason, retry_after(response), status=status)
 
 
-def check_transfer(uri: str, response: aiohttp.ClientResponse) -> None:
+def check_transfer(uri: str, response: Response) -> None:
     """Refuse a Transfer-Encoding that is not decoded, and so would be content (RFC 9112 §6.1)."""
+    if "Transfer-Encoding" not in response.headers:
+        return
     codings = ",".join(response.headers.getall("Transfer-Encoding", [])).lower().split(",")
     for coding in map(str.strip, codings):
         if coding not in ("", "chunked", "identity"):
@@ -56,7 +80,7 @@ def check_transfer(uri: str, response: aiohttp.ClientResponse) -> None:
             raise Unavailable(uri, reason, status=response.status)
 
 
-def retry_after(response: aiohttp.ClientResponse) -> float | None:
+def retry_after(response: Response) -> float | None:
     """Return the seconds of the field Retry-After, if there is one."""
     return parse_retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
 
@@ -65,7 +89,7 @@ def format_http_date(moment: Instant) -> str:
     return format_datetime(moment, usegmt=True)
 
 
-def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
+def validator(response: Response) -> tuple[str, str] | None:
     """Return the header field of a conditional request for this document, if that is safe.
 
     None if the response came so soon after the modification that a second modification may get
@@ -83,14 +107,14 @@ def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
     return ("If-Modified-Since", modified) if age is not None and age > _SETTLED else None
 
 
-def content_validator(response: aiohttp.ClientResponse) -> str | None:
+def content_validator(response: Response) -> str | None:
     """Return the header field of a conditional request that depends on every byte."""
     condition = validator(response)
     # RFC 9110 §8.8.1: a weak validator may stay the same while bytes change.
     return None if condition is None or condition[1].startswith("W/") else ": ".join(condition)
 
 
-def modified_at(response: aiohttp.ClientResponse) -> Instant | None:
+def modified_at(response: Response) -> Instant | None:
     """Return the latest time at which the content can have been modified, by the server's clock.
 
     It is the Last-Modified, unless that is the time of the response, as with some servers; or the
@@ -109,7 +133,7 @@ def modified_at(response: aiohttp.ClientResponse) -> Instant | None:
     return min(times, default=None)
 
 
-def is_encoded(response: aiohttp.ClientResponse) -> bool:
+def is_encoded(response: Response) -> bool:
     return response.headers.get("Content-Encoding", "identity").strip().lower() != "identity"
 
 
@@ -142,12 +166,12 @@ async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes
     received = 0
     async for chunk in chunks:
         received += len(chunk)
-        if monotonic() - begun > _PATIENCE + received / _SLOWEST:
-            raise Unavailable(uri, f"it comes at less than {_SLOWEST} bytes a second")
+        if monotonic() - begun > PATIENCE + received / SLOWEST:
+            raise Unavailable(uri, f"it comes at less than {SLOWEST} bytes a second")
         yield chunk
 
 
-def sent_at(response: aiohttp.ClientResponse) -> Instant | None:
+def sent_at(response: Response) -> Instant | None:
     """Return the `Date` of a response (RFC 9110 §6.6.1), by the clock of the server, if any."""
     return _parsed(response.headers.get("Date", ""))
 

@@ -18,6 +18,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 
 import aiohttp
 from yarl import URL
@@ -34,10 +35,13 @@ from rsnotify_subscriber.fetching.credentials import (
     split_login,
 )
 from rsnotify_subscriber.fetching.origin import ResponseOrigin
-from rsnotify_subscriber.fetching.responses import check_transfer, retry_after
+from rsnotify_subscriber.fetching.responses import Response, check_transfer, retry_after
+from rsnotify_subscriber.fetching.small_requests import SmallResponse
 
 REDIRECTS = 5
 _AS_WRITTEN = re.compile(r"[\x21-\x7e]+")
+#: A URI that is sent as it is written, without a login and a fragment: its origin and the rest.
+_PLAIN = re.compile(r"(https?://[^/?#@\\]+)(/[\x21\x22\x24-\x7e]*)")
 _BUSY_STATUSES = frozenset({429, 503})
 _MOVED = frozenset({301, 302, 303, 307, 308})
 
@@ -131,6 +135,27 @@ class Sessions:
         async with self._translated_errors(uri), self._limit, answer as response:
             yield response
 
+    async def get_small(self, uri: str) -> SmallResponse | None:
+        """GET small content; None if `get` has to be used. It raises the same errors."""
+        parts = _PLAIN.fullmatch(uri)
+        url = _origin(parts[1]) if parts is not None else None
+        if parts is None or url is None:
+            return None
+        async with self._limit:
+            self._check_retry_after(uri, url)
+            anywhere = await self.trusts(url.host, url.port)
+            fields = self._credentials if url == self._origin else {}
+            try:
+                response = await self._connections.get_small(
+                    url, parts[2], fields, anywhere=anywhere
+                )
+            except TimeoutError as error:
+                raise Unavailable(uri, "no answer in time") from error
+        if response is not None:
+            self._note_retry_after(url, response)
+            check_transfer(uri, response)
+        return response
+
     @asynccontextmanager
     async def post(
         self, uri: str, form: Mapping[str, str]
@@ -203,7 +228,7 @@ class Sessions:
         if seconds > 0:
             raise Unavailable(uri, f"{url.host} asked for no requests for a while", seconds)
 
-    def _note_retry_after(self, url: URL, response: aiohttp.ClientResponse) -> None:
+    def _note_retry_after(self, url: URL, response: Response) -> None:
         seconds = retry_after(response) if response.status in _BUSY_STATUSES else None
         if seconds is not None:
             self._connections.set_retry_after(url, seconds)
@@ -232,6 +257,14 @@ def _unreachable(error: aiohttp.ClientConnectorError) -> str:
     own = isinstance(reason, (socket.gaierror, ssl.SSLError))
     why = reason.strerror if own else os.strerror(reason.errno)
     return f"cannot connect to {error.host} port {error.port}: {why}"
+
+
+@lru_cache(maxsize=256)
+def _origin(uri: str) -> URL | None:
+    try:
+        return _url(uri, uri).origin()
+    except RefusedAddress:
+        return None
 
 
 def _url(uri: str, target: str) -> URL:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.mqtt.login import login_of
+from rsnotify.runtime.xmpp.login import xmpp_login_of
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
@@ -97,6 +98,7 @@ def follow_options(
             session=settings.mqtt_session,
             version=settings.mqtt_version,
         ),
+        xmpp=xmpp_login_of(settings),
     )
 
 

@@ -16,6 +16,7 @@ _EXCLUSIVE = (
     ("dest", "handler"),
     ("state", "postgresql"),
     ("mqtt_password", "mqtt_password_file"),
+    ("xmpp_password", "xmpp_password_file"),
 )
 
 

@@ -32,6 +32,10 @@ Name = Annotated[
 ]
 
 
+#: The settings that name a file with a password.
+PASSWORD_FILES = ("mqtt_password_file", "xmpp_password_file")
+
+
 class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a Source is followed; in `[defaults]`, how all are without a setting of their own.
 
@@ -49,6 +53,7 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         hold: The most changes of fragments beyond a gap that are kept.
         largest: The most bytes of content whose length is not announced.
         mqtt_password_file: A file with the password for the MQTT broker.
+        xmpp_password_file: A file with the password of the XMPP account.
     """
 
     dest: _Path | None = None
@@ -83,6 +88,11 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mqtt_key: _Path | None = None
     mqtt_session: str = ""
     mqtt_version: Literal["5", "3.1.1"] = "5"
+    xmpp_jid: str | None = None
+    xmpp_password: str | None = None
+    xmpp_password_file: _Path | None = None
+    xmpp_server: str | None = None
+    xmpp_ca: _Path | None = None
 
     def __repr__(self) -> str:
         """Return a text without secrets, for logs."""
@@ -157,5 +167,5 @@ class FleetConfiguration(Struct, frozen=True, kw_only=True):
     @property
     def files(self) -> tuple[str, ...]:
         """The files whose changes matter."""
-        secrets = {one.mqtt_password_file for one in self.sources} - {None}
+        secrets = {getattr(one, name) for one in self.sources for name in PASSWORD_FILES}
         return (self.path, *sorted(filter(None, secrets)))

@@ -16,6 +16,7 @@ from rsnotify.runtime.config.line_numbers import place_of
 from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
 from rsnotify_subscriber.fleet.configuration import (
+    PASSWORD_FILES,
     FleetConfiguration,
     FollowedSource,
     LimitSettings,
@@ -23,7 +24,7 @@ from rsnotify_subscriber.fleet.configuration import (
     WebSubSettings,
 )
 
-_PATHS = ("dest", "state", "mqtt_password_file", "mqtt_ca", "mqtt_certificate", "mqtt_key")
+_PATHS = ("dest", "state", *PASSWORD_FILES, "mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca")
 _NAMED = ("dest", "state", "schema", "mqtt_session")
 #: A Source with the first setting does not inherit the others from `[defaults]`.
 _INSTEAD = {
@@ -33,6 +34,8 @@ _INSTEAD = {
     "postgresql": ("state",),
     "mqtt_password": ("mqtt_password_file",),
     "mqtt_password_file": ("mqtt_password",),
+    "xmpp_password": ("xmpp_password_file",),
+    "xmpp_password_file": ("xmpp_password",),
 }
 
 
@@ -70,10 +73,12 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfigurati
 
 
 def _with_secret(source: FollowedSource) -> FollowedSource:
-    if source.mqtt_password_file is None:
-        return source
-    password = read_text(source.mqtt_password_file).removesuffix("\n")
-    return replace(source, mqtt_password=password)
+    found = {
+        name.removesuffix("_file"): read_text(file).removesuffix("\n")
+        for name in PASSWORD_FILES
+        if (file := getattr(source, name)) is not None
+    }
+    return replace(source, **found)
 
 
 def parse(

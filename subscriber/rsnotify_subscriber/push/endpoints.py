@@ -10,16 +10,22 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rsnotify.errors import ConfigurationError
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.mqtt.topics import SCHEMES, parse_broker
+from rsnotify.runtime.shared_websockets import SharedWebSockets
+from rsnotify.runtime.xmpp.addresses import SCHEME, parse_service
+from rsnotify.runtime.xmpp.login import NO_ACCOUNT, XmppLogin
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.connecting import AddressMemory
+from rsnotify_subscriber.push.hub_websocket import HubWebSocket
 from rsnotify_subscriber.push.mqtt import MqttOptions, MqttTransport
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
+from rsnotify_subscriber.push.xmpp import XmppTransport
 from rsnotify_subscriber.via import Via
 
 #: How many hubs of a kind are used, however many a Source names: each costs attempts, and time.
@@ -52,13 +58,18 @@ class Endpoint(Struct, frozen=True):
 
 @dataclass(eq=False)
 class Transports:
-    """The transports that one Destination can use, for any topic of a Source."""
+    """The transports that one Destination can use, for any topic of a Source.
+
+    `websockets` are those that it shares with other Destinations.
+    """
 
     via: Via
     sessions: Sessions
     callbacks: Callbacks | None
     mqtt: MqttOptions
+    xmpp: XmppLogin = NO_ACCOUNT
     select: PushSelection = EVERYTHING
+    websockets: SharedWebSockets[HubWebSocket] | None = None
     _without_selections: set[str] = field(default_factory=set, init=False)
     _memory: AddressMemory = field(default_factory=AddressMemory, init=False)
 
@@ -78,14 +89,12 @@ class Transports:
         if offer.framework is None:
             return []
         changes = self.change_endpoints(offer)
-        taken = {_broker_topic(one) for one in changes if one.kind is Via.MQTT}
-        found = []
-        for endpoint in self.endpoints(offer.framework, offer.framework_hubs):
-            if endpoint.kind is not Via.MQTT:
-                found.append(endpoint)
-            elif _broker_topic(endpoint) not in taken:
-                found.append(replace(endpoint, make=self._make_mqtt_without_session))
-        return found
+        taken = {place for one in changes if (place := _place_at_broker(one))}
+        return [
+            replace(one, make=self._make_mqtt_without_session) if one.kind is Via.MQTT else one
+            for one in self.endpoints(offer.framework, offer.framework_hubs)
+            if _place_at_broker(one) not in taken
+        ]
 
     def endpoints(
         self, topic: str, hubs: Sequence[str], select: PushSelection = EVERYTHING
@@ -94,9 +103,11 @@ class Transports:
         wss = _by_scheme(hubs, "wss", "ws") if self._uses(Via.WEBSOCKET) else ()
         uses_mqtt = self._uses(Via.MQTT)
         brokers = self.mqtt.brokers(_by_scheme(hubs, *SCHEMES)) if uses_mqtt else ()
+        services = filter(_is_service, _by_scheme(hubs, SCHEME)) if self._uses(Via.XMPP) else ()
         return [
             *(Endpoint(Via.WEBSOCKET, topic, (hub,), self._make_websocket, select) for hub in wss),
             *(Endpoint(Via.MQTT, topic, (url,), self._make_mqtt, select) for url in brokers),
+            *(Endpoint(Via.XMPP, topic, (url,), self._make_xmpp) for url in services),
             *self._websub(topic, hubs),
         ]
 
@@ -110,6 +121,8 @@ class Transports:
         return [Endpoint(Via.WEBSUB, topic, named, self._make_websub)]
 
     def _uses(self, kind: Via) -> bool:
+        if kind is Via.XMPP and self.xmpp.jid is None:
+            return False
         return self.via in (Via.AUTO, kind)
 
     # Making transports
@@ -121,7 +134,8 @@ class Transports:
             trusts=self.sessions.trusts,
             select=endpoint.select,
             credentials=self.sessions.credentials_for(endpoint.hub),
-            memory=self._memory,
+            memory=self.websockets.memory if self.websockets else self._memory,
+            shared=self.websockets,
         )
 
     def _make_mqtt(self, endpoint: Endpoint) -> Transport:
@@ -141,6 +155,9 @@ class Transports:
             memory=self._memory,
         )
 
+    def _make_xmpp(self, endpoint: Endpoint) -> Transport:
+        return XmppTransport(parse_service(endpoint.hub), endpoint.topic, self.xmpp)
+
     def _make_websub(self, endpoint: Endpoint) -> Transport:
         assert self.callbacks is not None
         return WebSubTransport(
@@ -148,9 +165,23 @@ class Transports:
         )
 
 
-def _broker_topic(endpoint: Endpoint) -> tuple[str, str]:
-    broker = parse_broker(endpoint.hub)
-    return broker.url, broker.topic(endpoint.topic)
+def _place_at_broker(endpoint: Endpoint) -> tuple[str, str] | None:
+    """Return a broker and its name for the topic of an endpoint; None if it is at no broker."""
+    if endpoint.kind is Via.MQTT:
+        broker = parse_broker(endpoint.hub)
+        return broker.url, broker.topic(endpoint.topic)
+    if endpoint.kind is Via.XMPP:
+        service = parse_service(endpoint.hub)
+        return service.url, service.node(endpoint.topic)
+    return None
+
+
+def _is_service(url: str) -> bool:
+    try:
+        parse_service(url)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _by_scheme(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:

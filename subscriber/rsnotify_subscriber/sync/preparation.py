@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,6 +22,9 @@ from rsnotify_subscriber.storage.uri_spellings import normal
 from rsnotify_subscriber.sync.prepared_change import PreparedChange
 from rsnotify_subscriber.tasks import Tasks
 
+#: A change whose content is to be fetched, and the state of its resource.
+_ToFetch = tuple[PreparedChange, ResourceState | None]
+
 
 @dataclass
 class Preparation:
@@ -38,19 +41,35 @@ class Preparation:
     #: By the normal form of a URI with several spellings: the change that is being prepared, and
     #: those that wait for it.
     _underway: dict[str, list[Change]] = field(default_factory=dict, init=False)
+    #: Changes with content in packages, until all of a submission are prepared.
+    _packaged: list[_ToFetch] = field(default_factory=list, init=False)
 
     def submit(self, changes: Sequence[Change]) -> None:
         begun = [change for change in changes if self._begin(change)]
-        if not self.state.database.is_local:
-            self.tasks.spawn(self._look_up(begun))
-            return
-        for change in begun:
-            self._prepare(change, self.state.find(change.uri))
+        uris = [change.uri for change in begun]
+        if self.state.database.is_local:
+            self._prepare_all(begun, self.state.find_all(uris))
+        else:
+            self.tasks.spawn(self._look_up(begun, uris))
 
-    async def _look_up(self, changes: Sequence[Change]) -> None:
-        found = await asyncio.to_thread(self.state.find_all, [change.uri for change in changes])
+    async def _look_up(self, changes: Sequence[Change], uris: Sequence[str]) -> None:
+        self._prepare_all(changes, await asyncio.to_thread(self.state.find_all, uris))
+
+    def _prepare_all(self, changes: Sequence[Change], held: Mapping[str, ResourceState]) -> None:
         for change in changes:
-            self._prepare(change, found.get(change.uri))
+            self._prepare(change, held.get(change.uri))
+        if packaged := self._packaged:
+            self._packaged = []
+            self.tasks.spawn(self._unpack(packaged))
+
+    async def _unpack(self, packaged: Sequence[_ToFetch]) -> None:
+        """Prepare changes with content in packages, which is read together if it is small."""
+        contents = await self.content.members([ready.wanted for ready, _ in packaged])
+        for (ready, held), content in zip(packaged, contents, strict=True):
+            if content is None:
+                self.tasks.spawn(self._fetch(ready, held))
+            else:
+                self.ready(ready.with_answer(content, held))
 
     def _begin(self, change: Change) -> bool:
         """Return whether no change of another spelling of the same URI is being prepared."""
@@ -102,6 +121,8 @@ class Preparation:
             self.ready(replace(ready, decided=None, unchanged=held))
         elif (content := self.content.inline(ready.wanted)) is not None:
             self.ready(ready.with_answer(content, held))
+        elif ready.wanted.package is not None:
+            self._packaged.append((ready, held))
         else:
             self.tasks.spawn(self._fetch(ready, held))
 

@@ -32,10 +32,10 @@ class FastNode:
         self._process = process
         self.client = client
 
-    async def bridges(self) -> bool:
-        """Return whether it is connected to the MQTT broker."""
+    async def bridges(self, way: str) -> bool:
+        """Return whether it is connected to a broker."""
         _, metrics = await self.client.get("metrics")
-        return "rsnotify_hub_mqtt_connected 1.0" in metrics
+        return f"rsnotify_hub_{way}_connected 1.0" in metrics
 
     def suspend(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)
@@ -82,11 +82,11 @@ async def fast_node(nats: str, folder: Path, name: str, *options: str) -> AsyncI
             await process.kill()
 
 
-async def bridging(nodes: Sequence[FastNode]) -> FastNode:
-    """Wait until one of the nodes is connected to the MQTT broker, and return it."""
+async def bridging(nodes: Sequence[FastNode], way: str = "mqtt") -> FastNode:
+    """Wait until one of the nodes is connected to a broker, and return it."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            found = [node for node in nodes if await node.bridges()]
+            found = [node for node in nodes if await node.bridges(way)]
             if len(found) == 1:
                 return found[0]
             await asyncio.sleep(0.05)

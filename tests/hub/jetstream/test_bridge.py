@@ -1,17 +1,22 @@
-"""The bridge to an MQTT broker runs on one node of a cluster at a time, and loses nothing."""
+"""A bridge to a broker runs on one node of a cluster at a time, and loses nothing."""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
+from rsnotify.errors import Unavailable
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.topics import channel_topic, parse_broker
-from tests.hub.helpers import TOPIC, fragment, seconds_of
+from rsnotify.runtime.xmpp.addresses import parse_service
+from rsnotify.runtime.xmpp.connection import connect as connect_xmpp
+from tests.hub.helpers import PATIENCE, TOPIC, fragment, seconds_of
 from tests.hub.jetstream.fast_node import FastNode, bridging, fast_node
 from tests.hub.mqtt.listeners import BrokerListener
 from tests.mosquitto import Mosquitto
 from tests.nats_servers import NatsCluster
+from tests.prosody import Prosody
 
 
 class Heard(BrokerListener):
@@ -99,3 +104,46 @@ async def test_the_bridge_runs_on_one_node_at_a_time_and_moves_when_that_one_fai
         await bridging([other, three])
         await listener.up_to(published)
         listener.check(published)
+
+
+async def test_another_node_continues_with_xmpp_where_one_was_killed(
+    nats_server: NatsCluster, prosody: Prosody, tmp_path: Path
+):
+    settings = tmp_path / "xmpp.toml"
+    settings.write_text("".join(prosody.hub_settings(tmp_path / "password")))
+    nats = f"{nats_server.url}?prefix=xmpp"
+    service = parse_service(prosody.url)
+    seconds: list[float] = []
+
+    async with AsyncExitStack() as stack:
+        one, two = [
+            await stack.enter_async_context(
+                fast_node(nats, tmp_path, name, "--config", str(settings))
+            )
+            for name in ("one", "two")
+        ]
+        dying = await bridging([one, two], "xmpp")
+        other = two if dying is one else one
+        await dying.client.accepted(fragment(0, 1))
+        reader = await stack.enter_async_context(
+            connect_xmpp(
+                prosody.login("reader"), lambda item: seconds.extend(seconds_of(item.payload))
+            )
+        )
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with suppress(Unavailable):  # there is no node yet
+                    newest = await reader.subscribe(service, TOPIC)
+                    break
+        assert newest is not None
+        assert seconds_of(newest) == [1]
+        await dying.client.accepted(fragment(1, 2))
+        await dying.kill()
+        await other.client.accepted(fragment(2, 3))
+        assert await bridging([other], "xmpp") is other
+        await other.client.accepted(fragment(3, 4))
+        async with asyncio.timeout(PATIENCE):
+            while 4 not in seconds:
+                await reader.request("get", "xmpp.example", '<ping xmlns="urn:xmpp:ping"/>')
+    # The other node may send again what was sent shortly before the kill.
+    assert [each for each in dict.fromkeys(seconds) if each > 1] == [2, 3, 4]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.topics import channel_topic
+from rsnotify.runtime.refusals import ConnectionRefused
 from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_logs import TopicLogs

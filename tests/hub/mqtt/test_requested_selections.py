@@ -10,9 +10,9 @@ import pytest
 
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
 from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, request_prefix
+from rsnotify.runtime.refusals import ConnectionRefused
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.filtering.filtered_reader import QUIET_SECONDS
 from rsnotify_hub.mqtt import bridge, requested_selections

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rsnotify.runtime.http.connection import HttpOrigin
 from rsnotify_hub.websub.delivery.posting.request_head import (
-    CallbackOrigin,
     common_head,
     endpoint_of,
 )
@@ -14,20 +14,20 @@ from rsnotify_hub.websub.delivery.posting.request_head import (
 @pytest.mark.parametrize(
     ("url", "target", "host", "origin"),
     [
-        ("http://a.example/cb", "/cb", "a.example", CallbackOrigin(False, "a.example", 80)),
-        ("https://a.example/cb", "/cb", "a.example", CallbackOrigin(True, "a.example", 443)),
-        ("http://a.example:8080/", "/", "a.example:8080", CallbackOrigin(False, "a.example", 8080)),
-        ("http://a.example:/", "/", "a.example", CallbackOrigin(False, "a.example", 80)),
-        ("http://A.example", "/", "A.example", CallbackOrigin(False, "a.example", 80)),
-        ("http://a.example/cb?", "/cb?", "a.example", CallbackOrigin(False, "a.example", 80)),
-        ("http://a.example?q=/", "/?q=/", "a.example", CallbackOrigin(False, "a.example", 80)),
+        ("http://a.example/cb", "/cb", "a.example", HttpOrigin(False, "a.example", 80)),
+        ("https://a.example/cb", "/cb", "a.example", HttpOrigin(True, "a.example", 443)),
+        ("http://a.example:8080/", "/", "a.example:8080", HttpOrigin(False, "a.example", 8080)),
+        ("http://a.example:/", "/", "a.example", HttpOrigin(False, "a.example", 80)),
+        ("http://A.example", "/", "A.example", HttpOrigin(False, "a.example", 80)),
+        ("http://a.example/cb?", "/cb?", "a.example", HttpOrigin(False, "a.example", 80)),
+        ("http://a.example?q=/", "/?q=/", "a.example", HttpOrigin(False, "a.example", 80)),
         ("http://a.example/a//b/../%2f;x?&=?", "/a//b/../%2f;x?&=?", "a.example", None),
         ("http://[2001:db8::1]:8080/x", "/x", "[2001:db8::1]:8080", None),
-        ("https://[::1]/x", "/x", "[::1]", CallbackOrigin(True, "::1", 443)),
+        ("https://[::1]/x", "/x", "[::1]", HttpOrigin(True, "::1", 443)),
     ],
 )
 def test_a_target_is_what_the_subscriber_wrote(
-    url: str, target: str, host: str, origin: CallbackOrigin | None
+    url: str, target: str, host: str, origin: HttpOrigin | None
 ):
     endpoint = endpoint_of(url)
     assert endpoint.opening == f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()

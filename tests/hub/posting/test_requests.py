@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from rsnotify.runtime.http.connection import HttpConnection
+from rsnotify.runtime.http.pool import ConnectionPool
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivery.answers import Answer
-from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
-from rsnotify_hub.websub.delivery.posting.pool import ConnectionPool
 from rsnotify_hub.websub.delivery.requests import CallbackRequests, notification_head
 from tests.certificates import Authority
 from tests.hub.helpers import PATIENCE, TOPIC
@@ -37,7 +37,7 @@ class WatchedPool(ConnectionPool):
         self.kept = asyncio.Event()
         self.on_keep: Callable[[], object] = lambda: None
 
-    def keep(self, connection: CallbackConnection) -> None:
+    def keep(self, connection: HttpConnection) -> None:
         super().keep(connection)
         self.kept.set()
         self.on_keep()

@@ -164,7 +164,7 @@ WRONG = {
     ),
     "a way that there is not": (
         f'{SOURCE}dest = "x"\nvia = "carrier pigeon"',
-        "line 5: [[source]] one: via: it has to be one of auto, websocket, mqtt, websub, poll",
+        "line 5: [[source]] one: via: it has to be one of auto, websocket, mqtt, xmpp, websub",
     ),
     "a change that there is not": (
         f'{SOURCE}dest = "x"\nchange = ["renamed"]',

@@ -1,4 +1,4 @@
-"""Three endpoints that come and go in a `PushSubscription` lead to the state of a single one."""
+"""Four endpoints that come and go in a `PushSubscription` lead to the state of a single one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Kept(Mixed):
         self._random = random
         self._most = most
         self.transports = [Transport(line, destination) for line in self.connections]
-        kinds = (Via.WEBSOCKET, Via.MQTT, Via.WEBSUB)
+        kinds = (Via.WEBSOCKET, Via.MQTT, Via.XMPP, Via.WEBSUB)
         self.kept = [
             Endpoint(kind, "topic", (kind.value,), lambda _, one=one: one)
             for kind, one in zip(kinds, self.transports, strict=True)
@@ -185,7 +185,7 @@ async def live_through(kept: Kept, single: Destination, steps: list[tuple]) -> N
 @given(
     source=st.builds(Source, per_list=st.integers(1, 5), kept=st.sampled_from([0, 3, 100])),
     steps=HISTORIES,
-    most=st.integers(1, 3),
+    most=st.integers(1, 4),
     broken=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**16),
 )

@@ -18,25 +18,21 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
 from rsnotify.format.signatures import SigningKey
 from rsnotify.format.vocabulary import Rel
-from rsnotify.sync.retry import parse_retry_after
-from rsnotify_hub.http.client import exact_url, reason_of
-from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivery.answers import Answer
-from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
-from rsnotify_hub.websub.delivery.posting.dialer import CallbackDialer
-from rsnotify_hub.websub.delivery.posting.pool import ConnectionPool
-from rsnotify_hub.websub.delivery.posting.request_head import (
-    CallbackOrigin,
-    common_head,
-    endpoint_of,
-)
-from rsnotify_hub.websub.delivery.posting.response import (
+from rsnotify.runtime.http.connection import HttpConnection, HttpOrigin
+from rsnotify.runtime.http.pool import ConnectionPool
+from rsnotify.runtime.http.response import (
     HttpReply,
     NoReply,
     StaleConnection,
     Unreachable,
 )
+from rsnotify.sync.retry import parse_retry_after
+from rsnotify_hub.http.client import exact_url, reason_of
+from rsnotify_hub.store.interface import NotOwner
+from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.posting.dialer import CallbackDialer
+from rsnotify_hub.websub.delivery.posting.request_head import common_head, endpoint_of
 
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
@@ -76,7 +72,7 @@ class CallbackRequests:
         body: bytes,
         content_type: str,
         done: Callable[[Answer | None], None],
-    ) -> CallbackConnection | None:
+    ) -> HttpConnection | None:
         """POST a notification without a task, if a connection is kept for it.
 
         `done` is called once, later, with the answer; or with None if the connection had already
@@ -123,12 +119,12 @@ class CallbackRequests:
         return self._answer(reply)
 
     async def _post(
-        self, origin: CallbackOrigin, head: bytes, body: bytes, is_allowed: Callable[[], bool]
+        self, origin: HttpOrigin, head: bytes, body: bytes, is_allowed: Callable[[], bool]
     ) -> HttpReply:
         connection = self.pool.acquire(origin)
         if connection is not None:
             try:
-                return await connection.post(head, body)
+                return await connection.request(head, body)
             except StaleConnection:
                 # Repeat it once (RFC 9110 §9.2.2): a subscriber must accept a notification twice.
                 pass
@@ -136,11 +132,11 @@ class CallbackRequests:
         if not is_allowed():  # this process may have been suspended meanwhile
             connection.abort()
             raise NotOwner("another node delivers to this callback")
-        return await connection.post(head, body)
+        return await connection.request(head, body)
 
     def _request(
         self, subscription: Subscription, body: bytes, content_type: str
-    ) -> tuple[CallbackOrigin, bytes]:
+    ) -> tuple[HttpOrigin, bytes]:
         origin, opening, key = callback_target(
             subscription.callback, subscription.secret, self._method
         )
@@ -175,7 +171,7 @@ class CallbackRequests:
 class CallbackTarget(NamedTuple):
     """What the deliveries to one subscription share."""
 
-    origin: CallbackOrigin
+    origin: HttpOrigin
     opening: bytes
     key: SigningKey | None
 

@@ -10,11 +10,10 @@ from functools import partial
 import aiohappyeyeballs
 from aiohttp.abc import ResolveResult
 
+from rsnotify.runtime.http.connection import ConnectionOwner, HttpConnection, HttpOrigin
+from rsnotify.runtime.http.response import Unreachable
 from rsnotify_hub.http.address_resolver import AddressResolver
 from rsnotify_hub.http.client import guarded_socket
-from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection, ConnectionOwner
-from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
-from rsnotify_hub.websub.delivery.posting.response import Unreachable
 
 #: How long one address is tried alone, in seconds (RFC 8305 §5).
 _HEAD_START = 0.25
@@ -33,14 +32,14 @@ class CallbackDialer:
         self._make_socket = None if allow_private_addresses else guarded_socket
         self._tls = tls or ssl.create_default_context()
 
-    async def dial(self, origin: CallbackOrigin) -> CallbackConnection:
+    async def dial(self, origin: HttpOrigin) -> HttpConnection:
         """Open a connection; `Unreachable` says why there is none."""
         try:
             return await self._dial(origin)
         except (OSError, RuntimeError, ValueError) as error:  # from aiohappyeyeballs and uvloop
             raise Unreachable from error
 
-    async def _dial(self, origin: CallbackOrigin) -> CallbackConnection:
+    async def _dial(self, origin: HttpOrigin) -> HttpConnection:
         found = await self._lookups.resolve(origin.host, origin.port, socket.AF_UNSPEC)
         connected = await aiohappyeyeballs.start_connection(
             [
@@ -55,7 +54,7 @@ class CallbackDialer:
         name = origin.host.rstrip(".") if origin.secure else None
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
-                partial(CallbackConnection, origin, self._owner),
+                partial(HttpConnection, origin, self._owner),
                 sock=connected,
                 ssl=self._tls if origin.secure else None,
                 server_hostname=name,

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from rsnotify.runtime.http.connection import HttpOrigin
 from rsnotify_hub.http.client import USER_AGENT
 
 _PORTS = {"http": 80, "https": 443}
@@ -15,18 +16,10 @@ _UNSAFE_IN_URL = re.compile(r"[^\x21-\x7e]")
 _UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-class CallbackOrigin(NamedTuple):
-    """What a connection is opened to; the host has no brackets."""
-
-    secure: bool
-    host: str
-    port: int
-
-
 class CallbackEndpoint(NamedTuple):
     """Where a request goes, with its request line and Host header."""
 
-    origin: CallbackOrigin
+    origin: HttpOrigin
     opening: bytes
 
 
@@ -40,7 +33,7 @@ def endpoint_of(url: str) -> CallbackEndpoint:
     host = authority.rpartition("@")[2].removesuffix(":")
     opening = f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
     port = parts.port or _PORTS[parts.scheme]
-    return CallbackEndpoint(CallbackOrigin(parts.scheme == "https", parts.hostname, port), opening)
+    return CallbackEndpoint(HttpOrigin(parts.scheme == "https", parts.hostname, port), opening)
 
 
 def _split(rest: str) -> tuple[str, str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
-from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
+from rsnotify.runtime.http.connection import HttpConnection, HttpOrigin
 
 #: How long a connection waits for the next request, in seconds.
 IDLE_SECONDS = 30.0
@@ -34,17 +33,17 @@ class ConnectionPool:
         self._per_origin = per_origin
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._origins: dict[CallbackOrigin, list[CallbackConnection]] = {}
+        self._origins: dict[HttpOrigin, list[HttpConnection]] = {}
         # In the order of the times, given as values, at which they are closed.
-        self._idle: dict[CallbackConnection, float] = {}
-        self._draining: dict[CallbackConnection, float] = {}
+        self._idle: dict[HttpConnection, float] = {}
+        self._draining: dict[HttpConnection, float] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._idle)
 
-    def acquire(self, origin: CallbackOrigin) -> CallbackConnection | None:
+    def acquire(self, origin: HttpOrigin) -> HttpConnection | None:
         """Remove and return the connection to an origin that was used last, if there is one."""
         found = self._origins.get(origin)
         if not found:
@@ -55,7 +54,7 @@ class ConnectionPool:
         del self._idle[connection]
         return connection
 
-    def keep(self, connection: CallbackConnection) -> None:
+    def keep(self, connection: HttpConnection) -> None:
         self._draining.pop(connection, None)
         others = self._origins.get(connection.origin)
         if others is None:
@@ -69,11 +68,11 @@ class ConnectionPool:
         elif len(self._idle) > self._most:
             self._abort(next(iter(self._idle)))
 
-    def drain(self, connection: CallbackConnection) -> None:
+    def drain(self, connection: HttpConnection) -> None:
         self._draining[connection] = self._loop.time() + DRAIN_SECONDS
         self._schedule_sweep()
 
-    def lost(self, connection: CallbackConnection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         self._draining.pop(connection, None)
         if self._idle.pop(connection, None) is not None:
             others = self._origins[connection.origin]
@@ -81,7 +80,7 @@ class ConnectionPool:
             if not others:
                 del self._origins[connection.origin]
 
-    def _abort(self, connection: CallbackConnection) -> None:
+    def _abort(self, connection: HttpConnection) -> None:
         self.lost(connection)
         connection.abort()
 

@@ -1,9 +1,9 @@
-"""Responses of callbacks: bytes in, an `HttpReply` out, all of it bounded.
+"""Responses: bytes in, an `HttpReply` out, all of it bounded.
 
-Theory of operation. A 2xx counts as soon as its head has arrived. Of any other response the first
-bytes of the body are kept too. The rest of a body is read and dropped, so that the connection can
-be used again; but one limit on the bytes of a response covers everything: heads, 1xx responses
-before them, chunk extensions, trailers and bodies.
+Theory of operation. A 2xx counts as soon as its head has arrived, unless its content is wanted. Of
+any other response the first bytes of the body are kept too. The rest of a body is read and dropped,
+so that the connection can be used again; but one limit on the bytes of a response covers
+everything: heads, 1xx responses before them, chunk extensions, trailers and bodies.
 """
 
 from __future__ import annotations
@@ -34,8 +34,15 @@ class HttpReply(Struct, frozen=True, gc=False):
     excerpt: bytes = b""
 
 
+class ContentReply(HttpReply, frozen=True, gc=False):
+    """A whole response, with its fields in the order in which they came."""
+
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes = b""
+
+
 class NoReply(RsnotifyError):
-    """The callback was reached, but did not answer with valid HTTP."""
+    """The host was reached, but did not answer with valid HTTP, or with too many bytes."""
 
 
 class Unreachable(RsnotifyError):
@@ -52,9 +59,13 @@ class ResponseReader:
     Attributes:
         begun: Whether any byte of the current response has arrived.
         status: Its status; 0 while unknown.
+        size: How many bytes of it have arrived.
         complete: Whether all of it has arrived.
         reusable: Whether another request can be sent after it.
+        waits_for_excerpt: Whether the first bytes of a failed response's body are enough.
     """
+
+    waits_for_excerpt = True
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
@@ -63,7 +74,7 @@ class ResponseReader:
     def start(self) -> None:
         """Expect the response to a new request."""
         self.begun = self.complete = self.reusable = False
-        self.status = self._size = self._interim = 0
+        self.status = self.size = self._interim = 0
         self._retry_after = self._excerpt = b""
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -73,10 +84,10 @@ class ResponseReader:
             NoReply: They are no HTTP response, or exceed a limit. `rest` returns the part that
                 is known.
         """
-        if self._size > (ANSWER_BYTES if self.status else HEAD_BYTES):
+        if self.size > (ANSWER_BYTES if self.status else HEAD_BYTES):
             raise NoReply("answers with too many bytes")
         self.begun = True
-        self._size += len(data)
+        self.size += len(data)
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
@@ -132,3 +143,32 @@ class ResponseReader:
         if self.status:
             self.complete = True
             self.reusable = self._parser.should_keep_alive()
+
+
+class ContentReader(ResponseReader):
+    """Reads whole responses of a bounded size; the reply is a `ContentReply`."""
+
+    waits_for_excerpt = False
+
+    def start(self) -> None:
+        super().start()
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body = b""
+
+    def reply(self) -> ContentReply | None:
+        if not self.complete:
+            return None
+        return ContentReply(self.status, headers=tuple(self._headers), body=self._body)
+
+    rest = reply
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if not self.status:
+            self._headers.clear()
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body

@@ -1,4 +1,4 @@
-"""One connection to a callback, which carries one request after another."""
+"""One connection, which carries one request after another."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
-from rsnotify_hub.http.direct_writes import descriptor_of
-from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
-from rsnotify_hub.websub.delivery.posting.response import (
+from rsnotify.runtime.http.direct_writes import descriptor_of
+from rsnotify.runtime.http.response import (
     HttpReply,
     NoReply,
     ResponseReader,
@@ -30,21 +29,31 @@ _BUFFER = memoryview(bytearray(64 * 1024))
 Done = Callable[[HttpReply | Exception], None]
 
 
-class ConnectionOwner(Protocol):
-    def keep(self, connection: CallbackConnection) -> None: ...
+class HttpOrigin(NamedTuple):
+    """What a connection is opened to; the host has no brackets."""
 
-    def drain(self, connection: CallbackConnection) -> None:
+    secure: bool
+    host: str
+    port: int
+
+
+class ConnectionOwner(Protocol):
+    def keep(self, connection: HttpConnection) -> None: ...
+
+    def drain(self, connection: HttpConnection) -> None:
         """Bound the time of a response whose outcome is known; `keep` or `lost` follows."""
 
-    def lost(self, connection: CallbackConnection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         """Forget a connection that has ended."""
 
 
-class CallbackConnection(asyncio.BufferedProtocol):
-    def __init__(self, origin: CallbackOrigin, owner: ConnectionOwner) -> None:
+class HttpConnection(asyncio.BufferedProtocol):
+    def __init__(
+        self, origin: HttpOrigin, owner: ConnectionOwner, reader: ResponseReader | None = None
+    ) -> None:
         self.origin = origin
         self._owner = owner
-        self._reader = ResponseReader()
+        self._reader = ResponseReader() if reader is None else reader
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1  # for direct writes; -1 if the transport must be used
@@ -83,7 +92,7 @@ class CallbackConnection(asyncio.BufferedProtocol):
             self._descriptor = -1  # nothing may overtake the rest
         return sent
 
-    async def post(self, head: bytes, body: bytes) -> HttpReply:
+    async def request(self, head: bytes, body: bytes = b"") -> HttpReply:
         """Send a request, and return the reply, or raise what `send` reports."""
         waiting: asyncio.Future[HttpReply] = self._loop.create_future()
         done = partial(_resolve, waiting)
@@ -96,9 +105,19 @@ class CallbackConnection(asyncio.BufferedProtocol):
                 self.cancel()
             raise
 
+    @property
+    def received(self) -> int:
+        """How many bytes of the current response have arrived."""
+        return self._reader.size
+
     def cancel(self) -> None:
         self._done = None
         self.abort()
+
+    def fail(self, error: Exception) -> None:
+        """End the connection, and the request with an error."""
+        self.abort()
+        self._settle(error)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -136,7 +155,8 @@ class CallbackConnection(asyncio.BufferedProtocol):
             self._settle(reply)
 
     def _wait_for_excerpt(self) -> None:
-        if self._reader.status and self._excerpt_timer is None:
+        reader = self._reader
+        if reader.waits_for_excerpt and reader.status and self._excerpt_timer is None:
             self._excerpt_timer = self._loop.call_later(EXCERPT_SECONDS, self._end_excerpt)
 
     def _end_excerpt(self) -> None:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from rsnotify.errors import StorageError, Unavailable
-from rsnotify.runtime.mqtt.connection import BrokerConnection
-from rsnotify.runtime.mqtt.refusals import ConnectionRefused
-from rsnotify.runtime.mqtt.topics import Broker
+from rsnotify.runtime.refusals import ConnectionRefused
 from rsnotify.runtime.tasks import cancel
 from rsnotify.sync.retry import Retry
+from rsnotify_hub.bridging.broker_cursors import BrokerCursors
 from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.filtering.filtered_reader import FilteredReader
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.fragments.fragment import MERGED_CONTENT_TYPE
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
-from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry, NotOwner
 
-log = logging.getLogger("rsnotify.hub.mqtt")
+#: Sends a fragment of a selection with a content type; the future is done when the broker has
+#: acknowledged it. Raises `ConnectionRefused`, or Unavailable if the connection is lost.
+Publish = Callable[[TopicSelection, bytes, str], Awaitable[asyncio.Future[None]]]
 
 #: How many selections are read and sent at the same time.
 _CONCURRENCY = 64
@@ -31,18 +31,25 @@ _CONCURRENCY = 64
 
 @dataclass(eq=False, repr=False)
 class BacklogSender:
-    """Sends each selection in the order of its log, with many messages in flight."""
+    """Sends each selection in the order of its log, with many messages in flight.
 
-    connection: BrokerConnection
-    broker: Broker
+    Args:
+        transport: The transport by which deliveries are counted.
+        publish: Sends to the broker.
+        selections: Returns the selections of a topic that are sent.
+    """
+
+    transport: DeliveryTransport
+    publish: Publish
+    selections: Callable[[str], Sequence[TopicSelection]]
     topics: TopicLogs
     cursors: BrokerCursors
-    requested: RequestedSelections
     filters: FilterCache
     statistics: Statistics
     retry: Retry
 
     def __post_init__(self) -> None:
+        self._log = logging.getLogger(f"rsnotify.hub.{self.transport}")
         self._random = Random()
         self._slots = asyncio.Semaphore(_CONCURRENCY)
         self._tasks: dict[TopicSelection, asyncio.Task[None]] = {}
@@ -56,7 +63,7 @@ class BacklogSender:
 
     def wake(self, topic: str) -> None:
         """Send the backlog of a topic and its parts, unless that is under way."""
-        for selection in self.requested.of_topic(topic):
+        for selection in self.selections(topic):
             self._wake(selection)
 
     def _wake(self, selection: TopicSelection) -> None:
@@ -92,7 +99,7 @@ class BacklogSender:
             pass  # the connection is lost: its owner reports that, and connects again
         except Exception:
             self._readers.pop(selection, None)  # its last entries may not have been sent
-            log.exception("sending %s to the MQTT broker failed", selection.topic)
+            self._log.exception("sending %s to the broker failed", selection.topic)
         finally:
             self._tasks.pop(selection, None)
 
@@ -105,10 +112,10 @@ class BacklogSender:
     async def _wait(
         self, topic: str, error: ConnectionRefused | StorageError, failures: int
     ) -> None:
-        self.statistics.count(DeliveryTransport.MQTT, DeliveryOutcome.FAILED)
+        self.statistics.count(self.transport, DeliveryOutcome.FAILED)
         self.statistics.retries += 1
         level = logging.WARNING if failures == 1 else logging.INFO
-        log.log(level, "%s cannot be sent to the MQTT broker now: %s", topic, error)
+        self._log.log(level, "%s cannot be sent to the broker now: %s", topic, error)
         await asyncio.sleep(self.retry.delay(failures, self._random))
 
     async def _send_page(self, selection: TopicSelection) -> None:
@@ -117,7 +124,7 @@ class BacklogSender:
         for entry, acknowledged in sent:
             if await self._is_accepted(selection.topic, acknowledged):
                 size = len(entry.fragment.body)
-                self.statistics.count(DeliveryTransport.MQTT, DeliveryOutcome.DELIVERED, size=size)
+                self.statistics.count(self.transport, DeliveryOutcome.DELIVERED, size=size)
             self.cursors.move(selection, entry.position)
         if position > self.cursors.position(selection):
             self.cursors.move(selection, position)
@@ -156,26 +163,12 @@ class BacklogSender:
             timer.cancel()
         self._readers.pop(selection, None)
         # An empty message deletes the retained message (MQTT 5 §3.3.1.3).
-        await (await self._publish(selection, b"", MERGED_CONTENT_TYPE))
-
-    async def _publish(
-        self, selection: TopicSelection, body: bytes, content_type: str
-    ) -> asyncio.Future[None]:
-        topic, part = selection.topic, None
-        if selection.select:
-            part = self.broker.filtered_topic(topic, selection.select)
-        return await self.connection.publish(
-            part or self.broker.topic(topic),
-            body,
-            content_type=content_type,
-            channel=topic,
-            check=self.cursors.check_owner,
-        )
+        await (await self.publish(selection, b"", MERGED_CONTENT_TYPE))
 
     async def _send_entry(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
         fragment = entry.fragment
         try:
-            return await self._publish(selection, fragment.body, fragment.content_type)
+            return await self.publish(selection, fragment.body, fragment.content_type)
         except ConnectionRefused as error:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
@@ -186,11 +179,12 @@ class BacklogSender:
         try:
             await acknowledged
         except ConnectionRefused as error:
-            if not error.too_large:
+            if not error.is_final:
                 raise
             # Destinations detect the gap, and read the Change List.
-            self.statistics.count(DeliveryTransport.MQTT, DeliveryOutcome.FAILED)
-            log.warning("a fragment of %s is left out over MQTT: %s", topic, error)
+            self.statistics.count(self.transport, DeliveryOutcome.FAILED)
+            way = self.transport.upper()
+            self._log.warning("a fragment of %s is left out over %s: %s", topic, way, error)
             return False
         return True
 

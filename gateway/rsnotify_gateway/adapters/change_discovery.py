@@ -1,0 +1,323 @@
+"""IIIF Change Discovery 1.0: an ActivityStreams collection, whose pages are read backwards.
+
+Each object of an activity is a resource. The newest activity of an object decides (§3.5).
+
+- With datetimes (levels 1 and 2), a check reads the activities since the last check, and some
+  before, since an activity may be listed later than it is dated. Without (level 0), it reads all of
+  them, and a change of a resource that stays listed is not seen.
+- At level 2, each deletion is seen: `Delete`, `Remove` from this collection, and `Move`. At levels
+  0 and 1 a deletion is the absence from the whole collection, if two readings of all pages agree.
+  At level 1 the whole is compared from time to time (`compare`).
+- After a `Refresh`, older activities are read for deletions only.
+- Pages that shift while they are read are read again. If the collection ends before the last check,
+  or its newest activity is older than it was, all is read, and at level 2 the gap is reported.
+- Two activities of one object at the same datetime are told apart by their identifiers, if any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.errors import InvalidDocument, TooLarge, Unavailable
+from rsnotify.format.coverage import EARLIEST
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Resource
+from rsnotify_gateway.activity_parser import Activity, ActivityPage, parse_collection, parse_page
+from rsnotify_gateway.adapter import (
+    KnownEntries,
+    MissingEntry,
+    OriginBatch,
+    OriginTerms,
+    SeenEntry,
+)
+from rsnotify_gateway.client import OriginClient
+from rsnotify_gateway.reconciling import usable_uri
+
+_log = logging.getLogger("rsnotify.gateway")
+#: Seconds between two comparisons with the whole collection, by default.
+_COMPARE = 7 * 86_400.0
+_MOST_BYTES = 50_000_000
+_MOST_PAGES = 50_000
+#: The entries that are recorded at once.
+_BATCH = 1_000
+#: How often pages that shift are read.
+_MOST_ROUNDS = 5
+_OVERLAP = timedelta(minutes=1)
+_ACCEPT = "application/ld+json, application/json;q=0.9"
+_REFRESH = "Refresh"
+#: The types that only a collection of level 2 has.
+_LEVEL_2 = frozenset({"Create", "Delete", "Move", "Add", "Remove"})
+
+T = TypeVar("T")
+
+
+class ActivityCursor(Struct, omit_defaults=True):
+    """How far a collection was read.
+
+    Args:
+        newest: The latest datetime of an activity.
+        level: The level of conformance that the activities show.
+        compared: When the whole was last read, in seconds since 1970.
+        gap: The last time at which activities may have been missed.
+    """
+
+    newest: Instant | None = None
+    level: int = 0
+    compared: float = 0.0
+    gap: str | None = None
+
+
+_decode = msgspec.json.Decoder(ActivityCursor).decode
+
+
+class ChangeDiscoveryAdapter:
+    """Reads a collection.
+
+    Args:
+        url: The URL of the collection.
+        compare: Seconds between two comparisons with the whole, at level 1.
+        clock: Returns seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client: OriginClient,
+        compare: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._url = url
+        self._reader = _PageReader(client)
+        self._compare = compare or _COMPARE
+        self._clock = clock
+        self._last = ActivityCursor()
+
+    def terms(self) -> OriginTerms:
+        """Return what the collection shows, by the activities that it had in the last check."""
+        last = self._last
+        deletions = {
+            0: "A deletion is seen as the absence from the whole collection.",
+            1: "A deletion is seen as the absence from the whole collection, at a comparison every "
+            f"{self._compare:g} seconds.",
+            2: "Each deletion is seen.",
+        }
+        limits = []
+        if last.level == 0:
+            limits.append("Activities have no datetimes. A change of a resource is not seen.")
+        if last.gap is not None:
+            limits.append(f"Activities may have been missed before {last.gap}.")
+        return OriginTerms(
+            f"IIIF Change Discovery 1.0, level {last.level}",
+            "second" if last.level else None,
+            deletions[last.level],
+            tuple(limits),
+        )
+
+    async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
+        """Read the activities since the cursor, or all; yield the state of their objects."""
+        before = ActivityCursor() if cursor is None else _decode(cursor)
+        began = self._clock()
+        is_due = before.level < 2 and began >= before.compared + self._compare
+        is_whole = before.level == 0 or is_due
+        walk = _Walk(self._url, self._reader, before)
+        async for entries in walk.entries(is_whole=is_whole):
+            yield OriginBatch(entries)
+        gap = before.gap
+        if not is_whole and (not walk.has_joined or walk.level == 0):
+            _log.warning("%s does not lead back to the last check; all is read", self._url)
+            is_whole = True
+            async for entries in walk.entries(is_whole=True):
+                yield OriginBatch(entries)
+            if walk.level == 2:
+                gap = format_datetime(max(walk.newest, before.newest or EARLIEST))
+        missing: list[tuple[str, frozenset[str]]] = []
+        if is_whole and walk.level < 2:
+            missing = await known.select(lambda uri, _: uri not in walk.processed)
+            if missing:
+                await walk.confirm()
+        compared = began if is_whole else before.compared
+        newest = walk.newest if walk.newest > EARLIEST else None
+        self._last = ActivityCursor(newest, walk.level, compared, gap)
+        yield OriginBatch(
+            tuple(MissingEntry(uri) for uri, _ in missing),
+            msgspec.json.encode(self._last).decode(),
+        )
+
+
+class _PageReader:
+    """Requests collections and pages; what was kept is requested conditionally."""
+
+    def __init__(self, client: OriginClient) -> None:
+        self._client = client
+        #: The collection and its last page, with the condition of the next request.
+        self._kept: dict[str, tuple[tuple[str, str], Any]] = {}
+
+    async def collection(self, uri: str) -> tuple[str, str]:
+        return await self._read(uri, parse_collection, keep=True)
+
+    async def page(self, uri: str, *, is_last: bool) -> ActivityPage:
+        return await self._read(uri, parse_page, keep=is_last)
+
+    async def _read(self, uri: str, parse: Callable[[bytes, str], T], *, keep: bool) -> T:
+        condition, kept = self._kept.get(uri, (None, None))
+        data, answer = await self._client.content(uri, _MOST_BYTES, condition, _ACCEPT)
+        if answer is None:
+            return cast(T, kept)  # what `parse` returned for the same URI
+        found = await asyncio.to_thread(parse, data, uri)
+        self._kept.pop(uri, None)
+        if keep and answer.condition is not None:
+            self._kept[uri] = (answer.condition, found)
+            while len(self._kept) > 2:
+                del self._kept[next(iter(self._kept))]
+        return found
+
+
+class _Walk:
+    """Reads a collection backwards, perhaps several times.
+
+    Attributes:
+        newest: The latest datetime of an activity.
+        level: The level of conformance that the activities show.
+        has_joined: Whether the activities lead back to the last check.
+        processed: The objects whose newest activity was found.
+    """
+
+    def __init__(self, url: str, reader: _PageReader, before: ActivityCursor) -> None:
+        self._url = url
+        self._reader = reader
+        self._before = before
+        self._pages: list[int] = []
+        self._id = url
+        self._begin()
+
+    def _begin(self) -> None:
+        self.newest = EARLIEST
+        self.level = self._before.level
+        self.has_joined = False
+        self.processed: set[str] = set()
+        self._only_deletions = False
+        self._is_undated = False
+        self._pages = []
+
+    async def entries(
+        self, *, is_whole: bool
+    ) -> AsyncIterator[tuple[SeenEntry | MissingEntry, ...]]:
+        """Yield the state of each object, until the pages have not shifted meanwhile."""
+        before = self._before.newest
+        since = None if is_whole or before is None else before - _OVERLAP
+        for _ in range(_MOST_ROUNDS):
+            self._begin()
+            newest_page: ActivityPage | None = None
+            entries: list[SeenEntry | MissingEntry] = []
+            async for page in self._walk():
+                newest_page = newest_page or page
+                if self._process(page, since, entries):
+                    break
+                if len(entries) >= _BATCH:
+                    yield tuple(entries)
+                    entries.clear()
+            yield tuple(entries)
+            assert newest_page is not None
+            if before is not None and self.newest < before:
+                self.has_joined = False  # it has gone back
+            if len(self._pages) == 1 or await self._is_settled(newest_page):
+                return
+        raise Unavailable(self._url, "its pages shift while they are read")
+
+    async def _walk(self) -> AsyncIterator[ActivityPage]:
+        """Yield the pages, the newest first."""
+        self._id, last = await self._reader.collection(self._url)
+        uri: str | None = last
+        read: set[str] = set()
+        while uri is not None:
+            if uri in read:
+                raise InvalidDocument("its pages lead in a circle", source=uri)
+            if len(read) == _MOST_PAGES:
+                raise TooLarge(f"it has more than {_MOST_PAGES:,} pages", source=self._url)
+            read.add(uri)
+            page = await self._reader.page(uri, is_last=uri == last)
+            self._pages.append(hash(page))
+            yield page
+            uri = page.previous
+
+    async def _is_settled(self, page: ActivityPage) -> bool:
+        """Return whether activities were only added, at the end, since a page was read."""
+        again = await self._reader.page(page.uri, is_last=True)
+        is_same = again.activities[: len(page.activities)] == page.activities
+        return is_same and again.previous == page.previous
+
+    async def confirm(self) -> None:
+        """Raise `Unavailable` unless a second reading of all pages equals the last one."""
+        pages = self._pages
+        if not self.processed:
+            raise Unavailable(self._url, "it lists nothing, so nothing counts as deleted")
+        if len(pages) == 1:
+            return
+        self._pages = []
+        async for _ in self._walk():
+            pass
+        if self._pages != pages:
+            raise Unavailable(
+                self._url, "it changes while it is read, so that no deletion could be seen"
+            )
+
+    def _process(
+        self, page: ActivityPage, since: Instant | None, entries: list[SeenEntry | MissingEntry]
+    ) -> bool:
+        """Add what a page shows to entries, and return whether older activities are known."""
+        for activity in reversed(page.activities):
+            self._note(activity)
+            if since is not None and activity.at is not None and activity.at < since:
+                return True
+            if activity.kind == _REFRESH:
+                if self._before.newest is None:
+                    return True
+                self._only_deletions = True
+            entries += self._states(activity)
+        return False
+
+    def _note(self, activity: Activity) -> None:
+        if activity.kind == _REFRESH:
+            return
+        before = self._before.newest
+        self._is_undated = self._is_undated or activity.at is None
+        if activity.at is not None:
+            self.newest = max(self.newest, activity.at)
+            self.has_joined = self.has_joined or (before is not None and activity.at <= before)
+        if self.level < 2:
+            is_complete = activity.kind in _LEVEL_2
+            self.level = 0 if self._is_undated else max(self.level, 2 if is_complete else 1)
+
+    def _states(self, activity: Activity) -> list[SeenEntry | MissingEntry]:
+        seen, missing = None, None
+        if activity.kind in ("Create", "Update") or self._is_here("Add", activity.target, activity):
+            seen = activity.uri
+        elif activity.kind == "Delete" or self._is_here("Remove", activity.origin, activity):
+            missing = activity.uri
+        elif activity.kind == "Move":
+            seen, missing = activity.target, activity.uri
+        found: list[SeenEntry | MissingEntry] = []
+        if (uri := self._new(seen)) is not None and not self._only_deletions:
+            found.append(SeenEntry(Resource(uri, lastmod=activity.at), activity.state))
+        if (uri := self._new(missing)) is not None:
+            found.append(MissingEntry(uri))
+        return found
+
+    def _is_here(self, kind: str, place: str | None, activity: Activity) -> bool:
+        return activity.kind == kind and place in (self._id, self._url)
+
+    def _new(self, uri: str | None) -> str | None:
+        """Return a URI as it can be published, unless a newer activity decided its state."""
+        usable = None if uri is None else usable_uri(uri)
+        if usable is None or usable in self.processed:
+            return None
+        self.processed.add(usable)
+        return usable

@@ -1,0 +1,186 @@
+"""Parses pages of LDES and TREE with pyoxigraph: bytes in, members and relations out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError, InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.format.datetimes import Instant, parse_datetime
+
+_LDES = "https://w3id.org/ldes#"
+_TREE = "https://w3id.org/tree#"
+_RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+_TYPE = _RDF + "type"
+_FIRST, _REST, _NIL = _RDF + "first", _RDF + "rest", _RDF + "nil"
+#: The most steps of a property path.
+_MOST_STEPS = 10
+
+#: Predicates from a member to a value, one after another.
+Path = tuple[str, ...]
+
+
+class StreamTerms(Struct, frozen=True, omit_defaults=True):
+    """What an event stream states about its members.
+
+    Args:
+        timestamp: The path to the datetime of a version.
+        version_of: The path to the resource that a member is a version of.
+        deletion: The path to what shows a deletion.
+        deleted: What shows a deletion.
+    """
+
+    timestamp: Path | None = None
+    version_of: Path | None = None
+    deletion: Path = (_TYPE,)
+    deleted: str | None = None
+
+
+class StreamMember(Struct, frozen=True):
+    """A member: a version of a resource.
+
+    Args:
+        uri: The URI of the resource.
+        identity: A text without white space that differs between members.
+    """
+
+    uri: str
+    identity: str
+    at: Instant | None
+    deleted: bool
+
+
+class StreamPage(Struct, frozen=True):
+    """A page.
+
+    Args:
+        terms: What is known of the stream, now.
+        nodes: The pages to which its relations lead.
+        nameless: The number of members without a URI.
+    """
+
+    terms: StreamTerms
+    members: tuple[StreamMember, ...]
+    nodes: tuple[str, ...]
+    nameless: int
+
+
+def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> StreamPage:
+    """Parse a page.
+
+    Args:
+        data: The page.
+        media_type: Its media type.
+        uri: Its URI, the base of relative references.
+        terms: What other pages stated about the stream.
+
+    Raises:
+        ConfigurationError: pyoxigraph is not installed.
+        DocumentError: It is no RDF that can be read, or not well-formed.
+    """
+    graph = _Graph(data, media_type, uri)
+    terms = _terms(graph, terms)
+    named = [_member(graph, member, terms) for member in graph.objects_of(_TREE + "member")]
+    members = tuple(member for member in named if member is not None)
+    nodes = [
+        node
+        for relation in graph.objects_of(_TREE + "relation")
+        for node in graph.values(relation, _TREE + "node")
+    ]
+    views = sorted({str(view.value) for view in graph.objects_of(_TREE + "view")})
+    if nodes or members or uri in views:
+        views = []
+    found = [str(node.value) for node in nodes] + views[:1]
+    return StreamPage(terms, members, tuple(dict.fromkeys(found)), len(named) - len(members))
+
+
+class _Graph:
+    """The triples of a document, whatever graph they are in."""
+
+    def __init__(self, data: bytes, media_type: str, uri: str) -> None:
+        try:
+            import pyoxigraph
+        except ImportError:
+            raise ConfigurationError(
+                'LDES needs pyoxigraph; install it with pip install "rsnotify[ldes]"'
+            ) from None
+        self.uri = uri
+        self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
+        self._objects: dict[str, dict[Any, None]] = defaultdict(dict)
+        form = pyoxigraph.RdfFormat.from_media_type(media_type)
+        if form is None:
+            raise WrongDocument(f"it is {media_type or 'of no media type'}, not RDF", source=uri)
+        try:
+            for quad in pyoxigraph.parse(data, form, base_iri=uri):
+                predicate = quad.predicate.value
+                self._values[quad.subject, predicate].append(quad.object)
+                self._objects[predicate][quad.object] = None
+        except (SyntaxError, ValueError) as error:
+            raise MalformedDocument(f"not well-formed RDF: {error}", source=uri) from None
+
+    def objects_of(self, predicate: str) -> list[Any]:
+        return list(self._objects.get(predicate, ()))
+
+    def values(self, subject: Any, predicate: str) -> list[Any]:
+        return self._values.get((subject, predicate), [])
+
+    def follow(self, subject: Any, path: Path) -> list[Any]:
+        """Return the values at the end of a path."""
+        found = [subject]
+        for predicate in path:
+            found = [value for each in found for value in self.values(each, predicate)]
+        return found
+
+    def path(self, name: str) -> Path | None:
+        """Return the path that a stream states under a name of LDES, if it does.
+
+        Raises:
+            InvalidDocument: It is another path than predicates, one after another.
+        """
+        stated = self.objects_of(_LDES + name)
+        if not stated:
+            return None
+        steps: list[Any] = []
+        at = stated[0]
+        while self.values(at, _FIRST) and len(steps) < _MOST_STEPS:
+            steps.append(self.values(at, _FIRST)[0])
+            at = next(iter(self.values(at, _REST)), None)
+        is_list = bool(steps) and getattr(at, "value", None) == _NIL
+        found = steps if is_list else stated[:1]
+        if not all(type(step).__name__ == "NamedNode" for step in found):
+            raise InvalidDocument(f"its {name} is a path that is not supported", source=self.uri)
+        return tuple(step.value for step in found)
+
+
+def _terms(graph: _Graph, known: StreamTerms) -> StreamTerms:
+    timestamp = graph.path("versionTimestampPath") or graph.path("timestampPath")
+    deleted = graph.objects_of(_LDES + "versionDeleteObject")
+    return StreamTerms(
+        timestamp or known.timestamp,
+        graph.path("versionOfPath") or known.version_of,
+        graph.path("versionDeletePath") or known.deletion,
+        deleted[0].value if deleted else known.deleted,
+    )
+
+
+def _member(graph: _Graph, member: Any, terms: StreamTerms) -> StreamMember | None:
+    found = [member] if terms.version_of is None else graph.follow(member, terms.version_of)
+    named = [one.value for one in found if type(one).__name__ == "NamedNode"]
+    if not named:
+        return None
+    at = _timestamp(graph, member, terms)
+    signs = () if terms.deleted is None else graph.follow(member, terms.deletion)
+    is_deleted = any(sign.value == terms.deleted for sign in signs)
+    # The identifier of a blank node says nothing outside the page.
+    is_named = type(member).__name__ == "NamedNode"
+    return StreamMember(named[0], member.value if is_named else named[0], at, is_deleted)
+
+
+def _timestamp(graph: _Graph, member: Any, terms: StreamTerms) -> Instant | None:
+    stated = () if terms.timestamp is None else graph.follow(member, terms.timestamp)
+    try:
+        return max((parse_datetime(value.value) for value in stated), default=None)
+    except ValueError as error:
+        raise InvalidDocument(f"the timestamp of a member: {error}", source=graph.uri) from None

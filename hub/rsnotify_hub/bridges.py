@@ -1,0 +1,55 @@
+"""The bridges of a hub, by its configuration: the one place that knows which there are."""
+
+from __future__ import annotations
+
+from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify.runtime.xmpp.addresses import parse_service
+from rsnotify_hub.bridging.bridge import Bridge, Bridges
+from rsnotify_hub.change_memory.topic_list import Brokers
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.mqtt.bridge import MqttBridge
+from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.interface import Store
+from rsnotify_hub.xmpp.bridge import XmppBridge
+
+
+def make_bridges(
+    configuration: HubConfiguration,
+    store: Store,
+    topics: TopicLogs,
+    intake: FragmentIntake,
+    statistics: Statistics,
+    filters: FilterCache,
+) -> Bridges:
+    found: list[Bridge] = []
+    retry_seconds = configuration.websub.retry_seconds
+    if configuration.mqtt.url is not None:
+        found.append(
+            MqttBridge(
+                configuration.mqtt,
+                store,
+                topics,
+                intake,
+                statistics,
+                filters,
+                max_selections=configuration.websocket.max_selections,
+                retry_seconds=retry_seconds,
+            )
+        )
+    if configuration.xmpp.url is not None:
+        found.append(
+            XmppBridge(configuration.xmpp, store, topics, statistics, filters, retry_seconds)
+        )
+    return Bridges(found)
+
+
+def brokers_of(configuration: HubConfiguration) -> Brokers:
+    """Return where the hub also publishes, as Destinations reach it."""
+    mqtt, xmpp = configuration.mqtt.public_url or configuration.mqtt.url, configuration.xmpp.url
+    return Brokers(
+        mqtt=None if mqtt is None else parse_broker(mqtt),
+        xmpp=None if xmpp is None else parse_service(xmpp),
+    )

@@ -1,0 +1,1 @@
+"""What all bridges to brokers share: cursors, sending from the log, and connecting again."""

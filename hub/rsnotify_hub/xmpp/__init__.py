@@ -1,0 +1,1 @@
+"""XMPP: the hub publishes all topics to a PubSub service."""

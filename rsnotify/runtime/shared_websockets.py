@@ -1,0 +1,164 @@
+"""The WebSockets to hubs that several users of one process share (docs/protocol.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from websockets.asyncio.client import ClientConnection
+from websockets.frames import DATA_OPCODES, Frame
+from websockets.http11 import Response
+from websockets.protocol import State
+from websockets.typing import BytesLike, Subprotocol
+
+from rsnotify.runtime.dialing import Address
+from rsnotify.sync.alternatives import Alternatives
+
+#: The subprotocol of connections for many topics.
+TOPICS = Subprotocol("rsnotify.topics")
+#: The most topics of one connection.
+_MOST = 500
+
+#: What a user has on a connection: its subscription or publication.
+T = TypeVar("T")
+C = TypeVar("C", bound="SharedWebSocket[Any]")
+
+
+class SharedWebSocket(ClientConnection, Generic[T]):
+    """A connection for one topic, or many. Messages are handled where they are received.
+
+    Attributes:
+        topics: What each topic is used for.
+        is_ending: Whether nobody may use it for another topic.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.topics: dict[str, T] = {}
+        self.is_ending = False
+        self._frames: list[BytesLike] = []
+
+    @property
+    def is_for_many(self) -> bool:
+        return self.subprotocol == TOPICS
+
+    def has_room_for(self, topic: str) -> bool:
+        """Return whether another user can begin with a topic."""
+        is_open = self.protocol.state is State.OPEN and not self.is_ending
+        is_free = topic not in self.topics and len(self.topics) < _MOST
+        return is_open and self.is_for_many and is_free
+
+    def named(self, topic: str | None) -> T | None:
+        """Return what a control frame is about, which need not name the only topic."""
+        if self.is_for_many:
+            return self.topics.get(topic or "")
+        return next(iter(self.topics.values()))
+
+    def send_frame(self, frame: object) -> None:
+        """Send a control frame, unless the connection is lost."""
+        if self.protocol.state is State.OPEN:
+            self.protocol.send_text(msgspec.json.encode(frame))
+            self.send_data()
+
+    async def end(self, topic: str) -> None:
+        """End a topic; close the connection if it was the last one."""
+        del self.topics[topic]
+        if self.topics:
+            self.send_frame({"type": "end", "topic": topic})
+        else:
+            self.is_ending = True
+            await self.close()
+
+    @abstractmethod
+    def process_message(self, message: bytes) -> None:
+        """Handle a message; there is at least one topic."""
+
+    @abstractmethod
+    def end_all(self, error: Exception | None) -> None:
+        """Inform all users that the connection is of no use, or lost."""
+
+    # Calls of `websockets`
+
+    def process_event(self, event: Frame | Response) -> None:  # type: ignore[override]
+        if not isinstance(event, Frame) or event.opcode not in DATA_OPCODES:
+            super().process_event(event)
+            return
+        self._frames.append(event.data)
+        if event.fin:
+            message = b"".join(self._frames)
+            self._frames.clear()
+            if self.topics:
+                self.process_message(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.is_ending = True
+        self.end_all(None)
+
+
+class _Opening:
+    """A connection that is being opened; others wait for it, and fail with it."""
+
+    def __init__(self) -> None:
+        self.done = asyncio.Event()
+        self.failure: Exception | None = None
+
+
+class SharedWebSockets(Generic[C]):
+    """Connections for many topics, by the hub and what else must be the same to share one.
+
+    Theory of operation. One user opens a connection while the others wait for it; if it is
+    cancelled, another of them does. A hub that accepts only one topic for each connection is
+    remembered, so that nobody waits. The last user to leave a connection closes it.
+
+    Attributes:
+        memory: Which addresses failed in earlier attempts.
+    """
+
+    def __init__(self) -> None:
+        self.memory: Alternatives[Address] = Alternatives()
+        self._open: dict[Hashable, list[C]] = {}
+        self._opening: dict[Hashable, _Opening] = {}
+        self._for_one: set[Hashable] = set()
+
+    async def connect(self, key: Hashable, topic: str, opener: Callable[[], Awaitable[C]]) -> C:
+        """Return a connection that the caller uses for a topic before it waits again.
+
+        Raises:
+            Exception: What the opener raised.
+        """
+        while True:
+            for connection in self._open.get(key, ()):
+                if connection.has_room_for(topic):
+                    return connection
+            if key in self._for_one:
+                return self._opened(key, await opener())
+            opening = self._opening.get(key)
+            if opening is None:
+                return await self._open_one(key, opener)
+            await opening.done.wait()
+            if opening.failure is not None:
+                raise opening.failure.with_traceback(None)
+
+    async def _open_one(self, key: Hashable, opener: Callable[[], Awaitable[C]]) -> C:
+        opening = self._opening[key] = _Opening()
+        try:
+            return self._opened(key, await opener())
+        except Exception as error:
+            opening.failure = error
+            raise
+        finally:
+            del self._opening[key]
+            opening.done.set()
+
+    def _opened(self, key: Hashable, connection: C) -> C:
+        others = [one for one in self._open.pop(key, ()) if not one.is_ending]
+        if connection.is_for_many:
+            self._for_one.discard(key)
+            self._open[key] = [*others, connection]
+        else:
+            self._for_one.add(key)
+        return connection

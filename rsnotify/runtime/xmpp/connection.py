@@ -1,0 +1,327 @@
+"""One connection to an XMPP server: slixmpp, which implements the protocol, on the event loop.
+
+Theory of operation. slixmpp does DNS, TLS, SASL and the XML stream. Stanzas are written by
+`stanzas`: slixmpp drops the attributes of namespaces that it does not know, and fragments have
+such. An `XmppConnection` never reconnects: its user has a log or a list to continue from, and makes
+a new connection. The server is asked for a sign of life regularly, and a connection on which an
+answer is overdue is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from rsnotify.errors import RsnotifyError, Unavailable
+from rsnotify.runtime.mqtt.login import trusted_context
+from rsnotify.runtime.refusals import ConnectionRefused, NotPermitted
+from rsnotify.runtime.tasks import running
+from rsnotify.runtime.xmpp import stanzas
+from rsnotify.runtime.xmpp.addresses import SCHEME, PubSubService
+from rsnotify.runtime.xmpp.login import XmppLogin, check_installed
+from rsnotify.runtime.xmpp.stanzas import PubSubItem
+
+if TYPE_CHECKING:
+    from slixmpp import ClientXMPP
+
+#: How long a server may take to answer, and how often it is asked for a sign of life, in seconds.
+TIMEOUT = 10.0
+PING_SECONDS = 10.0
+#: How many fragments may be unacknowledged.
+IN_FLIGHT = 32
+#: The longest stanza of servers that do not state a limit (XEP-0478): most allow 256 KiB.
+MAX_BYTES = 262_144
+
+_PING = '<ping xmlns="urn:xmpp:ping"/>'
+_NOT_ALLOWED = frozenset({"forbidden", "not-allowed", "not-authorized", "registration-required"})
+#: A service refuses such an item whenever it is sent again.
+_FINAL = frozenset({"not-acceptable", "bad-request", "policy-violation"})
+
+
+class StanzaError(RsnotifyError):
+    """A request was answered with an error; its name is `condition`."""
+
+    def __init__(self, condition: str, detail: str) -> None:
+        self.condition = condition
+        super().__init__(f"{condition} ({detail})" if detail else condition)
+
+
+class XmppConnection:
+    """A connection to the server of an account; made by `connect`."""
+
+    def __init__(
+        self,
+        client: ClientXMPP,
+        login: XmppLogin,
+        on_item: Callable[[PubSubItem], None],
+        on_foreign: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._on_item = on_item
+        self._on_foreign = on_foreign
+        self.jid = login.jid or ""
+        self.url = f"{SCHEME}:{self.jid.partition('@')[2]}"
+        self._ids = count()
+        self._answers: dict[str, asyncio.Future[ElementTree.Element]] = {}
+        self._nodes: set[str] = set()
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lost.add_done_callback(_retrieve_exception)
+
+    # For users of the connection
+
+    async def publish(
+        self, service: PubSubService, channel: str, body: bytes
+    ) -> asyncio.Future[None]:
+        """Send a fragment as an item of a channel's node, which is created if it is missing.
+
+        Returns:
+            A task that ends when the service has acknowledged the item. It fails with
+            `ConnectionRefused`, or with Unavailable when the connection is lost.
+
+        Raises:
+            ConnectionRefused: The fragment cannot be sent over XMPP.
+            Unavailable: The connection is lost.
+        """
+        node = service.node(channel)
+        try:
+            payload = stanzas.payload_of(body, self._client.limits.max_bytes or MAX_BYTES)
+        except ValueError as error:
+            raise ConnectionRefused(service.url, str(error), is_final=True) from None
+        if node not in self._nodes:
+            with suppress(StanzaError):  # it exists, or publishing shows what is wrong
+                await self.request("set", service.jid, stanzas.create(node, channel))
+            self._nodes.add(node)
+        await self._slots.acquire()
+        answer = self._send("set", service.jid, stanzas.publish(node, payload))
+        published = asyncio.create_task(self._published(service, node, answer))
+        published.add_done_callback(_retrieve_exception)
+        return published
+
+    async def _published(
+        self, service: PubSubService, node: str, answer: asyncio.Future[ElementTree.Element]
+    ) -> None:
+        try:
+            await self._answered(answer)
+        except StanzaError as error:
+            self._nodes.discard(node)
+            allow = f"let the service allow {self.jid} to publish"
+            raise ConnectionRefused(
+                service.url,
+                f"it refuses an item of {node}: {error}",
+                is_final=error.condition in _FINAL,
+                remedy=allow if error.condition in _NOT_ALLOWED else None,
+            ) from None
+        finally:
+            self._slots.release()
+
+    async def subscribe(self, service: PubSubService, channel: str) -> bytes | None:
+        """Subscribe the account to a node, and return the newest fragment that it keeps.
+
+        Raises:
+            Unavailable: The service refuses, or the connection is lost.
+        """
+        node = service.node(channel)
+        try:
+            await self.request("set", service.jid, stanzas.subscribe(node, self.jid))
+            answer = await self.request("get", service.jid, stanzas.newest(node))
+        except StanzaError as error:
+            refusal = f"it refuses to subscribe to {node}: {error}"
+            if error.condition in _NOT_ALLOWED:
+                allow = f"let the service allow {self.jid} to subscribe"
+                raise NotPermitted(service.url, refusal, allow) from None
+            raise Unavailable(service.url, refusal) from None
+        items = list(stanzas.items_in(answer, service.jid))
+        return items[-1].payload if items else None
+
+    async def request(self, kind: str, to: str, child: str) -> ElementTree.Element:
+        """Send a request, and return its answer; raises `StanzaError` or Unavailable."""
+        return await self._answered(self._send(kind, to, child))
+
+    async def lost(self) -> None:
+        """Watch the connection until it is lost; always raises Unavailable."""
+        async with running(self._ping_forever()):
+            await asyncio.shield(self._lost)
+
+    # Inside
+
+    async def _ping_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            with suppress(StanzaError, Unavailable):
+                await self.request("get", self.jid.partition("@")[2], _PING)
+
+    def _send(self, kind: str, to: str, child: str) -> asyncio.Future[ElementTree.Element]:
+        from slixmpp.xmlstream.xmlstream import NotConnectedError
+
+        id = f"rsnotify-{next(self._ids)}"
+        future: asyncio.Future[ElementTree.Element] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve_exception)
+        if self._lost.done():
+            self._lost.result()
+        try:
+            self._client.send_raw(stanzas.request(kind, to, id, child))
+        except NotConnectedError:
+            raise Unavailable(self.url, "the connection is lost") from None
+        self._answers[id] = future
+        future.add_done_callback(lambda _: self._answers.pop(id, None))
+        return future
+
+    async def _answered(self, answer: asyncio.Future[ElementTree.Element]) -> ElementTree.Element:
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                found = await answer
+        except TimeoutError:
+            error = Unavailable(self.url, "a request is not answered in time")
+            self.lose(error)
+            raise error from None
+        if found.get("type") == "error":
+            raise StanzaError(*stanzas.error_in(found))
+        return found
+
+    def lose(self, error: Exception) -> None:
+        """Note that the connection is lost."""
+        if not self._lost.done():
+            self._lost.set_exception(error)
+        for answer in list(self._answers.values()):
+            if not answer.done():
+                answer.set_exception(error)
+
+    def receive_answer(self, stanza: Any) -> None:
+        answer = self._answers.get(stanza["id"])
+        if answer is not None and stanza["type"] in ("result", "error") and not answer.done():
+            answer.set_result(stanza.xml)
+
+    def receive_message(self, stanza: Any) -> None:
+        items = list(stanzas.items_in(stanza.xml, stanza["from"].bare))
+        if not items:
+            self._on_foreign()
+        for item in items:
+            self._on_item(item)
+
+
+@asynccontextmanager
+async def connect(
+    login: XmppLogin,
+    on_item: Callable[[PubSubItem], None] = lambda _: None,
+    on_foreign: Callable[[], None] = lambda: None,
+) -> AsyncIterator[XmppConnection]:
+    """Connect to the server of an account, within a context.
+
+    Args:
+        login: The account.
+        on_item: Called with each item that arrives, of whatever node.
+        on_foreign: Called for each message that is no item of a node.
+
+    Raises:
+        Unavailable: The server cannot be reached, or refuses the connection.
+        ConfigurationError: slixmpp or a file is missing.
+    """
+    client = _client(login)
+    connection = XmppConnection(client, login, on_item, on_foreign)
+    ready = _handle_events(client, connection, login)
+    client.connect(*login.address)
+    try:
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                await ready
+        except TimeoutError:
+            raise Unavailable(connection.url, "no answer in time") from None
+        # Items reach the account only while it is available.
+        client.send_raw("<presence/>")
+        yield connection
+    finally:
+        ready.cancel()
+        connection.lose(Unavailable(connection.url, "the connection was closed"))
+        client.cancel_connection_attempt()
+        if client.is_connected():
+            with suppress(Exception):
+                client.send_raw(client.stream_footer)
+        client.abort()
+        # Nothing else ends it before the client is collected.
+        if client._run_out_filters is not None:
+            client._run_out_filters.cancel()
+
+
+def _client(login: XmppLogin) -> ClientXMPP:
+    check_installed()
+    from slixmpp import ClientXMPP
+
+    # Its lines may contain what is secret; its errors are raised here.
+    logging.getLogger("slixmpp").setLevel(logging.CRITICAL)
+    client = ClientXMPP(
+        login.jid or "", login.password or "", ssl_context=trusted_context(login.ca)
+    )
+    client.enable_direct_tls = login.server is None
+    client.auto_authorize = client.auto_subscribe = False
+    client.whitespace_keepalive = False
+    return client
+
+
+def _handle_events(
+    client: ClientXMPP, connection: XmppConnection, login: XmppLogin
+) -> asyncio.Future[None]:
+    """Return a future that is done when the session begins; it fails if that cannot be."""
+    from slixmpp.xmlstream.handler import Callback
+    from slixmpp.xmlstream.matcher import MatchXPath
+
+    url = connection.url
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ready.add_done_callback(_retrieve_exception)
+
+    def started(_: Any) -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    def fail(error: Exception) -> None:
+        if not ready.done():
+            ready.set_exception(error)
+        connection.lose(error)
+
+    def refused(_: Any) -> None:
+        remedy = "correct the XMPP account and its password"
+        fail(NotPermitted(url, f"it refuses the login of {login.jid!r}", remedy))
+
+    def mistrusted(error: Any) -> None:
+        why = getattr(error, "verify_message", None) or error
+        fail(Unavailable(url, f"its certificate is not to be trusted: {why}"))
+
+    def failed(error: Any) -> None:
+        fail(Unavailable(url, f"cannot connect: {error}"))
+
+    def disconnected(_: Any) -> None:
+        lost = Unavailable(url, "the connection is lost")
+        attempt = client._current_connection_attempt
+        if attempt is None:
+            fail(lost)
+        else:  # it may be a handshake that fails, for a reason that `mistrusted` says first
+            loop = asyncio.get_running_loop()
+            attempt.add_done_callback(lambda _: loop.call_soon(fail, lost))
+
+    def stream_error(error: Any) -> None:
+        text = f": {error['text']}" if error["text"] else ""
+        fail(Unavailable(url, f"it ends the stream: {error['condition']}{text}"))
+
+    client.add_event_handler("session_start", started)
+    client.add_event_handler("failed_all_auth", refused)
+    client.add_event_handler("ssl_invalid_chain", mistrusted)
+    client.add_event_handler("connection_failed", failed)
+    client.add_event_handler("stream_error", stream_error)
+    client.add_event_handler("disconnected", disconnected)
+    for name, receive in (
+        ("iq", connection.receive_answer),
+        ("message", connection.receive_message),
+    ):
+        path = MatchXPath(f"{{jabber:client}}{name}")
+        client.register_handler(Callback(f"rsnotify {name}", path, receive))
+    return ready
+
+
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,184 @@
+"""GET requests for small content: a few kept connections, and little work for each request.
+
+Only plain responses are read here. After anything else, which includes a redirect, an address that
+is not dialled and a server that does not follow the protocol, the general client repeats the
+request, and is used for that server for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+from multidict import CIMultiDict
+
+from rsnotify.runtime.dialing import TIMEOUT, Dialer
+from rsnotify.runtime.http.connection import HttpConnection, HttpOrigin
+from rsnotify.runtime.http.pool import ConnectionPool
+from rsnotify.runtime.http.response import (
+    ANSWER_BYTES,
+    ContentReader,
+    ContentReply,
+    NoReply,
+    StaleConnection,
+)
+from rsnotify_subscriber.fetching.responses import PATIENCE, SLOWEST, SentRequest, is_encoded
+
+#: The most bytes of content that is requested here; a head may take as much again.
+SMALL_BYTES = ANSWER_BYTES // 2
+#: The fields of a response that are read, in lower case.
+_READ = frozenset(
+    {b"age", b"content-encoding", b"date", b"etag", b"last-modified", b"memento-datetime"}
+    | {b"retry-after", b"transfer-encoding"}
+)
+#: Seconds for which a connection is kept, as long as many servers keep it.
+_KEEP = 15.0
+#: Seconds for which the general client is used after a response that was not plain.
+_AVOIDED = 60.0
+#: Seconds between two looks at the requests that are not answered.
+_WATCH = 5.0
+
+
+class SmallResponse(Struct, frozen=True):
+    """A complete response, with the names of `aiohttp.ClientResponse`, and some of its fields."""
+
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
+    request_info: SentRequest
+
+
+class _Progress(Struct, eq=False):
+    connection: HttpConnection
+    begun: float
+    at: float
+    received: int = 0
+
+
+class SmallRequests:
+    """Requests for small content, to hosts that may be dialled at the same addresses.
+
+    Args:
+        fields: The header fields that all requests share.
+        per_host: How many idle connections to a host are kept.
+        silence: The seconds after which a server that sends nothing counts as gone.
+        tls: The trusted certificates; None for those of the system.
+        create_socket: Creates a socket for an address, or raises OSError where it is not allowed.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, str],
+        per_host: int,
+        silence: float,
+        tls: ssl.SSLContext | None,
+        create_socket: Callable[[Any], socket.socket],
+    ) -> None:
+        self._fields = _lines(fields)
+        self._silence = silence
+        self._tls = tls
+        self._dialer = Dialer(create=create_socket)
+        self._pool = ConnectionPool(per_origin=per_host, seconds=_KEEP)
+        self._loop = asyncio.get_running_loop()
+        self._avoided: dict[HttpOrigin, float] = {}
+        self._busy: set[_Progress] = set()
+        self._watch: asyncio.TimerHandle | None = None
+
+    async def get(
+        self, origin: HttpOrigin, opening: str, fields: Mapping[str, str]
+    ) -> SmallResponse | None:
+        """GET with a request line and a Host field; None if the general client has to.
+
+        Raises:
+            TimeoutError: There is no response in time.
+        """
+        if self._avoided and self._avoided.get(origin, 0.0) > self._loop.time():
+            return None
+        head = f"{opening}{self._fields}{_lines(fields)}\r\n".encode("latin-1")
+        try:
+            reply = await self._reply(origin, head)
+        except (NoReply, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+        else:
+            response = _response(reply, fields)
+            is_plain = reply.status == 200 or reply.status >= 400
+            if is_plain and not is_encoded(response):
+                return response
+        self._avoided[origin] = self._loop.time() + _AVOIDED
+        return None
+
+    async def _reply(self, origin: HttpOrigin, head: bytes) -> ContentReply:
+        connection = self._pool.acquire(origin)
+        if connection is not None:
+            try:
+                return await self._request(connection, head)
+            except StaleConnection:
+                pass  # RFC 9110 §9.2.2: a GET may be repeated
+        return await self._request(await self._dial(origin), head)
+
+    async def _dial(self, origin: HttpOrigin) -> HttpConnection:
+        connected = await self._dialer.dial(origin.host, origin.port)
+        tls: dict[str, Any] = {}
+        if origin.secure:
+            self._tls = self._tls or ssl.create_default_context()
+            # No certificate has the dot of the DNS root.
+            tls = {"ssl": self._tls, "server_hostname": origin.host.rstrip(".")}
+        factory = partial(HttpConnection, origin, self._pool, ContentReader())
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                _, made = await self._loop.create_connection(factory, sock=connected, **tls)
+        except BaseException:
+            connected.close()
+            raise
+        return made
+
+    async def _request(self, connection: HttpConnection, head: bytes) -> ContentReply:
+        now = self._loop.time()
+        progress = _Progress(connection, now, now)
+        self._busy.add(progress)
+        if self._watch is None:
+            self._watch = self._loop.call_later(_WATCH, self._end_slow)
+        try:
+            reply = await connection.request(head)
+        finally:
+            self._busy.discard(progress)
+        assert isinstance(reply, ContentReply), "its reader returns no others"
+        return reply
+
+    def _end_slow(self) -> None:
+        """End the requests whose responses do not come, or come too slowly."""
+        self._watch = None
+        now = self._loop.time()
+        for progress in list(self._busy):
+            received = progress.connection.received
+            if received != progress.received:
+                progress.received, progress.at = received, now
+            is_slow = now - progress.begun > PATIENCE + received / SLOWEST
+            if is_slow or now - progress.at > self._silence:
+                progress.connection.fail(TimeoutError())
+        if self._busy:
+            self._watch = self._loop.call_later(_WATCH, self._end_slow)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._pool.close()
+
+
+def _response(reply: ContentReply, fields: Mapping[str, str]) -> SmallResponse:
+    headers = CIMultiDict(
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in reply.headers
+        if name.lower() in _READ
+    )
+    return SmallResponse(reply.status, headers, reply.body, SentRequest(fields))
+
+
+def _lines(fields: Mapping[str, str]) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in fields.items())

@@ -1,0 +1,107 @@
+"""The SWEET history through the origins that are polled backwards or by lists, with kills."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from aiohttp import ClientSession
+
+from rsnotify.runtime.processes import Process
+from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
+from tests.gateway.history import Step, sweet
+from tests.gateway.origin_server import OriginServer
+from tests.gateway.test_replay import DATED, changes_of, read, replayed
+from tests.ports import free_port
+
+PATIENCE = 240
+KILLS = 8
+
+
+def configuration(urls: Sequence[str], port: int, data: Path) -> str:
+    origins = "".join(
+        f'[[origin]]\nname = "{name}"\ntype = "{name}"\nurl = "{url}"\n'
+        "poll = 0.05\npoll_most = 0.1\ndelay = 0\n"
+        for name, url in zip(DATED, urls, strict=True)
+    )
+    return f"""
+contact = "operator@gateway.example"
+base_url = "http://127.0.0.1:{port}/"
+port = {port}
+data = "{data}"
+[options]
+refresh = 0.05
+resource_list_every = 0.1
+rotate = "500 changes"
+{origins}"""
+
+
+@pytest.mark.slow
+async def test_the_sweet_history_ends_equal_with_kills(tmp_path: Path) -> None:
+    steps = list(sweet(8_068))
+    present: dict[str, int] = {}
+    random = Random(1)
+    async with OriginServer() as site:
+        origins = (
+            PullOnlySource(site, per_list=200, lists_every=700),
+            Activities(site, per_page=100),
+            EventStream(site, per_page=100),
+        )
+        port = free_port()
+        file, log = tmp_path / "gateway.toml", tmp_path / "log"
+        urls = [origin.url() for origin in origins]
+        file.write_text(configuration(urls, port, tmp_path / "state"))
+        gateway = await Process.start("gateway", str(file), log=log)
+        try:
+            for number, step in enumerate(steps, 1):
+                for origin in origins:
+                    apply(origin, step, number, present)
+                note(present, step, number)
+                await asyncio.sleep(random.random() * 0.004)
+                if number % (len(steps) // KILLS) == 0:
+                    await gateway.kill()
+                    gateway = await Process.start("gateway", str(file), log=log)
+            wanted: dict[str, object] = {
+                SITE + name: at(number) for name, number in present.items()
+            }
+            await gateway.url()
+            await until_equal(f"http://127.0.0.1:{port}/", wanted)
+        finally:
+            assert await gateway.stop() == 0, log.read_text()
+
+
+def apply(
+    origin: PullOnlySource | Activities | EventStream,
+    step: Step,
+    number: int,
+    present: dict[str, int],
+) -> None:
+    if step.version is not None:
+        origin.put(step.name, at(number))
+    elif step.name in present:
+        origin.delete(step.name, at(number))
+
+
+def note(present: dict[str, int], step: Step, number: int) -> None:
+    if step.version is None:
+        present.pop(step.name, None)
+    else:
+        present[step.name] = number
+
+
+async def until_equal(url: str, wanted: Mapping[str, object]) -> None:
+    found: dict[str, dict[str, object]] = {}
+    async with ClientSession() as session, asyncio.timeout(PATIENCE):
+        while any(found.get(name) != wanted for name in DATED):
+            await asyncio.sleep(0.1)
+            for name in DATED:
+                async with session.get(f"{url}{name}/changelist.xml") as answer:
+                    if answer.status == 200:
+                        found[name] = dict(replayed(await changes_of(session, f"{url}{name}/")))
+            print({name: len(each) for name, each in found.items()}, len(wanted))
+        for name in DATED:
+            listed = await read(session, f"{url}{name}/resourcelist.xml")
+            assert {entry.uri for entry in listed.resources} == set(wanted)

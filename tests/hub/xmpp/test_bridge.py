@@ -1,0 +1,264 @@
+"""Everything goes to the PubSub service, too, whoever of the two was away."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.xmpp.addresses import parse_service
+from rsnotify.runtime.xmpp.connection import XmppConnection, connect
+from rsnotify.runtime.xmpp.stanzas import PubSubItem
+from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, RunHub, fragment
+from tests.prosody import DOMAIN, PASSWORDS, SERVICE, Prosody
+
+PLACE = parse_service(f"xmpp:{SERVICE}")
+
+
+def settings(server: Prosody, **others: Any) -> dict[str, Any]:
+    login = server.login("hub")
+    return {
+        "xmpp_url": server.url,
+        "xmpp_jid": login.jid,
+        "xmpp_password": login.password,
+        "xmpp_server": login.server,
+        "xmpp_ca": login.ca,
+        **others,
+    }
+
+
+class NodeReader:
+    """An account that reads a topic, and records what it receives."""
+
+    def __init__(self) -> None:
+        self.items: asyncio.Queue[PubSubItem] = asyncio.Queue()
+        self.newest: bytes | None = None
+        self.connection: XmppConnection
+
+    async def next(self) -> tuple[Any, ...]:
+        async with asyncio.timeout(PATIENCE):
+            return meaning((await self.items.get()).payload)
+
+    async def until(self, body: bytes) -> list[tuple[Any, ...]]:
+        found = [await self.next()]
+        while found[-1] != meaning(body):
+            found.append(await self.next())
+        return found
+
+
+def meaning(body: bytes) -> tuple[Any, ...]:
+    """Return what a fragment says, whatever prefixes it uses for namespaces."""
+    found = read_document(body)
+    return found.from_, found.until, found.resources
+
+
+@asynccontextmanager
+async def reading(server: Prosody, topic: str = TOPIC) -> AsyncIterator[NodeReader]:
+    reader = NodeReader()
+    async with connect(server.login("reader"), reader.items.put_nowait) as reader.connection:
+        reader.newest = await reader.connection.subscribe(PLACE, topic)
+        yield reader
+
+
+Connected = Callable[..., AbstractAsyncContextManager[Client]]
+
+
+@pytest.fixture
+def run_connected(run_hub: RunHub, prosody: Prosody, watch: LogWatch) -> Connected:
+    """Run a hub with a bridge, and wait until it is connected."""
+
+    @asynccontextmanager
+    async def run(**others: Any) -> AsyncIterator[Client]:
+        watch.lines.clear()
+        async with run_hub(**settings(prosody), **others) as hub:
+            await watch.line("connected to xmpp:")
+            yield hub
+
+    return run
+
+
+async def behind(hub: Client, count: int) -> None:
+    """Wait until the service has received all topics except so many."""
+    await shown(hub, f"xmpp_topics_behind {count}.0")
+
+
+async def shown(hub: Client, metric: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while metric not in (await hub.get("metrics"))[1]:
+            pass
+
+
+async def test_a_fragment_is_the_payload_of_an_item(
+    run_connected: Connected, prosody: Prosody
+) -> None:
+    first, second = (
+        fragment(0, 1),
+        fragment(1, 2).replace(b"<urlset", b"<!-- a comment -->\n<urlset"),
+    )
+    async with run_connected() as hub:
+        await hub.accepted(first)
+        await behind(hub, 0)
+        async with reading(prosody) as reader:
+            assert reader.newest is not None
+            assert meaning(reader.newest) == meaning(first)
+            await hub.accepted(second)
+            assert await reader.next() == meaning(second)
+        await behind(hub, 0)
+        _, metrics = await hub.get("metrics")
+    assert 'rsnotify_hub_deliveries_total{outcome="delivered",way="xmpp"} 2.0' in metrics
+    assert "rsnotify_hub_xmpp_connected 1.0" in metrics
+
+
+async def test_a_service_that_is_killed_under_load_has_the_newest_fragment_in_the_end(
+    run_connected: Connected, prosody: Prosody
+) -> None:
+    bodies = iter([fragment(second, second + 1) for second in range(90)])
+    async with run_connected() as hub:
+        for _ in range(3):
+            for body in islice(bodies, 10):
+                await hub.accepted(body)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(prosody.stop(signal.SIGKILL))
+                for body in islice(bodies, 10):
+                    await hub.accepted(body)
+            await prosody.start()
+            for body in islice(bodies, 10):
+                await hub.accepted(body)
+        await behind(hub, 0)
+        async with reading(prosody) as reader:
+            assert reader.newest is not None
+            assert meaning(reader.newest) == meaning(body)
+
+
+async def test_what_was_published_while_the_service_was_away_is_sent_from_the_log(
+    run_hub: RunHub, prosody: Prosody, watch: LogWatch
+) -> None:
+    bodies = [fragment(second, second + 1) for second in range(5)]
+    async with run_hub(**settings(prosody)) as hub:
+        await hub.accepted(bodies[0])
+        await behind(hub, 0)
+        await prosody.stop()
+        await watch.line("the XMPP service is away")
+        for body in bodies[1:]:
+            await hub.accepted(body)
+        await behind(hub, 1)
+    await prosody.start()
+    async with reading(prosody) as reader, run_hub(**settings(prosody)):
+        assert await reader.until(bodies[-1]) == [meaning(body) for body in bodies[1:]]
+
+
+async def test_a_wrong_password_is_named_and_the_log_waits(
+    run_hub: RunHub, prosody: Prosody, watch: LogWatch
+) -> None:
+    async with run_hub(**settings(prosody, xmpp_password="wrong")) as hub:
+        line = await watch.line("the XMPP service refuses this hub")
+        assert f"it refuses the login of 'hub@{DOMAIN}'" in line
+        assert "correct the XMPP account and its password" in line
+        await hub.accepted(fragment(0, 1))
+        await behind(hub, 1)
+        assert PASSWORDS["hub"] not in "".join(watch.lines)
+
+
+@pytest.mark.parametrize("wrong", ["name", "authority"])
+async def test_a_wrong_certificate_is_named(
+    run_hub: RunHub, tmp_path: Path, watch: LogWatch, wrong: str
+) -> None:
+    name = "other.example" if wrong == "name" else DOMAIN
+    async with Prosody(tmp_path / "wrong", name=name) as server:
+        others = {} if wrong == "name" else {"xmpp_ca": None}
+        async with run_hub(**settings(server, **others)):
+            await watch.line("its certificate is not to be trusted")
+
+
+async def test_an_account_that_may_not_publish_is_named_and_delays_no_other_transport(
+    run_hub: RunHub, prosody: Prosody, watch: LogWatch
+) -> None:
+    reader = {"xmpp_jid": f"reader@{DOMAIN}", "xmpp_password": PASSWORDS["reader"]}
+    async with run_hub(**settings(prosody, **reader)) as hub:
+        await hub.accepted(fragment(0, 1))
+        line = await watch.line("cannot be sent to the broker now")
+        assert f"let the service allow reader@{DOMAIN} to publish" in line
+
+
+async def test_what_cannot_be_an_item_is_left_out(
+    run_connected: Connected, prosody: Prosody, watch: LogWatch
+) -> None:
+    async with run_connected() as hub:
+        await hub.accepted(fragment(0, *range(1, 3_000)))
+        await watch.line("is left out over XMPP", "too large for a stanza")
+        await hub.publish(b"\x89PNG", topic="https://a.example/x", Content_Type="image/png")
+        await watch.line("is left out over XMPP", "not well-formed")
+        await hub.accepted(fragment(3_000, 3_001))
+        await behind(hub, 0)
+        async with reading(prosody) as reader:
+            assert reader.newest is not None
+            assert meaning(reader.newest) == meaning(fragment(3_000, 3_001))
+
+
+async def test_a_service_that_stops_answering_is_left(
+    run_connected: Connected, prosody: Prosody, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rsnotify.runtime.xmpp.connection.TIMEOUT", 0.5)
+    monkeypatch.setattr("rsnotify.runtime.xmpp.connection.PING_SECONDS", 0.1)
+    async with run_connected() as hub:
+        prosody.pause()
+        await watch.line("the XMPP service is away", "not answered in time")
+        await hub.accepted(fragment(0, 1))
+        monkeypatch.undo()
+        prosody.resume()
+        await behind(hub, 0)
+
+
+async def test_a_message_to_the_account_of_the_hub_is_ignored_and_counted(
+    run_connected: Connected, prosody: Prosody
+) -> None:
+    async with run_connected() as hub, connect(prosody.login("reader")) as stranger:
+        stranger._client.send_raw(
+            f'<message to="hub@{DOMAIN}" type="chat"><body>publish this</body></message>'
+        )
+        await shown(hub, 'refused_total{code="xmpp-message"} 1.0')
+
+
+async def test_the_hub_states_the_service_and_the_node_of_each_topic(
+    run_connected: Connected,
+) -> None:
+    async with run_connected() as hub:
+        await hub.accepted(fragment(0, 1))
+        async with hub.session.get(hub.url + "topics") as response:
+            (row,) = (await response.json())["topics"]
+        async with hub.session.get(hub.url + ".well-known/rsnotify-hub") as response:
+            assert (await response.json())["xmpp"] == f"xmpp:{SERVICE}"
+    assert row["xmpp"] == f"xmpp:{SERVICE}?;node={PLACE.node(TOPIC)}"
+
+
+async def test_two_connections_of_an_account_receive_the_same(prosody: Prosody) -> None:
+    async with connect(prosody.login("hub")) as hub:
+        await (await hub.publish(PLACE, TOPIC, fragment(0, 1)))
+        async with reading(prosody) as one, reading(prosody) as other:
+            await (await hub.publish(PLACE, TOPIC, fragment(1, 2)))
+            assert await one.next() == await other.next() == meaning(fragment(1, 2))
+
+
+async def test_a_node_that_was_deleted_is_created_again(
+    run_connected: Connected, prosody: Prosody
+) -> None:
+    async with run_connected() as hub:
+        await hub.accepted(fragment(0, 1))
+        await behind(hub, 0)
+        async with connect(replace(prosody.login("hub"))) as admin:
+            owner = "http://jabber.org/protocol/pubsub#owner"
+            delete = f'<delete node="{PLACE.node(TOPIC)}"/>'
+            await admin.request("set", SERVICE, f'<pubsub xmlns="{owner}">{delete}</pubsub>')
+        await hub.accepted(fragment(1, 2))
+        await behind(hub, 0)
+        async with reading(prosody) as reader:
+            assert reader.newest is not None
+            assert meaning(reader.newest) == meaning(fragment(1, 2))

@@ -1,0 +1,187 @@
+"""A real XMPP server with a PubSub service on loopback, which can go away and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from rsnotify.runtime.xmpp.login import XmppLogin
+from tests.certificates import Authority
+from tests.ports import free_port
+
+PATIENCE = 60
+DOMAIN = "xmpp.example"
+SERVICE = "pubsub.xmpp.example"
+PASSWORDS = {"hub": "the hub's password", "reader": "the reader's password"}
+
+_HOSTS = f"""
+VirtualHost "{DOMAIN}"
+Component "{SERVICE}" "pubsub"
+  admins = {{ "hub@{DOMAIN}" }}
+"""
+
+#: Drops items that contain "drop-this", as a full queue or a failing link between servers would.
+_DROPPING = """
+module:hook("message/bare", function (event)
+  local node = event.stanza:get_child("event", "http://jabber.org/protocol/pubsub#event");
+  local text = node and tostring(node) or "";
+  if text:find("drop-this", 1, true) then return true; end
+end, 1000);
+"""
+
+
+def login_in_environment() -> XmppLogin:
+    """Return the login in `follower_environment`, if it is that of this process."""
+    names = XmppLogin.__struct_fields__
+    return XmppLogin(**{name: os.environ.get(_variable(name)) for name in names})
+
+
+def _variable(name: str) -> str:
+    return f"RSNOTIFY_FOLLOW_XMPP_{name.upper()}"
+
+
+class Prosody:
+    """A server; an async context manager that starts and stops it.
+
+    Args:
+        folder: Where it keeps everything.
+        name: The name in its certificate, which is not to be trusted if it is another.
+        hosts: The part of the configuration from the first host on.
+    """
+
+    def __init__(self, folder: Path, *, name: str = DOMAIN, hosts: str = _HOSTS) -> None:
+        if shutil.which("prosody") is None:
+            pytest.skip("prosody is not installed")
+        self.port = free_port()
+        self.lines: list[str] = []
+        self._folder = folder
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        for each in (folder, folder / "data", folder / "modules"):
+            each.mkdir(parents=True, exist_ok=True)
+        authority = Authority(folder, "authority")
+        self.ca = authority.file
+        certificate, key = authority.certificate(name)
+        (folder / "modules/mod_dropping.lua").write_text(_DROPPING)
+        self._configuration = folder / "prosody.cfg.lua"
+        self._configuration.write_text(f"""
+            daemonize = false
+            run_as_root = true
+            pidfile = "{folder}/prosody.pid"
+            data_path = "{folder}/data"
+            plugin_paths = {{ "{folder}/modules" }}
+            modules_enabled = {{
+              "roster", "saslauth", "tls", "disco", "ping", "posix", "dropping"
+            }}
+            modules_disabled = {{ "s2s" }}
+            c2s_ports = {{ {self.port} }}
+            c2s_interfaces = {{ "127.0.0.1" }}
+            c2s_require_encryption = true
+            authentication = "internal_hashed"
+            storage = "internal"
+            log = {{ info = "*console" }}
+            ssl = {{ certificate = "{certificate}", key = "{key}" }}
+            {hosts}
+        """)
+        self.add_users(PASSWORDS)
+
+    def add_users(self, users: Mapping[str, str]) -> None:
+        for user, password in users.items():
+            subprocess.run(
+                ["prosodyctl", "--config", self._configuration, "register", user, DOMAIN, password],
+                check=True,
+                capture_output=True,
+                timeout=PATIENCE,
+            )
+
+    @property
+    def url(self) -> str:
+        return f"xmpp:{SERVICE}"
+
+    def login(self, user: str, password: str | None = None) -> XmppLogin:
+        return XmppLogin(
+            jid=f"{user}@{DOMAIN}",
+            password=password or PASSWORDS[user],
+            server=f"127.0.0.1:{self.port}",
+            ca=self.ca,
+        )
+
+    def hub_settings(self, password: Path) -> list[str]:
+        """Return lines for the settings of a hub, whose password is written into a file."""
+        login = self.login("hub")
+        password.write_text(f"{login.password}\n")
+        names = {"url": self.url, "jid": login.jid, "server": login.server, "ca": login.ca}
+        names["password_file"] = str(password)
+        return [f"xmpp_{name} = {json.dumps(value)}\n" for name, value in names.items()]
+
+    def follower_environment(self) -> dict[str, str]:
+        """Return the variables that are the options of a Destination."""
+        login = self.login("reader")
+        return {_variable(name): getattr(login, name) for name in login.__struct_fields__}
+
+    async def __aenter__(self) -> Prosody:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start it, and wait until it can be reached."""
+        started = len(self.lines)
+        self._process = await asyncio.create_subprocess_exec(
+            *("prosody", "--config", self._configuration, "-F"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        self._reading = asyncio.create_task(self._read(self._process))
+        async with asyncio.timeout(PATIENCE):
+            while not any("Activated service 'c2s' on" in line for line in self.lines[started:]):
+                assert self._process.returncode is None, self.lines
+                await self.news()
+
+    async def news(self) -> None:
+        """Wait until it logs something."""
+        self._news.clear()
+        await self._news.wait()
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self.lines.append(line.decode(errors="replace").rstrip())
+            self._news.set()
+        self._news.set()
+
+    async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it: in order, or by SIGKILL."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(how)
+            self._process.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(PATIENCE):
+                await self._process.wait()
+        if self._reading is not None:
+            await self._reading
+
+    def pause(self) -> None:
+        """Make it unresponsive from now on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)

@@ -1,0 +1,98 @@
+"""A Source that publishes at a PubSub service, without a hub."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError, Unavailable
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.xmpp.addresses import parse_service
+from rsnotify.runtime.xmpp.connection import connect
+from rsnotify.runtime.xmpp.login import XmppLogin
+from rsnotify_publisher import Publisher, parse_hub
+from rsnotify_publisher.hubs import parse_hubs
+from tests.prosody import DOMAIN, SERVICE, Prosody
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
+
+CHANNEL = BASE + "channel.xml"
+PLACE = parse_service(f"xmpp:{SERVICE}")
+
+
+async def newest(server: Prosody, uri: str) -> Document:
+    """Return the newest fragment of the node once it is about a resource."""
+    async with asyncio.timeout(PATIENCE), connect(server.login("hub")) as reader:
+        while True:
+            with suppress(Unavailable):  # there is no node yet
+                body = await reader.subscribe(PLACE, CHANNEL)
+                found = read_document(body) if body else None
+                if found and [entry.uri for entry in found.resources] == [uri]:
+                    return found
+
+
+async def test_changes_reach_the_node_in_a_chain_without_a_gap(
+    tmp_path: Path, prosody: Prosody
+) -> None:
+    options = replace(QUICK, fragment_entries=7, heartbeat=3600.0)
+    hub = parse_hub(prosody.url, xmpp=prosody.login("hub"))
+    seen: list[Document] = []
+    complete = asyncio.Event()
+
+    def receive(item: object) -> None:
+        seen.append(read_document(item.payload))  # type: ignore[attr-defined]
+        if seen[-1].resources and seen[-1].resources[-1].uri == BASE + "99":
+            complete.set()
+
+    async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=options) as publisher:
+        await publisher.aupdated(BASE + "first")
+        await newest(prosody, BASE + "first")
+        async with connect(prosody.login("reader"), receive) as reader:
+            await reader.subscribe(PLACE, CHANNEL)
+            for number in range(100):
+                await publisher.aupdated(BASE + str(number))
+            async with asyncio.timeout(PATIENCE):
+                await complete.wait()
+    assert [entry.uri for one in seen for entry in one.resources] == [
+        BASE + str(number) for number in range(100)
+    ]
+    chain_of(seen)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_what_a_service_missed_is_sent_when_it_is_back(
+    tmp_path: Path, prosody: Prosody, how: signal.Signals
+) -> None:
+    hub = parse_hub(prosody.url, xmpp=prosody.login("hub"))
+    async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "before")
+        first = await newest(prosody, BASE + "before")
+        await prosody.stop(how)
+        await publisher.aupdated(BASE + "away")
+        await prosody.start()
+        assert (await newest(prosody, BASE + "away")).from_ == first.until
+
+
+async def test_a_login_that_is_refused_is_a_warning(
+    tmp_path: Path, prosody: Prosody, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub = parse_hub(prosody.url, xmpp=prosody.login("hub", "wrong"))
+    async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=QUICK):
+        async with asyncio.timeout(PATIENCE):
+            while "Client disconnected" not in "".join(prosody.lines) or not caplog.records:
+                await prosody.news()
+    assert f"it refuses the login of 'hub@{DOMAIN}'" in caplog.text
+
+
+def test_what_cannot_work_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="name an account"):
+        parse_hubs([PLACE.url])
+    with pytest.raises(ConfigurationError, match="needs its password"):
+        parse_hub(PLACE.url, xmpp=XmppLogin(jid="me@a.example"))
+    with pytest.raises(ConfigurationError, match="no PubSub service"):
+        parse_hub("xmpp://pubsub.example")

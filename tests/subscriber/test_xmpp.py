@@ -1,0 +1,203 @@
+"""Receiving changes from a node of a real PubSub service, which may go away, forget, or drop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError, FetchError
+from rsnotify.runtime.xmpp.addresses import parse_service
+from rsnotify.runtime.xmpp.connection import connect
+from rsnotify.runtime.xmpp.login import XmppLogin
+from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
+from rsnotify_subscriber.push.xmpp import XmppTransport
+from tests.prosody import DOMAIN, PATIENCE, SERVICE, Prosody
+from tests.subscriber.destination import Destination
+from tests.subscriber.heard import Heard
+from tests.subscriber.source import SmallSource, status
+
+PLACE = parse_service(f"xmpp:{SERVICE}")
+TOPIC = "https://a.example/c"
+FIRST = (
+    b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"><url><loc>1</loc></url></urlset>'
+)
+SECOND = FIRST.replace(b"1</loc>", b"2</loc>")
+
+
+@pytest.fixture
+def offered(source: SmallSource, prosody: Prosody) -> SmallSource:
+    source.hubs = [PLACE.url_for(source.base + "channel.xml")]
+    for n in range(5):
+        source.put(f"r{n}", b"%d" % n)
+    return source
+
+
+async def publish(server: Prosody, source: SmallSource) -> None:
+    """Publish the last change as a fragment."""
+    before = source.changes[-2].changed_at or source.begins
+    body = source.fragment(source.changes[-1:], before)
+    await say(server, body, source.base + "channel.xml")
+
+
+async def say(server: Prosody, body: bytes, channel: str = TOPIC) -> None:
+    async with asyncio.timeout(PATIENCE), connect(server.login("hub")) as connection:
+        await (await connection.publish(PLACE, channel, body))
+
+
+@asynccontextmanager
+async def following(
+    destination: Destination, server: Prosody, **options: Any
+) -> AsyncIterator[Subscriber]:
+    options = {"via": Via.XMPP, "xmpp": server.login("reader")} | options
+    async with destination.subscriber(**options) as subscriber:
+        await destination.until(lambda: subscriber.status.level)
+        await destination.until(lambda: subscriber.status.push is PushState.UP)
+        yield subscriber
+
+
+@pytest.mark.parametrize("via", [Via.XMPP, Via.AUTO])
+async def test_a_change_is_applied_without_a_poll(
+    offered: SmallSource, prosody: Prosody, destination: Destination, via: Via
+) -> None:
+    await publish(prosody, offered)
+    async with following(destination, prosody, via=via) as subscriber:
+        offered.answers["/data/changelist.xml"] = status(503)
+        offered.put_inline("new", b"it travels inside")
+        await publish(prosody, offered)
+        await destination.until(lambda: subscriber.status.applied == 6)
+        assert destination.equals_source()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_what_a_service_missed_is_pulled_when_it_is_back(
+    offered: SmallSource, prosody: Prosody, destination: Destination, how: signal.Signals
+) -> None:
+    await publish(prosody, offered)
+    async with following(destination, prosody) as subscriber:
+        await prosody.stop(how)
+        await destination.until(lambda: subscriber.status.push is PushState.DOWN)
+        offered.put("while-away", b"nobody pushed this")
+        await prosody.start()
+        await destination.until(lambda: subscriber.status.push is PushState.UP)
+        offered.put("then", b"this was")
+        await publish(prosody, offered)
+        await destination.until_equal()
+
+
+async def test_an_item_that_the_server_drops_is_a_gap_that_is_filled(
+    offered: SmallSource, prosody: Prosody, destination: Destination
+) -> None:
+    await publish(prosody, offered)
+    async with following(destination, prosody):
+        offered.put("drop-this", b"a broken link between servers")
+        await publish(prosody, offered)
+        offered.put("then", b"this arrives")
+        await publish(prosody, offered)
+        await destination.until_equal()
+
+
+@asynccontextmanager
+async def receiving(server: Prosody) -> AsyncIterator[tuple[XmppTransport, Heard]]:
+    transport, heard = XmppTransport(PLACE, TOPIC, server.login("reader")), Heard()
+    task = asyncio.create_task(transport.receive(None, heard))
+    try:
+        yield transport, heard
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_newest_fragment_shows_at_once_where_the_stream_stands(prosody: Prosody) -> None:
+    await say(prosody, SECOND)
+    async with receiving(prosody) as (_, heard):
+        await heard.until("up")
+        assert [b"2</" in one for one in heard.events if isinstance(one, bytes)] == [True]
+    assert "gap" not in heard.events
+
+
+async def test_what_is_about_something_else_is_ignored_and_counted(prosody: Prosody) -> None:
+    await say(prosody, FIRST)
+    async with (
+        connect(prosody.login("hub")) as hub,
+        connect(prosody.login("reader")) as reader,
+        receiving(prosody) as (transport, heard),
+    ):
+        await heard.until("up")
+        await (await hub.publish(PLACE, "https://a.example/other", FIRST))
+        await reader.subscribe(PLACE, "https://a.example/other")
+        before = list(heard.events)
+        forged = '<item><x xmlns="urn:forged"/></item>'
+        for text in (
+            "<body>hello</body>",
+            f'<event xmlns="http://jabber.org/protocol/pubsub#event">'
+            f'<items node="{PLACE.node(TOPIC)}">{forged}</items></event>',
+        ):
+            hub._client.send_raw(f'<message to="reader@{DOMAIN}" type="headline">{text}</message>')
+        await (await hub.publish(PLACE, "https://a.example/other", SECOND))
+        await (await hub.publish(PLACE, TOPIC, SECOND))
+        await heard.more_than(len(before))
+        assert transport.ignored == 3, "a chat, an item of somebody else, one of another node"
+        (item,) = heard.events[len(before) :]
+        assert b"2</" in bytes(item)  # type: ignore[arg-type]
+
+
+async def test_a_topic_without_a_node_is_no_endpoint_yet(prosody: Prosody) -> None:
+    transport = XmppTransport(PLACE, TOPIC, prosody.login("reader"))
+    with pytest.raises(FetchError, match="item-not-found"):
+        await transport.receive(None, Heard())
+
+
+async def test_a_login_that_is_refused_is_a_warning(
+    offered: SmallSource,
+    prosody: Prosody,
+    destination: Destination,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    login = prosody.login("reader", "wrong")
+    async with destination.subscriber(via=Via.XMPP, xmpp=login) as subscriber:
+        await destination.until(lambda: "refuses the login" in str(subscriber.status.error))
+        assert subscriber.status.push is PushState.DOWN
+    warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert warnings[0].startswith("push is refused, the lists are polled: ")
+    assert f"'reader@{DOMAIN}'" in warnings[0]
+
+
+async def test_an_authority_that_is_not_trusted_is_named(prosody: Prosody) -> None:
+    transport = XmppTransport(PLACE, TOPIC, replace(prosody.login("reader"), ca=None))
+    with pytest.raises(FetchError, match="its certificate is not to be trusted"):
+        await transport.receive(None, Heard())
+
+
+@pytest.mark.parametrize(
+    ("login", "reason"),
+    [
+        (XmppLogin(jid="me", password="canary"), "no XMPP account"),
+        (XmppLogin(jid="me@a.example"), "needs its password"),
+        (XmppLogin(password="canary"), "needs the JID"),
+        (XmppLogin(jid="me@a.example", password="canary", server="a"), "host:port"),
+        (XmppLogin(jid="me@a.example", password="canary", ca="not-there.pem"), "not-there.pem"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(login: XmppLogin, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason) as error:
+        FollowOptions(xmpp=login)
+    assert "canary" not in str(error.value) + repr(login)
+
+
+def test_xmpp_without_an_account_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="name its JID"):
+        FollowOptions(via=Via.XMPP)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "slixmpp", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'rsnotify\[xmpp\]'"):
+        FollowOptions(xmpp=XmppLogin(jid="me@a.example", password="secret"))
