@@ -35,7 +35,7 @@ class SimulatedTransport(asyncio.Transport):
         self.peer: SimulatedTransport
         self._network = network
         self._loop = network.loop
-        self._protocol: asyncio.Protocol
+        self._protocol: asyncio.Protocol | asyncio.BufferedProtocol
         self._is_closing = False
         self._is_lost = False
         #: What has arrived and was not read; None is the end.
@@ -110,9 +110,21 @@ class SimulatedTransport(asyncio.Transport):
             if data is not None:
                 self.peer.delivered(len(data))
                 if not self._is_closing:
-                    self._protocol.data_received(data)
+                    self._pass_on(data)
             elif not self._protocol.eof_received():
                 self.close()
+
+    def _pass_on(self, data: bytes) -> None:
+        protocol = self._protocol
+        if not isinstance(protocol, asyncio.BufferedProtocol):
+            protocol.data_received(data)
+            return
+        while data:
+            buffer = protocol.get_buffer(-1)
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            protocol.buffer_updated(count)
+            data = data[count:]
 
     def pause_reading(self) -> None:
         self._is_paused = True

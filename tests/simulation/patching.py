@@ -23,6 +23,7 @@ from filelock import UnixFileLock
 import rsnotify_hub.hub
 import rsnotify_hub.store.sqlite.store
 import rsnotify_publisher.background.pool
+from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_hub.store.sqlite.group_commit import GroupCommit
 from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.background.pool import PoolThreads, WorkKind
@@ -45,6 +46,7 @@ class SimulatedThreads(PoolThreads):
         self.recorders = simulated.SimulatedExecutor()  # type: ignore[assignment]
         self.poller = JournalPoller()
         self.permits = asyncio.Semaphore(8)
+        self.websockets = SharedWebSockets()
         self.scheduler = SimulatedScheduler()  # type: ignore[assignment]
         self._polling = asyncio.ensure_future(self.poller.run())
 
