@@ -139,7 +139,7 @@ class NatsServer:
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 

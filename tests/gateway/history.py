@@ -60,7 +60,7 @@ class Published:
     """Applies steps to the pages of a server and the items of a repository.
 
     Attributes:
-        dated: The origins that are told of each change with its datetime.
+        dated: The origins that list each change with its datetime.
     """
 
     def __init__(self, site: OriginServer, items: Items) -> None:

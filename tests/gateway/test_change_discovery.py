@@ -32,7 +32,7 @@ async def checking(stream: Activities, tmp_path: Path) -> AsyncIterator[Checking
 
 
 def due(checking: Checking) -> None:
-    """Let the next check compare the whole collection."""
+    """Make the comparison with the whole collection due at the next check."""
     checking.watch.adapter._compare = 1e-6  # type: ignore[attr-defined]
 
 

@@ -52,7 +52,7 @@ def hashes(checking: Checking) -> dict[str, str | None]:
 
 
 def due(checking: Checking) -> None:
-    """Let the next check compare the whole set."""
+    """Make the comparison with the whole set due at the next check."""
     checking.watch.adapter._compare = 1e-6  # type: ignore[attr-defined]
 
 
@@ -203,7 +203,7 @@ async def test_a_resource_list_of_several_files_that_changes_meanwhile_deletes_n
     moves = iter([("a", "c"), ("a", "b"), ("a", "c"), ("a", "b")])
 
     def move(path: str) -> None:
-        """Let each file have another resource whenever the other one is read."""
+        """Change both files whenever the second is read."""
         if path.endswith("part-1.xml"):
             source.set("part-0.xml", part(*next(moves)))
             source.set("part-1.xml", part("d"))

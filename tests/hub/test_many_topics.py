@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
 import pytest
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
+from rsnotify_hub.filtering import filtered_reader
+from rsnotify_hub.websocket import many_topics
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, at, fragment, seconds_of
 from tests.hub.test_websocket import small_buffers
@@ -254,6 +257,63 @@ async def test_one_queue_for_all_topics_closes_the_connection_when_it_overflows(
                 assert await quick.document() == (topic, [number + 1])
         await watch.line("does not keep up")
         assert await slow.closed() == 1013
+
+
+async def test_what_waits_of_an_ended_subscription_precedes_the_next(run_hub: RunHub):
+    async with (
+        run_hub(queue_bytes=10**9) as hub,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(socket_factory=small_buffers)
+        ) as session,
+        Client(hub.url, session) as client,
+    ):
+        slow = await subscribed(client, A)
+        quick = await subscribed(hub, A)
+        for second in range(30):
+            await hub.accepted(fragment(second, second + 1) + b"\n" * 500_000, topic=A)
+            assert await quick.document() == (A, [second + 1])
+        await slow.send("subscribe", A)
+        received = [await slow.next() for _ in range(31)]
+        assert [type(each) for each in received] == [tuple] * 30 + [dict]
+
+
+async def test_a_selection_that_waits_does_not_delay_the_other_topics(
+    hub: Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(filtered_reader, "QUIET_SECONDS", 1000.0)  # hold empty fragments back
+    select = {"prefixes": ["https://source.example/data/9"]}
+    member = await connected(hub)
+    await member.send("subscribe", A, select=select)
+    await member.control()
+    await hub.accepted(fragment(0, 1), topic=A)
+    assert await member.document() == (A, [])
+    await hub.accepted(fragment(1, 2), topic=A)
+    await hub.accepted(fragment(0, 1), topic=B)
+    connection = await connected(hub)
+    await connection.send("subscribe", A, select=select, since=format_datetime(at(0)))
+    assert (await connection.control())["topic"] == A
+    assert await connection.document() == (A, [])
+    await connection.send("subscribe", B, since=format_datetime(at(0)))
+    assert (await connection.control())["topic"] == B
+    assert await connection.document() == (B, [1])
+
+
+async def test_who_does_not_read_the_answers_is_cut_off(
+    run_hub: RunHub, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(many_topics, "_UNREAD", 100_000)
+    async with (
+        run_hub() as hub,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(socket_factory=small_buffers)
+        ) as session,
+        Client(hub.url, session) as client,
+    ):
+        connection = await connected(client)
+        with suppress(ConnectionError):  # the hub closes it
+            for number in range(500):
+                await connection.send("subscribe", "x" * 15_000 + str(number))
+        assert await connection.closed() == 1013
 
 
 async def test_many_topics_may_be_subscribed_to_at_once(hub: Client):

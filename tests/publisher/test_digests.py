@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -18,8 +19,8 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.framework import FrameworkNotices
-from rsnotify_publisher.journal import Journal
-from tests.publisher.helpers import BASE, QUICK, FakeHub
+from rsnotify_publisher.journal import Journal, Recorder
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub
 from tests.publisher.test_journal import TO_VERSION_6, VERSION_1
 
 HASH = "sha-256:" + "ab" * 32
@@ -237,6 +238,36 @@ async def test_a_lagging_hub_gets_the_digest_only_with_the_last_change(
     assert reported[:-1] == [None] * (len(reported) - 1)
     assert reported[-1] is not None
     assert reported[-1].count == 5
+
+
+async def test_a_promise_waits_for_no_flood_of_changes(path: Path) -> None:
+    hashed = [put(str(number)) for number in range(6_000)]
+    with ThreadPoolExecutor(1) as threads:
+        recorder = Recorder(lambda: Journal(path, BASE), lambda _: None, threads)
+        recorder.start()
+        await recorder.arun(lambda journal: journal.record(hashed))
+        state = await recorder.promise_with_digest()
+        assert state.reached > state.last_change > state.applied
+        assert state.digest is None, "the rest is applied in the background"
+        await recorder.aapply_changes(state.last_change)
+        digest = (await recorder.promise_with_digest()).digest
+        recorder.close()
+    assert digest is not None
+    assert digest.count == 6_000
+
+
+async def test_changes_are_applied_while_hubs_are_fed(tmp_path: Path, hub: FakeHub) -> None:
+    options = replace(QUICK, heartbeat=600, resource_list_every=900)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+        assert await publisher.await_published(PATIENCE)
+        await publisher.acreated(BASE + "a", hash=HASH)
+        await hub.has(BASE + "a")
+        await publisher.acreated(BASE + "b", hash=HASH)
+        await hub.has(BASE + "b")
+        with publisher.source.open_journal() as journal:
+            async with asyncio.timeout(PATIENCE):
+                while journal.state().digest is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
 
 
 async def test_each_digest_is_that_of_the_set_after_the_changes_of_its_fragment(

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
@@ -172,6 +172,26 @@ def test_a_program_killed_before_changes_were_applied_has_the_same_set(
     with Journal(tmp_path / "journal.sqlite3", BASE) as again:
         assert [resource.uri for resource in again.resources()] == [BASE + name for name in names]
         assert again.state().applied == again.state().last_change
+
+
+def test_the_current_set_is_not_read_in_a_snapshot_which_cannot_apply_changes(
+    journal: Journal,
+) -> None:
+    record(journal, "a")
+    with journal.snapshot(), pytest.raises(RuntimeError, match="outside"):
+        journal.count()
+    assert journal.count() == 1
+
+
+def test_pruning_applies_no_more_changes_than_it_removes(journal: Journal) -> None:
+    record(journal, *map(str, range(2_000)))
+    first = journal.changes(0, 1)[0].datetime
+    assert first is not None
+    with journal.transaction():
+        journal.prune(to_microseconds(first))
+    state = journal.state()
+    assert state.pruned <= state.applied < state.last_change
+    assert journal.count() == 2_000
 
 
 def test_nothing_of_a_failed_transaction_stays(journal: Journal) -> None:

@@ -34,6 +34,7 @@ async def test_the_status_has_the_number_of_changes_and_each_hub(
         assert [one.reached for one in first.hubs] == [None, None]
         await publisher.acreated(BASE + "a")
         await publisher.aupdated(BASE + "a")
+        assert reader.read().resources == 1
         await hub.has(BASE + "a")
         async with asyncio.timeout(PATIENCE):
             while not (status := reader.read()).hubs[0].reached:  # noqa: ASYNC110

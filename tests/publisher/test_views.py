@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,8 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Options, Publisher, application
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.documents.document_store import DocumentStore
-from rsnotify_publisher.journal import Recorder
+from rsnotify_publisher.documents.open_change_list import OpenChangeList
+from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from tests.publisher.helpers import BASE, PATIENCE, PORT, Clock, Start, eventually, put, serving
 from tests.publisher.published import QUIET, Published
@@ -218,6 +220,34 @@ def test_a_collection_whose_pages_were_all_dropped_comes_back(tmp_path: Path) ->
             source.clock.pass_seconds(2)
             source.drop()
             source.read()
+    finally:
+        source.stop()
+
+
+def test_a_write_that_failed_after_a_list_was_closed_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Steps(tmp_path, VIEWS)
+    refresh = OpenChangeList.refresh
+
+    def fail_once_closed(self: OpenChangeList, journal: Journal, limit: int = -1) -> list[Resource]:
+        changes = refresh(self, journal, limit)
+        if journal.state().closed > begun:
+            monkeypatch.undo()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return changes
+
+    try:
+        source.record([Resource(BASE + "first", change=ChangeType.CREATED)])
+        source.write()
+        with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
+            begun = journal.state().closed
+        monkeypatch.setattr(OpenChangeList, "refresh", fail_once_closed)
+        source.record([Resource(f"{BASE}{name}", change=ChangeType.CREATED) for name in range(4)])
+        with pytest.raises(OSError, match="No space"):
+            source.write()
+        source.write()
+        source.read()
     finally:
         source.stop()
 

@@ -106,6 +106,54 @@ async def test_the_publisher_runs_around_the_lifespan_of_the_application(tmp_pat
     assert (tmp_path / "documents/changelist.xml").read_text().count("<loc>") == 2
 
 
+async def no_lifespan(scope: Any, receive: Any, send: Any) -> None:
+    """Ignore all but requests, instead of raising an error."""
+
+
+async def no_lifespan_after_reading(scope: Any, receive: Any, send: Any) -> None:
+    assert (await receive())["type"] == "http.request"
+
+
+@pytest.mark.parametrize("app", [no_lifespan, no_lifespan_after_reading])
+async def test_the_publisher_runs_with_the_server_though_the_application_has_no_lifespan(
+    tmp_path: Path, app: Any
+) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    messages = ["lifespan.startup", "lifespan.shutdown"]
+    sent: list[str] = []
+
+    async def receive() -> dict[str, str]:
+        if len(messages) == 1:
+            assert sent == ["lifespan.startup.complete"], "a server would wait for it"
+            publisher.updated(BASE + "while-it-runs")
+        return {"type": messages.pop(0)}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+
+    await asgi_application(publisher, app)({"type": "lifespan"}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert (tmp_path / "documents/changelist.xml").read_text().count("<loc>") == 1
+
+
+async def test_a_failed_start_of_the_application_is_sent_once(tmp_path: Path) -> None:
+    sent: list[str] = []
+
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "no"})
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+
+    app = asgi_application(Publisher(tmp_path, BASE, options=QUICK), fails)
+    await app({"type": "lifespan"}, receive, send)
+    assert sent == ["lifespan.startup.failed"]
+
+
 async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import ssl
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from rsnotify.errors import NotFound, Unavailable
 from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching import small_requests
 from rsnotify_subscriber.fetching.connections import Connections
+from rsnotify_subscriber.fetching.credentials import Credentials
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.certificates import Authority
@@ -102,6 +104,19 @@ async def test_a_host_that_asks_for_no_requests_gets_none(tmp_path: Path) -> Non
         assert len(server.requests) == 1
 
 
+async def test_nor_do_requests_reach_it_that_waited_for_a_connection(tmp_path: Path) -> None:
+    async with (
+        serving([response(b"", "503 Busy", "Retry-After: 60")] * 3) as server,
+        Connections(per_host=1) as shared,
+        Sessions(server.url(), shared=shared) as sessions,
+    ):
+        fetcher = Fetcher(sessions, tmp_path)
+        requests = [fetcher.content(entry(server, b"1")) for _ in range(3)]
+        errors = await asyncio.gather(*requests, return_exceptions=True)
+        assert [type(error) for error in errors] == [Unavailable] * 3
+        assert len(server.requests) == 1
+
+
 @pytest.mark.parametrize(("silence", "patience"), [(0, 60), (30, -1)], ids=["silent", "slow"])
 async def test_a_response_that_does_not_come_in_time_is_given_up(
     silence: float, patience: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -116,6 +131,18 @@ async def test_a_response_that_does_not_come_in_time_is_given_up(
     ):
         with pytest.raises(Unavailable, match="no answer in time"):
             await Fetcher(sessions, tmp_path).content(entry(server, b"11"))
+
+
+async def test_a_field_that_the_user_gave_replaces_the_usual_one(tmp_path: Path) -> None:
+    credentials = Credentials(headers={"user-agent": "a robot", "X-Key": "1"})
+    async with (
+        serving([response(b"1")]) as server,
+        Sessions(server.url(), credentials=credentials) as sessions,
+    ):
+        await Fetcher(sessions, tmp_path).content(entry(server, b"1"))
+        fields = server.requests[0].head.decode().lower().split("\r\n")
+    assert [each for each in fields if each.startswith("user-agent:")] == ["user-agent: a robot"]
+    assert "x-key: 1" in fields
 
 
 async def test_the_certificate_of_a_server_is_verified(tmp_path: Path) -> None:

@@ -149,6 +149,27 @@ async def test_what_is_about_something_else_is_ignored_and_counted(prosody: Pros
         assert b"2</" in bytes(item)  # type: ignore[arg-type]
 
 
+async def test_only_who_was_asked_answers(prosody: Prosody) -> None:
+    told = asyncio.Event()
+    async with (
+        connect(prosody.login("hub")) as asked,
+        connect(prosody.login("hub")) as forger,
+        connect(prosody.login("reader"), on_foreign=told.set) as reader,
+    ):
+        request = asyncio.create_task(
+            reader.request("get", asked._client.boundjid.full, "<ping xmlns='x'/>")
+        )
+        await asyncio.sleep(0)
+        to = f"to='{reader._client.boundjid.full}'"
+        for client in (forger, asked):
+            told.clear()
+            assert not request.done()
+            client._client.send_raw(f"<iq type='result' id='rsnotify-0' {to}/><message {to}/>")
+            async with asyncio.timeout(PATIENCE):
+                await told.wait()
+        await request
+
+
 async def test_a_topic_without_a_node_is_no_endpoint_yet(prosody: Prosody) -> None:
     transport = XmppTransport(PLACE, TOPIC, prosody.login("reader"))
     with pytest.raises(FetchError, match="item-not-found"):

@@ -11,7 +11,7 @@ Each object of an activity is a resource. The newest activity of an object decid
 - After a `Refresh`, older activities are read for deletions only.
 - Pages that shift while they are read are read again. If the collection ends before the last check,
   or its newest activity is older than it was, all is read, and at level 2 the gap is reported.
-- Two activities of one object at the same datetime are told apart by their identifiers, if any.
+- Two activities of one object at the same datetime differ by their identifiers, if they have any.
 """
 
 from __future__ import annotations

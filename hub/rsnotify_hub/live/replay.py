@@ -38,6 +38,9 @@ class FullReplay:
     def is_behind(self, position: int) -> bool:
         return False  # every entry of the log was sent when it was appended
 
+    async def wait_beyond(self, position: int) -> None:
+        """Return at once: a replay that is not at `end` has something to read."""
+
     async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
         return await self._topics.read(self._topic, after=after, since=since)
 
@@ -113,6 +116,7 @@ class Replays:
         # Everything that is in the log now is sent here, even if live subscribers still wait for
         # it: only here are entries up to `since` left out.
         while position < (end := source.end) or source.is_behind(newest):
+            await source.wait_beyond(position)
             async with connection.turns or nullcontext():
                 try:
                     entries = await source.read(after=position, since=since)

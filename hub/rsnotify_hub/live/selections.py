@@ -77,10 +77,13 @@ class SelectionGroup:
         """Return whether the members are still to be sent entries up to a position."""
         return self.end < position
 
-    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Read the filtered log, up to `end`; wait until `end` is beyond `after`."""
-        if self.end <= after:
+    async def wait_beyond(self, position: int) -> None:
+        """Wait until `end` is beyond a position, or has not moved."""
+        if self.end <= position:
             await self._moved.wait()
+
+    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
+        """Read the filtered log, up to `end`."""
         entries = await self.topics.read(self.selection.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
         return join_empty(await self.filter_cache.filtered(self.selection, wanted, old=True))

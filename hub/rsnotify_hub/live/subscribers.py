@@ -49,7 +49,7 @@ from rsnotify_hub.store.interface import LogEntry
 log = logging.getLogger("rsnotify.hub.live")
 
 #: How long a subscriber that was cut off has to read what its transport holds, in seconds.
-_CUT_OFF_SECONDS = 10.0
+CUT_OFF_SECONDS = 10.0
 
 
 class Opening(Struct, frozen=True):
@@ -230,7 +230,7 @@ class LiveChannel(DeliveryChannel):
             log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
             self._statistics.count(subscriber.encoding.transport, DeliveryOutcome.CUT_OFF)
             # The queue is dropped with the connection.
-            connection.cut_off(seconds=_CUT_OFF_SECONDS)
+            connection.cut_off(seconds=CUT_OFF_SECONDS)
 
     def _send_back(self, audience: Audience, position: int) -> None:
         """Let all members replay the log after a position, and join again."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from rsnotify_hub.live.subscribers import LiveChannel
+from rsnotify_hub.live.subscribers import CUT_OFF_SECONDS, LiveChannel
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
@@ -23,6 +23,11 @@ from rsnotify_hub.websocket.subscribing import NamedFrames, TopicSubscriber
 
 _Role: TypeAlias = TopicSubscriber | WebSocketPublication
 _Refuse: TypeAlias = Callable[[Refusal], None]
+
+#: How many bytes of frames are answered while the client does not read the answers.
+_UNREAD = 4 * 1024 * 1024
+#: The most that an answer adds to what it repeats of its frame, in bytes.
+_OVERHEAD = 256
 
 
 class ManyTopics(FrameHandler):
@@ -53,6 +58,7 @@ class ManyTopics(FrameHandler):
         self._roles: dict[str, tuple[_Role, Callable[[], None]]] = {}
         #: The topic of the documents that follow.
         self._current: str | None = None
+        self._unread = 0
         connection.turns = asyncio.Lock()
 
     # Calls of the connection.
@@ -61,6 +67,7 @@ class ManyTopics(FrameHandler):
         try:
             if is_text and payload.startswith(b"{"):
                 self._process(decode_of_topics(payload))
+                self._limit_answers(payload)
             elif self._current is None:
                 raise Refusal(Code.BAD_REQUEST, "a document came before a documents frame")
             else:
@@ -69,6 +76,7 @@ class ManyTopics(FrameHandler):
             self._refuse(refusal, None)
 
     def resumed(self) -> None:
+        self._unread = 0
         for role, _ in self._roles.values():
             if isinstance(role, WebSocketPublication):
                 role.resumed()
@@ -78,6 +86,12 @@ class ManyTopics(FrameHandler):
             self._end(topic)
 
     # Topics.
+
+    def _limit_answers(self, payload: bytes) -> None:
+        if self._connection.is_paused:
+            self._unread += len(payload) + _OVERHEAD
+            if self._unread > _UNREAD:
+                self._connection.cut_off(seconds=CUT_OFF_SECONDS)
 
     def _process(self, frame: SubscribeFrame | PublishFrame | EndFrame | DocumentsFrame) -> None:
         if isinstance(frame, DocumentsFrame):

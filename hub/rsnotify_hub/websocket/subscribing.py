@@ -84,5 +84,10 @@ class WebSocketSubscriber(LiveSubscriber, FrameHandler):
 class TopicSubscriber(WebSocketSubscriber):
     """One of many topics of a WebSocket. `refuse` sends a refusal, and ends the topic."""
 
+    def opened(self, opening: Opening) -> None:
+        # What waits may be of an earlier subscription, which ends before this one begins.
+        self.connection.send_queue(everything=True)
+        WebSocketSubscriber.opened(self, opening)
+
     def failed(self) -> None:
         self.refuse(Refusal(Code.UNAVAILABLE, "the hub failed"))

@@ -50,7 +50,7 @@ class ChangeLists:
                 closed = True
             elif not changes:
                 break
-        if closed or not self._published:
+        if not self.views.is_linked:
             self.views.link(journal)
         self._publish()
         return closed

@@ -217,7 +217,7 @@ class DocumentStore:
     def _resources(self, journal: Journal) -> Iterator[Resource]:
         given = self._source.resources
         if given is None:
-            self._recorder.apply_changes()
+            self._recorder.apply_changes(journal.state().last_change)
         for resource in journal.resources() if given is None else self._given():
             self._check()
             yield resource

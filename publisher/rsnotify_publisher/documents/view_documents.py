@@ -42,6 +42,8 @@ class ViewDocuments:
         # Pages whose heads are known to name the pages before and after them.
         self._linked: set[tuple[str | None, str | None, str | None]] = set()
         self._written: dict[str, Chunks] = {}
+        #: Whether all documents show the closed Change Lists that there are; else call `link`.
+        self.is_linked = False
 
     def prepare(self, journal: Journal) -> None:
         """Write the pages that are missing, and discard what the options no longer offer."""
@@ -87,6 +89,7 @@ class ViewDocuments:
         """Write the pages of a Change List that is being closed; return it with them."""
         if not self._views:
             return document
+        self.is_linked = False
         count = bisect_right(self._datetimes, document.end)
         files, size = list(document.files), document.size
         for view, entries in zip(self._views, self._entries, strict=True):
@@ -113,6 +116,7 @@ class ViewDocuments:
         """Link the pages to each other, after Change Lists were closed or dropped; then publish."""
         if not self._views:
             return
+        self.is_linked = False  # in case that this fails
         self._closed = journal.finished(Capability.CHANGE_LIST)
         linked = set()
         for view in self._views:
@@ -124,6 +128,7 @@ class ViewDocuments:
             linked |= links
         self._linked = linked
         self.publish()
+        self.is_linked = True
 
     def _replace_head(self, name: str, head: bytes) -> None:
         with open(self._folder / name, "rb") as file:

@@ -59,6 +59,7 @@ class _Set:
             self._journal = self._source.open_journal()
             self._seen = self._journal.state().last_change
             self._started = self._source.clock()
+        self._journal.bring_up_to_date()
         with self._journal.snapshot() as state:
             self.changes += self._journal.count_changes(self._seen)
             self._seen = state.last_change

@@ -62,10 +62,14 @@ def _named(uri: str, entry: bytes) -> Resource:
 class CurrentSet(JournalConnection):
     """Reads and writes the current set; writing belongs inside `transaction()`."""
 
-    def apply_changes(self) -> bool:
-        """Apply the next changes to the set; return whether more are left; in a transaction."""
+    def apply_changes(self, through: int | None = None) -> bool:
+        """Apply the next changes to the set; within a transaction.
+
+        Return whether more are left, of those through an instant (µs) if one is given.
+        """
         state = self.state()
-        if state.sum is None or state.applied == state.last_change:
+        through = state.last_change if through is None else min(through, state.last_change)
+        if state.sum is None or state.applied >= through:
             return False
         query = "SELECT uri, at, entry, validator FROM changes WHERE at > ? ORDER BY at LIMIT ?"
         rows = self._db.execute(query, (state.applied, _APPLIED_AT_ONCE)).fetchall()
@@ -73,10 +77,16 @@ class CurrentSet(JournalConnection):
         self.apply(rows, total)
         applied = rows[-1][1]
         self._db.execute("UPDATE state SET applied = ?, sum = ?", (applied, str(total)))
-        return bool(applied < state.last_change)
+        return bool(applied < through)
 
     def bring_up_to_date(self) -> None:
-        """Apply all changes to the set, within a transaction or outside."""
+        """Apply all changes recorded so far to the set, within a transaction or outside.
+
+        Raises:
+            RuntimeError: This is a snapshot, which cannot write.
+        """
+        if self._is_snapshot:
+            raise RuntimeError("a snapshot does not have the current set; read that outside of it")
         if self._db.in_transaction:
             while self.apply_changes():
                 pass
@@ -85,7 +95,7 @@ class CurrentSet(JournalConnection):
         more = state.sum is not None and state.applied < state.last_change
         while more:
             with self.transaction(flush=False):
-                more = self.apply_changes()
+                more = self.apply_changes(state.last_change)
 
     def apply(self, rows: Iterable[Row], total: SetSum) -> None:
         """Apply changes to the set in their order, and update its sum."""

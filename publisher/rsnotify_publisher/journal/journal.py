@@ -165,6 +165,7 @@ class Journal(NoticeLog, CurrentSet):
 
     def prune(self, through: int) -> None:
         """Delete the changes through one that `prunable` returned; within a transaction."""
-        self.bring_up_to_date()  # later, there would be nothing left to apply
+        while self.apply_changes(through):  # later, there would be nothing left to apply
+            pass
         self._db.execute("DELETE FROM changes WHERE at <= ?", (through,))
         self._db.execute("UPDATE state SET pruned = ?", (through,))

@@ -29,6 +29,8 @@ T = TypeVar("T")
 _log = logging.getLogger("rsnotify.publisher")
 # Bounds how long the first caller of a group waits for the last.
 _GROUP = 5_000
+# How often `apply_changes` is called for a digest, which takes about 0.1 s.
+_STEPS = 10
 
 
 class _Executor(Protocol):
@@ -117,21 +119,25 @@ class Recorder:
             self.executor.submit(self._commit_next)
         return await future
 
-    def apply_changes(self) -> None:
-        """Apply the changes recorded so far to the current set, while others can record."""
-        while self.run(Journal.apply_changes):
+    def apply_changes(self, through: int) -> None:
+        """Apply the changes through an instant to the current set, while others can record."""
+        while self.run(lambda journal: journal.apply_changes(through)):
             pass
 
-    async def aapply_changes(self) -> None:
-        while await self.arun(Journal.apply_changes):
+    async def aapply_changes(self, through: int) -> None:
+        while await self.arun(lambda journal: journal.apply_changes(through)):
             pass
 
     async def promise_with_digest(self) -> JournalState:
-        """Promise as `promise` does, with all changes applied, so that the digest is known."""
-        await self.aapply_changes()
+        """Promise as `promise` does, with the digest unless many changes are not applied yet.
+
+        A feed waits for it, so it must not wait for them: in a flood that would never end.
+        """
 
         def promise(journal: Journal) -> JournalState:
-            journal.bring_up_to_date()  # what was recorded since
+            for _ in range(_STEPS):
+                if not journal.apply_changes():
+                    break
             return journal.promise()
 
         return await self.arun(promise)

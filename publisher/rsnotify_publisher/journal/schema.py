@@ -89,7 +89,7 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
         database.execute("ALTER TABLE state RENAME COLUMN last_change TO applied")
         database.execute("ALTER TABLE changes ADD COLUMN uri TEXT")
         database.execute("ALTER TABLE changes ADD COLUMN validator TEXT")
-        database.execute("UPDATE changes SET uri = json_extract(entry, '$.uri')")
+        database.execute("UPDATE changes SET uri = json_extract(CAST(entry AS TEXT), '$.uri')")
     database.execute(f"PRAGMA user_version={VERSION}")
 
 

@@ -76,6 +76,7 @@ class JournalConnection:
         self._path = path
         self._clock = clock
         self.recorded: list[RecordedChanges] = []
+        self._is_snapshot = False
         check_role(path)
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,9 +181,11 @@ class JournalConnection:
         """Read the journal, but not the current set, as it was at the start of the context."""
         with self._translated():
             self._db.execute("BEGIN")
+            self._is_snapshot = True
             try:
                 yield self.state()
             finally:
+                self._is_snapshot = False
                 self._db.execute("ROLLBACK")
 
     @contextmanager

@@ -129,6 +129,11 @@ class HubPush:
         through = self._journal.prunable(cursors)
         if through is not None:
             self._warn_of_gaps({hub for hub, cursor in cursors.items() if cursor < through})
+        state = self._journal.state()
+        # With hubs, all are applied, so that the next digest takes little time.
+        wanted = state.last_change if self._source.hubs else through
+        if state.tracked and wanted is not None and state.applied < wanted:
+            await self._recorder.aapply_changes(wanted)
         if current == self._saved and through is None:
             return
 
@@ -140,8 +145,6 @@ class HubPush:
             if through is not None:
                 journal.prune(through)
 
-        if through is not None:
-            await self._recorder.aapply_changes()
         await self._recorder.arun(save)
         self._saved = current
 

@@ -51,12 +51,13 @@ class _DocumentsASGI:
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Start the source before the other application, and close it after that."""
-        waiting = [await receive()]
+        startup = await receive()
         try:
             await asyncio.to_thread(self._source.start)
         except Exception as error:  # any other end would mean that there is no lifespan
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
+        waiting = [startup]
         sent: list[Message] = []
 
         async def receive_all() -> Message:
@@ -64,16 +65,24 @@ class _DocumentsASGI:
 
         async def send_before_closing(message: Message) -> None:
             sent.append(message)
-            if not message["type"].startswith("lifespan.shutdown"):
+            if not _is_of_shutdown(message):
                 await send(message)
 
         try:
-            await self._app(scope, receive_all, send_before_closing)
-        except Exception:
-            if sent:
-                raise
-            # It has no lifespan, as with Django.
-            await not_found(scope, receive_all, send_before_closing)
+            try:
+                await self._app(scope, receive_all, send_before_closing)
+            except Exception:
+                if sent:
+                    raise
+            if not sent:
+                # It has no lifespan, as with Django.
+                waiting[:] = [startup]
+                await not_found(scope, receive_all, send_before_closing)
         finally:
             await asyncio.to_thread(self._source.close)
-        await send(sent[-1])
+        if _is_of_shutdown(sent[-1]):
+            await send(sent[-1])
+
+
+def _is_of_shutdown(message: Message) -> bool:
+    return bool(message["type"].startswith("lifespan.shutdown"))

@@ -34,9 +34,9 @@ def read_body(environ: Environ, most: int) -> bytes:
     Raises:
         ConnectionError: It is incomplete, or its length is unknown.
     """
-    length = environ.get("CONTENT_LENGTH")
-    if not length and not environ.get("wsgi.input_terminated"):
-        raise ConnectionError("the request has no Content-Length")
+    length = environ.get("CONTENT_LENGTH", "")
+    if not (length.isdecimal() if length else environ.get("wsgi.input_terminated")):
+        raise ConnectionError("the request has no valid Content-Length")
     body = bytearray()
     wanted = min(int(length) if length else most + 1, most + 1)
     while piece := environ["wsgi.input"].read(wanted - len(body)):

@@ -3,8 +3,8 @@
 Theory of operation. slixmpp does DNS, TLS, SASL and the XML stream. Stanzas are written by
 `stanzas`: slixmpp drops the attributes of namespaces that it does not know, and fragments have
 such. An `XmppConnection` never reconnects: its user has a log or a list to continue from, and makes
-a new connection. The server is asked for a sign of life regularly, and a connection on which an
-answer is overdue is lost.
+a new connection. The server is pinged regularly, and a connection on which an answer is overdue is
+lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rsnotify.runtime.xmpp.stanzas import PubSubItem
 if TYPE_CHECKING:
     from slixmpp import ClientXMPP
 
-#: How long a server may take to answer, and how often it is asked for a sign of life, in seconds.
+#: How long a server may take to answer, and the time between two pings, in seconds.
 TIMEOUT = 10.0
 PING_SECONDS = 10.0
 #: How many fragments may be unacknowledged.
@@ -67,7 +67,8 @@ class XmppConnection:
         self.jid = login.jid or ""
         self.url = f"{SCHEME}:{self.jid.partition('@')[2]}"
         self._ids = count()
-        self._answers: dict[str, asyncio.Future[ElementTree.Element]] = {}
+        #: By the identifier of the request and the JID that was asked.
+        self._answers: dict[tuple[str, str], asyncio.Future[ElementTree.Element]] = {}
         self._nodes: set[str] = set()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -168,8 +169,9 @@ class XmppConnection:
             self._client.send_raw(stanzas.request(kind, to, id, child))
         except NotConnectedError:
             raise Unavailable(self.url, "the connection is lost") from None
-        self._answers[id] = future
-        future.add_done_callback(lambda _: self._answers.pop(id, None))
+        asked = id, to.lower()
+        self._answers[asked] = future
+        future.add_done_callback(lambda _: self._answers.pop(asked, None))
         return future
 
     async def _answered(self, answer: asyncio.Future[ElementTree.Element]) -> ElementTree.Element:
@@ -193,7 +195,9 @@ class XmppConnection:
                 answer.set_exception(error)
 
     def receive_answer(self, stanza: Any) -> None:
-        answer = self._answers.get(stanza["id"])
+        # Others may guess the identifier. No sender is the account itself (RFC 6120 §8.1.2.1).
+        sender = stanza["from"].full or self.jid
+        answer = self._answers.get((stanza["id"], sender.lower()))
         if answer is not None and stanza["type"] in ("result", "error") and not answer.done():
             answer.set_result(stanza.xml)
 

@@ -159,6 +159,8 @@ class Connections:
         origin = HttpOrigin(url.scheme == "https", url.raw_host or "", url.port or 0)
         opening = f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
         async with self._host_limit(url), self._limit:
+            if self.retry_after(url) > 0:  # as another response said meanwhile
+                return None
             return await requests.get(origin, opening, fields)
 
     def _host_limit(self, host: URL) -> asyncio.Semaphore:

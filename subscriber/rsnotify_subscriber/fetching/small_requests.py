@@ -64,7 +64,7 @@ class SmallRequests:
     """Requests for small content, to hosts that may be dialled at the same addresses.
 
     Args:
-        fields: The header fields that all requests share.
+        fields: The header fields of a request that has no others of the same name.
         per_host: How many idle connections to a host are kept.
         silence: The seconds after which a server that sends nothing counts as gone.
         tls: The trusted certificates; None for those of the system.
@@ -79,7 +79,8 @@ class SmallRequests:
         tls: ssl.SSLContext | None,
         create_socket: Callable[[Any], socket.socket],
     ) -> None:
-        self._fields = _lines(fields)
+        self._fields = fields
+        self._lines = _lines(fields)
         self._silence = silence
         self._tls = tls
         self._dialer = Dialer(create=create_socket)
@@ -99,7 +100,12 @@ class SmallRequests:
         """
         if self._avoided and self._avoided.get(origin, 0.0) > self._loop.time():
             return None
-        head = f"{opening}{self._fields}{_lines(fields)}\r\n".encode("latin-1")
+        lines = self._lines
+        if fields:
+            own = CIMultiDict(self._fields)
+            own.update(fields)
+            lines = _lines(own)
+        head = f"{opening}{lines}\r\n".encode("latin-1")
         try:
             reply = await self._reply(origin, head)
         except (NoReply, OSError) as error:

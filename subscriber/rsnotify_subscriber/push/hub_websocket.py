@@ -49,7 +49,9 @@ class TopicReception:
             return
         try:
             if isinstance(message, bytes):
-                self._listener.fragment(message)
+                # What comes before is of an ended subscription, maybe to another selection.
+                if self.subscribed.done():
+                    self._listener.fragment(message)
             else:
                 self._process_control(message)
         except Exception as error:

@@ -56,6 +56,8 @@ class WebSocketTransport:
                 await reception.ended
                 raise connection.protocol.close_exc
             finally:
+                # The answer may be on its way: the next to subscribe must not take it as its own.
+                connection.is_ending |= reception.subscribed.cancelled()
                 reception.end(None)
                 await connection.end(self.topic)
 

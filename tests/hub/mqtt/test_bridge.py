@@ -1,4 +1,4 @@
-"""Everything goes to the broker, too, whoever of the two was away."""
+"""All fragments reach the broker, also after it or the hub was stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything goes to the PubSub service, too, whoever of the two was away."""
+"""All fragments reach the PubSub service, also after it or the hub was stopped."""
 
 from __future__ import annotations
 

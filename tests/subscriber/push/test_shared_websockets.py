@@ -31,6 +31,8 @@ class Hub:
         self.connections: list[ServerConnection] = []
         self.frames: list[tuple[int, dict[str, Any]]] = []
         self.refused: set[str] = set()
+        self.late: str | None = None
+        self.silent: set[str] = set()
         self.ended = 0
         self.permits_many = True
         self.opening = asyncio.Event()
@@ -63,6 +65,10 @@ class Hub:
         await self._notify()
 
     async def _subscribe(self, connection: ServerConnection, topic: str) -> None:
+        if topic in self.silent:
+            return
+        if self.late is not None:
+            await self.send(self.connections.index(connection), topic, self.late)
         if topic in self.refused:
             answer = {"type": "error", "topic": topic, "code": "too-many", "message": "later"}
         else:
@@ -253,6 +259,33 @@ async def test_each_topic_is_subscribed_to_once_on_a_connection(hub: Hub, shared
     await hub.send(1, "a", "<one/>")
     assert [await each.next() for each in listeners[:2]] == [b"<one/>", b"<one/>"]
     await asyncio.gather(*(each.leave() for each in listeners))
+
+
+async def test_what_was_on_its_way_to_an_ended_subscription_is_ignored_by_the_next(
+    hub: Hub, shared: Shared
+):
+    (first, other) = await listening(hub, shared, "a", "b")
+    await first.leave()
+    hub.late = "<of-the-first/>"
+    (second,) = await listening(hub, shared, "a")
+    await hub.send(0, "a", "<one/>")
+    assert await second.next() == b"<one/>"
+    assert len(hub.connections) == 1
+    await asyncio.gather(second.leave(), other.leave())
+
+
+async def test_who_leaves_before_the_hub_has_answered_leaves_no_answer_to_others(
+    hub: Hub, shared: Shared
+):
+    (other,) = await listening(hub, shared, "b")
+    hub.silent.add("a")
+    first = Listener(hub, "a", shared)
+    await hub.received((0, "subscribe", "b"), (0, "subscribe", "a"))
+    await first.leave()
+    hub.silent.clear()
+    (second,) = await listening(hub, shared, "a")
+    assert [number for number, frame in hub.frames if frame["topic"] == "a"] == [0, 0, 1]
+    await asyncio.gather(second.leave(), other.leave())
 
 
 async def test_a_connection_has_a_limited_number_of_topics(
