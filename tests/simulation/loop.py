@@ -11,11 +11,18 @@ import asyncio
 import concurrent.futures
 import contextvars
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from random import Random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import UnixFileLock
+
+if TYPE_CHECKING:
+    from tests.simulation.network import Network
 
 T = TypeVar("T")
 
@@ -27,32 +34,46 @@ class Deadlock(Exception):
     """Nothing is ready, and no timer is set."""
 
 
+class Clock:
+    """The time of day of a machine, in seconds since the beginning of the run."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._stands_at: float | None = None
+
+    def read(self, now: float) -> float:
+        return (now if self._stands_at is None else self._stands_at) + self._ahead
+
+    def set(self, ahead: float) -> None:
+        """Let it be ahead of the true time by so many seconds."""
+        self._ahead, self._stands_at = ahead, None
+
+    def stop(self, now: float) -> None:
+        self._stands_at = now
+
+
 class Machine:
     """A process of a simulated machine; once it is killed, none of its callbacks runs any more."""
 
-    def __init__(self, loop: SimulatedLoop, name: str) -> None:
+    def __init__(self, loop: SimulatedLoop, name: str, clock: Clock | None = None) -> None:
         self.name = name
+        self.clock = clock or Clock()
         self.is_alive = True
         self._loop = loop
         self.context = contextvars.copy_context()
         self.context.run(_machine.set, self)
         #: Called when the machine is killed: what the operating system does for a dead process.
         self.on_kill: list[Callable[[], object]] = []
-        self._kept: list[object] = []
 
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
         return self.context.copy().run(function, *arguments)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._loop.create_task(work, context=self.context.copy())
-        self._kept.append(task)
-        return task
+        return self._loop.create_task(work, context=self.context.copy())
 
     def kill(self) -> None:
         """Stop at once, without running any clean-up code."""
         self.is_alive = False
-        # The garbage collector would run the clean-up code of abandoned coroutines.
-        self._loop.dead.append((self, asyncio.all_tasks(self._loop)))
         for release in reversed(self.on_kill):
             release()
         self.on_kill.clear()
@@ -62,76 +83,101 @@ def current_machine() -> Machine | None:
     return _machine.get()
 
 
-class _Selector:
-    """Advances the time of the loop instead of waiting for sockets."""
-
-    def __init__(self, loop: SimulatedLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock("nothing is ready, and no timer is set")
-        if timeout > 0:
-            self._loop.now += timeout
-        return []
-
-    def close(self) -> None: ...
-
-
 class SimulatedLoop(asyncio.BaseEventLoop):
     """An event loop in virtual time.
 
     Attributes:
         now: Seconds since the beginning of the run.
         random: Decides what the seed decides.
+        steps: How many callbacks have run.
+        tasks: All tasks: the garbage collector would run the clean-up code of killed machines.
     """
+
+    _scheduled: list[Any]
+    _ready: deque[asyncio.Handle]
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.now = 0.0
         self.random = Random(seed)
+        self.network: Network
         self.steps = 0
-        #: The killed machines and their tasks.
-        self.dead: list[tuple[Machine, object]] = []
-        self._clock_resolution = 1e-6
-        self._selector = _Selector(self)
+        self.tasks: list[object] = []
+        self._default = SimulatedExecutor()
+        self._serials = count()
+        self.set_task_factory(self._make_task)
 
     def time(self) -> float:
         return self.now
 
-    def _process_events(self, event_list: object) -> None: ...
+    def _make_task(self, _: object, work: Any, **options: Any) -> Any:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=self, **options)
+        self.tasks.append(task)
+        return task
 
-    def _write_to_self(self) -> None: ...
+    def _run_once(self) -> None:
+        """Run what is ready, or else what is scheduled next, unless its machine was killed."""
+        ready, scheduled = self._ready, self._scheduled
+        while not ready:
+            if not scheduled:
+                raise Deadlock("nothing is ready, and no timer is set")
+            when, _, timer = heappop(scheduled)
+            if not timer._cancelled:
+                self.now = max(self.now, when)
+                ready.append(timer)
+        while scheduled and scheduled[0][0] <= self.now:
+            timer = heappop(scheduled)[2]
+            if not timer._cancelled:
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle: Any = ready.popleft()
+            self.steps += 1
+            machine = handle._context.get(_machine)
+            if not handle._cancelled and (machine is None or machine.is_alive):
+                handle._run()
 
-    def _guarded(self, callback: Callable[..., object], *arguments: Any) -> None:
-        machine = _machine.get()
-        self.steps += 1
-        if machine is None or machine.is_alive:
-            callback(*arguments)
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *arguments: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, arguments, self, context)
+        heappush(self._scheduled, (when, next(self._serials), timer))
+        return timer
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Any, *arguments: Any, context: Any = None
-    ) -> asyncio.Handle:
-        return super().call_soon(self._guarded, callback, *arguments, context=context)
+    def _timer_handle_cancelled(self, handle: object) -> None: ...
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *arguments: Any, context: Any = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *arguments, context=context)
 
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Any, *arguments: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        return super().call_at(when, self._guarded, callback, *arguments, context=context)
-
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, function: Callable[..., T], *arguments: Any
     ) -> asyncio.Future[T]:
-        chosen = executor or default_executor(self)
-        return asyncio.wrap_future(chosen.submit(function, *arguments), loop=self)
+        future: asyncio.Future[T] = self.create_future()
+        (executor or self._default).schedule(partial(function, *arguments), future)
+        return future
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         return [(2, 1, 6, "", (host, port))]
+
+
+class _Call:
+    """A call of an executor."""
+
+    def __init__(self, function: Callable[[], Any], future: Any) -> None:
+        self._function = function
+        self.future = future
+        self._machine = _machine.get()
+
+    def run(self) -> None:
+        if self.future.done() or (self._machine is not None and not self._machine.is_alive):
+            return
+        try:
+            result = self._function()
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
 
 
 class _LazyFuture(concurrent.futures.Future[T]):
@@ -149,56 +195,39 @@ class SimulatedExecutor(concurrent.futures.Executor):
 
     def __init__(self, max_workers: int | None = None, *_: object, **__: object) -> None:
         self._is_ordered = max_workers == 1
-        self._waiting: list[_LazyFuture[Any]] = []
+        self._waiting: list[_Call] = []
         self._next = 0.0
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _LazyFuture[T]:
-        loop = asyncio.get_event_loop()
-        assert isinstance(loop, SimulatedLoop)
         future: _LazyFuture[T] = _LazyFuture()
-        machine = _machine.get()
-
-        def work() -> None:
-            if future.done() or not future.set_running_or_notify_cancel():
-                return
-            if machine is not None and not machine.is_alive:
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        def run_in_order() -> None:
-            while future in self._waiting:
-                self._waiting.pop(0).run_alone()  # type: ignore[attr-defined]
-
-        future.run_alone = work  # type: ignore[attr-defined]
-        when = loop.now + loop.random.choice(_WORK_SECONDS)
-        if self._is_ordered:
-            self._waiting.append(future)
-            future.run = run_in_order
-            self._next = when = max(when, self._next)
-        else:
-            future.run = work
-        loop.call_at(when, future.run)
+        future.run = self.schedule(partial(fn, *args, **kwargs), future)
         return future
 
+    def schedule(self, function: Callable[[], T], future: Any) -> Callable[[], None]:
+        """Run a function later, which sets the result of a future; return what runs it at once."""
+        loop = asyncio.get_event_loop()
+        assert isinstance(loop, SimulatedLoop)
+        call = _Call(function, future)
+        when = loop.now + loop.random.choice(_WORK_SECONDS)
+        run = call.run
+        if self._is_ordered:
+            self._waiting.append(call)
+            self._next = when = max(when, self._next)
+            run = partial(self._run_through, call)
+        loop.call_at(when, run)
+        return run
+
+    def _run_through(self, call: _Call) -> None:
+        while call in self._waiting:
+            self._waiting.pop(0).run()
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        while self._waiting:
-            self._waiting[0].run()
+        if self._waiting:
+            self._run_through(self._waiting[-1])
 
 
 #: How long blocking work takes.
 _WORK_SECONDS = (0.0, 0.0001, 0.001, 0.001, 0.01, 0.3)
-
-
-def default_executor(loop: SimulatedLoop) -> SimulatedExecutor:
-    found = loop.__dict__.get("_executor")
-    if found is None:
-        found = loop.__dict__["_executor"] = SimulatedExecutor()
-    return found
 
 
 _acquire = UnixFileLock._acquire

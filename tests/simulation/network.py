@@ -168,6 +168,7 @@ class Network:
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
+        loop.network = self
         loop.create_connection = self.create_connection  # type: ignore[assignment, method-assign]
         self.serials = count()
         self._listeners: dict[int, tuple[Machine, Factory]] = {}

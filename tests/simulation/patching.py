@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import os
 import sqlite3
 import ssl
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Hashable
 from datetime import UTC, datetime, timedelta, tzinfo
 from random import Random
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import aiohappyeyeballs
 from filelock import UnixFileLock
@@ -23,17 +22,18 @@ from filelock import UnixFileLock
 import rsnotify_hub.hub
 import rsnotify_hub.store.sqlite.store
 import rsnotify_publisher.background.pool
+from rsnotify.format.datetimes import to_microseconds
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_hub.store.sqlite.group_commit import GroupCommit
 from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.background.pool import PoolThreads, WorkKind
 from rsnotify_publisher.schedule import JobSchedule
 from tests.simulation import loop as simulated
-from tests.simulation.network import Network
 
 #: Made once, since that takes long; nothing is encrypted.
 _TLS = ssl.create_default_context()
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_EPOCH = to_microseconds(EPOCH)
 
 
 class SimulatedThreads(PoolThreads):
@@ -101,60 +101,90 @@ class SimulatedCommit(GroupCommit):
         self._executor.submit(write)
 
 
-@contextmanager
-def simulating(loop: simulated.SimulatedLoop, network: Network) -> Iterator[None]:
-    """Return a context in which all code runs on the simulated machine."""
+class SimulatedRandom(Random):
+    """What the code draws by chance is decided by the seed."""
 
-    class Chance(Random):
-        def __init__(self, seed: Any = None) -> None:
-            super().__init__(loop.random.random() if seed is None else seed)
+    def __init__(self, seed: Any = None) -> None:
+        super().__init__(_loop().random.random() if seed is None else seed)
 
-    class Now(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
-            return EPOCH + timedelta(seconds=loop.now)
 
-    def seconds() -> float:
-        return EPOCH.timestamp() + loop.now
+class SimulatedDatetime(datetime):
+    """The time of day of the machine that runs the current callback."""
 
-    def nanoseconds() -> int:
-        return round(seconds() * 1e6) * 1000
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return EPOCH + timedelta(microseconds=microseconds())
 
-    def replace_file(source: Any, target: Any) -> None:
-        replace(source, target)
-        os.utime(target, (seconds(), seconds()))
 
-    replace = os.replace
-    replacements: dict[object, object] = {
-        concurrent.futures.ThreadPoolExecutor: simulated.SimulatedExecutor,
-        Random: Chance,
-        time.monotonic: loop.time,
-    }
-    with ExitStack() as stack:
-        for target, name, replacement in (
-            (rsnotify_hub.hub, "AsyncIOScheduler", SimulatedScheduler),
-            (rsnotify_hub.store.sqlite.store, "GroupCommit", SimulatedCommit),
-            (rsnotify_publisher.background.pool, "PoolThreads", SimulatedThreads),
-            (sqlite3, "connect", simulated.connect),
-            (UnixFileLock, "_acquire", simulated.acquire),
-            (time, "time", seconds),
-            (time, "time_ns", nanoseconds),
-            (os, "replace", replace_file),
-            (ssl, "create_default_context", _tls),
-            (aiohappyeyeballs, "start_connection", network.start_connection),
-        ):
-            stack.enter_context(mock.patch.object(target, name, replacement))
-        for module in [each for name, each in sys.modules.items() if _is_ours(name)]:
-            for name, value in list(vars(module).items()):
-                if value is datetime and _calls_now(module):
-                    stack.enter_context(mock.patch.object(module, name, Now))
-                elif callable(value) and isinstance(value, Hashable) and value in replacements:
-                    stack.enter_context(mock.patch.object(module, name, replacements[value]))
-        yield
+def _loop() -> simulated.SimulatedLoop:
+    loop = asyncio.get_event_loop()
+    assert isinstance(loop, simulated.SimulatedLoop)
+    return loop
+
+
+def microseconds() -> int:
+    """Return the time of day of the current machine, since the beginning of the run."""
+    machine = simulated.current_machine()
+    loop = _loop()
+    return round((loop.now if machine is None else machine.clock.read(loop.now)) * 1_000_000)
+
+
+def _seconds() -> float:
+    return EPOCH.timestamp() + microseconds() / 1_000_000
+
+
+def _nanoseconds() -> int:
+    return (_EPOCH + microseconds()) * 1000
+
+
+def _monotonic() -> float:
+    return _loop().now
+
+
+_replace = os.replace
+
+
+def _replace_file(source: Any, target: Any) -> None:
+    _replace(source, target)
+    now = _seconds()
+    os.utime(target, (now, now))
+
+
+async def _start_connection(*arguments: Any, **options: Any) -> Any:
+    return await _loop().network.start_connection(*arguments, **options)
 
 
 def _tls() -> ssl.SSLContext:
     return _TLS
+
+
+def patch() -> None:
+    """Let all code of this process run on simulated machines, for the rest of its life."""
+    os.environ.clear()  # none of it is used, and some code reads all of it
+    for target, name, replacement in (
+        (rsnotify_hub.hub, "AsyncIOScheduler", SimulatedScheduler),
+        (rsnotify_hub.store.sqlite.store, "GroupCommit", SimulatedCommit),
+        (rsnotify_publisher.background.pool, "PoolThreads", SimulatedThreads),
+        (sqlite3, "connect", simulated.connect),
+        (UnixFileLock, "_acquire", simulated.acquire),
+        (time, "time", _seconds),
+        (time, "time_ns", _nanoseconds),
+        (os, "replace", _replace_file),
+        (ssl, "create_default_context", _tls),
+        (aiohappyeyeballs, "start_connection", _start_connection),
+    ):
+        setattr(target, name, replacement)
+    replacements: dict[object, object] = {
+        concurrent.futures.ThreadPoolExecutor: simulated.SimulatedExecutor,
+        Random: SimulatedRandom,
+        time.monotonic: _monotonic,
+    }
+    for module in [each for name, each in sys.modules.items() if _is_ours(name)]:
+        for name, value in list(vars(module).items()):
+            if value is datetime and "datetime.now(" in inspect.getsource(module):
+                setattr(module, name, SimulatedDatetime)
+            elif callable(value) and isinstance(value, Hashable) and value in replacements:
+                setattr(module, name, replacements[value])
 
 
 def _is_ours(name: str) -> bool:
@@ -164,12 +194,3 @@ def _is_ours(name: str) -> bool:
         "rsnotify_publisher",
         "rsnotify_subscriber",
     )
-
-
-#: The modules that use the time of day.
-_NOW = ("push_monitor", "following", "progress_saver", "status", "responses", "auditor")
-
-
-def _calls_now(module: Any) -> bool:
-    name: str = module.__name__
-    return name.startswith("rsnotify_subscriber.") and name.endswith(_NOW)

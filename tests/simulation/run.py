@@ -8,17 +8,20 @@ import ctypes
 import gc
 import logging
 import os
+import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from rsnotify.format.datetimes import from_microseconds
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
-from tests.simulation.patching import simulating
+from tests.simulation.patching import patch
 from tests.simulation.world import DestinationMachine, HubMachine, Simulated, SourceMachine, Wrong
 
 _RESOURCES = 6
@@ -124,86 +127,128 @@ class Run:
 
 
 def run(seed: int, *, verbose: bool = False) -> str | None:
-    """Run a seed; return what went wrong, or None."""
-    with tempfile.TemporaryDirectory(prefix="rsnotify-sim-", dir="/dev/shm") as name:
-        os.chdir(name)  # so that all paths are the same in each run
-        one = Run(seed, Path(), verbose=verbose)
-        loop = one.loop
-        asyncio.set_event_loop(loop)
-        try:
-            with simulating(loop, one.network):
-                task = loop.create_task(one.play())
-                loop.run_until_complete(task)
-                if os.environ.get("TOOK"):
-                    print(seed, round(one.took, 1), loop.steps)
-        except Exception:
-            return traceback.format_exc()
-        finally:
-            for each in one.machines:
-                if each.machine is not None:
-                    each.kill()
-            asyncio.set_event_loop(None)
+    """Run a seed in a folder of its own; return what went wrong, or None."""
+    folder = f"seed-{seed}"
+    os.mkdir(folder)
+    os.chdir(folder)  # so that all paths are the same in each run
+    one = Run(seed, Path(), verbose=verbose)
+    asyncio.set_event_loop(one.loop)
+    try:
+        one.loop.run_until_complete(one.loop.create_task(one.play()))
+    except Exception:
+        return traceback.format_exc()
+    finally:
+        for each in one.machines:
+            if each.machine is not None:
+                each.kill()
+        _kept.append(one)
+        asyncio.set_event_loop(None)
+        os.chdir("..")
+        shutil.rmtree(folder)
     return None
+
+
+def in_thread(seed: int, *, verbose: bool = False) -> str | None:
+    """Run a seed in a thread.
+
+    The main thread of a Source does not commit itself, but waits for a thread that does.
+    """
+    problems: list[str | None] = []
+    thread = threading.Thread(target=lambda: problems.append(run(seed, verbose=verbose)))
+    thread.start()
+    thread.join()
+    return problems[0]
+
+
+def fork(seeds: Sequence[int], *, verbose: bool) -> int:
+    """Run seeds in a process of their own, and return its id; its status counts failures."""
+    pid = os.fork()
+    if pid:
+        return pid
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    gc.disable()
+    failed = 0
+    for seed in seeds:
+        problem = in_thread(seed, verbose=verbose)
+        if problem is not None:
+            failed += 1
+            print(f"python -m tests.simulation.run -v {seed}  # fails: {problem}", flush=True)
+    sys.stdout.flush()
+    os._exit(failed)
+
+
+def run_all(seeds: Sequence[int], *, verbose: bool, workers: int) -> int:
+    """Run seeds, some in each process; return how many failed."""
+    waiting = [seeds[at : at + _TOGETHER] for at in range(0, len(seeds), _TOGETHER)]
+    running: set[int] = set()
+    failed = 0
+    while waiting or running:
+        while waiting and len(running) < workers:
+            running.add(fork(waiting.pop(0), verbose=verbose))
+        pid, status = os.wait()
+        running.remove(pid)
+        failed += os.waitstatus_to_exitcode(status)
+    return failed
+
+
+def parse_seeds(texts: Sequence[str]) -> list[int]:
+    """Return the numbers that texts as "7" and "1-2000" name."""
+    seeds: list[int] = []
+    for text in texts:
+        first, _, last = text.partition("-")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("seeds", nargs="+")
-    parser.add_argument("-v", action="store_true")
+    parser.add_argument("seeds", nargs="+", help="numbers, or ranges as 1-2000")
+    parser.add_argument("-v", action="store_true", help="print what happens")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     begin_again_without_chance()
-    logging.disable(logging.CRITICAL if not arguments.v else logging.DEBUG)
-    seeds: list[int] = []
-    for text in arguments.seeds:
-        first, _, last = text.partition("-")
-        seeds += range(int(first), int(last or first) + 1)
-    gc.freeze()
-    waiting, began = iter(seeds), time.monotonic()
-    running: dict[int, int] = {}
-    failed: list[int] = []
-    while True:
-        while len(running) < WORKERS and (seed := next(waiting, None)) is not None:
-            running[fork(seed, verbose=arguments.v)] = seed
-        if not running:
-            break
-        pid, status = os.wait()
-        seed = running.pop(pid)
-        if status:
-            failed.append(seed)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    logging.disable(logging.CRITICAL)
+    seeds, began = parse_seeds(arguments.seeds), time.monotonic()
+    patch()
+    with tempfile.TemporaryDirectory(prefix="rsnotify-sim-", dir=_MEMORY) as folder:
+        os.chdir(folder)
+        # What is made once, such as compiled expressions, is made here.
+        for seed in _WARMING:
+            in_thread(seed)
+        gc.collect()
+        gc.freeze()
+        if arguments.v:
+            logging.disable(logging.NOTSET)
+        failed = run_all(seeds, verbose=arguments.v, workers=arguments.workers)
+        os.chdir("/")
     used = os.times()
     cpu = (used.children_user + used.children_system) / len(seeds) * 1000
-    print(f"{len(seeds)} seeds, {cpu:.0f} ms of CPU each, {time.monotonic() - began:.1f} s in all")
-    if failed:
-        print(f"failed: {' '.join(map(str, failed))}")
-    sys.exit(bool(failed))
+    print(
+        f"{len(seeds)} seeds, {cpu:.0f} ms of CPU each, {_monotonic() - began:.1f} s in all; {failed} failed"
+    )
+    sys.stdout.flush()
+    os._exit(bool(failed))  # without the clean-up code of what was abandoned
 
 
-WORKERS = os.cpu_count() or 1
+#: The runs of this process: the garbage collector would run clean-up code of killed machines.
+_kept: list[Run] = []
+_WARMING = (1, 2, 3)
+#: How many seeds a process runs: making one takes a quarter of the time of a seed.
+_TOGETHER = 10
+_MEMORY = "/dev/shm"
+_libc = ctypes.CDLL(None)
 _NO_RANDOM_ADDRESSES = 0x0040000
+_PR_SET_PDEATHSIG = 1
+_monotonic = time.monotonic
 
 
 def begin_again_without_chance() -> None:
     """Run this command again such that neither hashes nor addresses of objects are random."""
     if os.environ.get("PYTHONHASHSEED") != "0":
-        ctypes.CDLL(None).personality(_NO_RANDOM_ADDRESSES)
+        _libc.personality(_NO_RANDOM_ADDRESSES)
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
-
-
-def fork(seed: int, *, verbose: bool) -> int:
-    """Run a seed in a process of its own, and return its id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    problems: list[str | None] = []
-    # The main thread of a Source does not commit itself, but waits for a thread that does.
-    thread = threading.Thread(target=lambda: problems.append(run(seed, verbose=verbose)))
-    thread.start()
-    thread.join()
-    if problems[0] is not None:
-        print(f"seed {seed}: {problems[0]}", flush=True)
-    sys.stdout.flush()
-    os._exit(problems[0] is not None)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,18 +19,17 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_hub.application import create_application
+from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
 from rsnotify_publisher.journal import RecordedChanges
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
-from tests.simulation.loop import Machine, SimulatedLoop
+from tests.simulation.loop import Clock, Machine, SimulatedLoop
 from tests.simulation.network import Network
-from tests.simulation.patching import EPOCH
 
 SOURCE_PORT, HUB_PORT = 8001, 8002
 BASE = f"http://127.0.0.1:{SOURCE_PORT}/"
 HUB = f"http://127.0.0.1:{HUB_PORT}/"
-_EPOCH = to_microseconds(EPOCH)
 
 
 class Wrong(AssertionError):
@@ -57,16 +57,13 @@ class SourceMachine:
         #: URIs that changed, and whose change was not recorded yet.
         self.unrecorded: dict[str, None] = {}
         self.machine: Machine | None = None
-        self.skew = 0.0
+        self.clock = Clock()
         self._versions = 0
         #: All recorded changes: the datetime (µs), the URI, and the hash; None if it was deleted.
         self.recorded: list[tuple[int, str, str | None]] = []
 
-    def clock(self) -> int:
-        return _EPOCH + round((self._loop.now + self.skew) * 1_000_000)
-
     def start(self) -> None:
-        self.machine = machine = Machine(self._loop, "source")
+        self.machine = machine = Machine(self._loop, "source", self.clock)
         self._network.register(machine)
         machine.spawn(self._run(machine))
 
@@ -80,7 +77,6 @@ class SourceMachine:
             hubs=[HUB],
             options=options,
             content=self.contents.get,
-            clock=self.clock,
         )
         publisher.start()
         recorder = publisher._recorder
@@ -135,7 +131,7 @@ class SourceMachine:
             change: dict[str, Any] = {}
             await self._publisher.adeleted(uri, **change)
         else:
-            digest = "sha-256:" + hashlib.sha256(content).hexdigest()
+            digest = _hash(content)
             await self._publisher.aupdated(uri, hash=digest, length=len(content))
         if self.contents.get(uri) == content:
             self.unrecorded.pop(uri, None)
@@ -187,14 +183,11 @@ class HubMachine:
         machine.spawn(self._run(machine))
 
     async def _run(self, machine: Machine) -> None:
-        configuration = load_configuration(
-            None, port=HUB_PORT, data=str(self.folder), allow_private_addresses=True
-        )
+        configuration = _configuration(str(self.folder))
         app = create_application(
             configuration,
             public_url=HUB,
             anonymous=True,
-            clock=lambda: EPOCH + timedelta(seconds=self._loop.now),
         )
         runner = web.AppRunner(app, access_log=None, auto_decompress=False)
         await runner.setup()
@@ -209,6 +202,11 @@ class HubMachine:
 
     def lose_data(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@cache
+def _configuration(folder: str) -> HubConfiguration:
+    return load_configuration(None, port=HUB_PORT, data=folder, allow_private_addresses=True)
 
 
 class DestinationMachine:
@@ -226,6 +224,8 @@ class DestinationMachine:
         self.machine: Machine | None = None
         self.subscriber: Subscriber | None = None
         self.failures: list[str] = []
+        #: The hashes of files, by what changes when they change.
+        self._hashes: dict[object, str] = {}
 
     def start(self) -> None:
         self.machine = machine = Machine(self._loop, self.name)
@@ -259,12 +259,16 @@ class DestinationMachine:
 
     def content(self) -> dict[str, str]:
         """Return the hash of each file of the copy, by URI."""
-        return {
-            BASE + str(path.relative_to(self.copy)): "sha-256:"
-            + hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in self.copy.rglob("*")
-            if path.is_file()
-        }
+        found = {}
+        with suppress(FileNotFoundError), os.scandir(self.copy / "r") as files:
+            for file in files:
+                facts = file.stat()
+                key = facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+                if key not in self._hashes:
+                    with open(file.path, "rb") as content:
+                        self._hashes[key] = _hash(content.read())
+                found[f"{BASE}r/{file.name}"] = self._hashes[key]
+        return found
 
     def check(self) -> None:
         """Raise Wrong if the copy is not what the status says."""
@@ -282,3 +286,7 @@ class DestinationMachine:
             f"{self.name} is level through {status.through}, but differs in {differing}: it has "
             f"{found} instead of {expected}"
         )
+
+
+def _hash(content: bytes) -> str:
+    return "sha-256:" + hashlib.sha256(content).hexdigest()
