@@ -12,7 +12,7 @@ import concurrent.futures
 import contextvars
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -23,6 +23,7 @@ from filelock import UnixFileLock
 
 if TYPE_CHECKING:
     from tests.simulation.network import Network
+    from tests.simulation.wire import Wire
 
 T = TypeVar("T")
 
@@ -59,6 +60,10 @@ class Machine:
         self.name = name
         self.clock = clock or Clock()
         self.is_alive = True
+        #: What a machine that is paused has to run; None while it is not.
+        self._paused: list[asyncio.Handle] | None = None
+        #: By how much its work for executors takes longer.
+        self.slowness = 1
         self._loop = loop
         self.context = contextvars.copy_context()
         self.context.run(_machine.set, self)
@@ -70,6 +75,26 @@ class Machine:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return self._loop.create_task(work, context=self.context.copy())
+
+    def pause(self) -> None:
+        """Stop like a process by SIGSTOP, until `resume`."""
+        if self._paused is None:
+            self._paused = []
+
+    def resume(self) -> None:
+        held, self._paused = self._paused, None
+        self._loop.run_soon(held or ())
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused is not None
+
+    def may_run(self, handle: asyncio.Handle) -> bool:
+        """Return whether a callback may run now; keep it if it may run later."""
+        if self.is_alive and self._paused is not None:
+            self._paused.append(handle)
+            return False
+        return self.is_alive
 
     def kill(self) -> None:
         """Stop at once, without running any clean-up code."""
@@ -101,6 +126,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.now = 0.0
         self.random = Random(seed)
         self.network: Network
+        self.wire: Wire
         self.steps = 0
         self.tasks: list[object] = []
         self._default = SimulatedExecutor()
@@ -109,6 +135,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self.now
+
+    @property
+    def timers(self) -> int:
+        return len(self._scheduled)
 
     def _make_task(self, _: object, work: Any, **options: Any) -> Any:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=self, **options)
@@ -133,8 +163,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle: Any = ready.popleft()
             self.steps += 1
             machine = handle._context.get(_machine)
-            if not handle._cancelled and (machine is None or machine.is_alive):
+            if not handle._cancelled and (machine is None or machine.may_run(handle)):
                 handle._run()
+
+    def run_soon(self, handles: Iterable[asyncio.Handle]) -> None:
+        self._ready.extend(handles)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *arguments: Any, context: Any = None
@@ -167,10 +200,10 @@ class _Call:
     def __init__(self, function: Callable[[], Any], future: Any) -> None:
         self._function = function
         self.future = future
-        self._machine = _machine.get()
+        self.machine = _machine.get()
 
     def run(self) -> None:
-        if self.future.done() or (self._machine is not None and not self._machine.is_alive):
+        if self.future.done() or (self.machine is not None and not self.machine.is_alive):
             return
         try:
             result = self._function()
@@ -208,7 +241,8 @@ class SimulatedExecutor(concurrent.futures.Executor):
         loop = asyncio.get_event_loop()
         assert isinstance(loop, SimulatedLoop)
         call = _Call(function, future)
-        when = loop.now + loop.random.choice(_WORK_SECONDS)
+        slowness = 1 if call.machine is None else call.machine.slowness
+        when = loop.now + loop.random.choice(_WORK_SECONDS) * slowness
         run = call.run
         if self._is_ordered:
             self._waiting.append(call)

@@ -13,7 +13,6 @@ from tests.simulation.loop import Machine, SimulatedLoop, current_machine
 Factory = Callable[[], asyncio.BaseProtocol]
 #: How long data is on its way, in seconds.
 _LATENCIES = (0.0001,) * 8 + (0.001,) * 4 + (0.02, 0.5)
-_BUFFER = 65_536
 
 
 class SimulatedSocket:
@@ -42,7 +41,8 @@ class SimulatedTransport(asyncio.Transport):
         self._arrived: deque[bytes | None] = deque()
         self._is_paused = False
         self._in_flight = 0
-        self._high, self._low = _BUFFER, _BUFFER // 4
+        self._high = self._network.buffer
+        self._low = self._high // 4
         self._is_writing_paused = False
         self._next_arrival = 0.0
         #: What was sent and has not arrived, in order.
@@ -73,11 +73,11 @@ class SimulatedTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._high = _BUFFER if high is None else high
+        self._high = self._network.buffer if high is None else high
         self._low = self._high // 4 if low is None else low
 
     def get_write_buffer_size(self) -> int:
-        return max(0, self._in_flight - _BUFFER)
+        return max(0, self._in_flight - self._network.buffer)
 
     def can_write_eof(self) -> bool:
         return False
@@ -88,6 +88,9 @@ class SimulatedTransport(asyncio.Transport):
             self._is_writing_paused = False
             if not self._is_lost:
                 self._call(self._protocol.resume_writing)
+
+    def delay(self, seconds: float) -> None:
+        self._next_arrival = self._loop.now + seconds
 
     def arrival(self) -> float:
         """Return when what is sent now arrives: after everything before it."""
@@ -171,15 +174,22 @@ class Network:
         loop.network = self
         loop.create_connection = self.create_connection  # type: ignore[assignment, method-assign]
         self.serials = count()
-        self._listeners: dict[int, tuple[Machine, Factory]] = {}
+        #: How many bytes a connection holds.
+        self.buffer = 65_536
+        #: Who listens at each port; the first accepts.
+        self._listeners: dict[int, list[tuple[Machine, Factory]]] = {}
         self._ends: set[SimulatedTransport] = set()
         self._cut: set[frozenset[str]] = set()
         #: What waits for the end of a partition.
         self._held: list[Callable[[], None]] = []
 
     def listen(self, machine: Machine, port: int, factory: Factory) -> None:
-        self._listeners[port] = machine, factory
-        machine.on_kill.append(lambda: self._listeners.pop(port))
+        listener = machine, factory
+        self._listeners.setdefault(port, []).append(listener)
+        machine.on_kill.append(lambda: self._listeners[port].remove(listener))
+
+    def _listener(self, port: int) -> tuple[Machine, Factory] | None:
+        return next(iter(self._listeners.get(port, ())), None)
 
     def _break_off_all(self, machine: Machine) -> None:
         for end in sorted(self._ends, key=lambda end: end.serial):
@@ -209,6 +219,12 @@ class Network:
             chosen._call(chosen.lose, ConnectionResetError("reset"))
             self.break_off(chosen)
 
+    def delay_one(self, seconds: float) -> None:
+        """Let what is sent next on a connection take long."""
+        ends = sorted(self._ends, key=lambda end: end.serial)
+        if ends:
+            self.loop.random.choice(ends).delay(seconds)
+
     def _are_apart(self, one: Machine, other: Machine) -> bool:
         return frozenset((one.name, other.name)) in self._cut
 
@@ -219,10 +235,10 @@ class Network:
         machine = current_machine()
         assert machine is not None
         await asyncio.sleep(self.loop.random.choice(_LATENCIES))
-        found = self._listeners.get(port)
+        found = self._listener(port)
         if found is not None and self._are_apart(machine, found[0]):
             await asyncio.sleep(3600)
-        if port not in self._listeners:
+        if self._listener(port) is None:
             raise ConnectionRefusedError(111, f"Connect call failed ('127.0.0.1', {port})")
         return SimulatedSocket(port)
 
@@ -231,7 +247,7 @@ class Network:
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         caller = current_machine()
         assert caller is not None
-        found = self._listeners.get(sock.port)
+        found = self._listener(sock.port)
         if found is None:
             raise ConnectionRefusedError(111, f"Connect call failed ('127.0.0.1', {sock.port})")
         machine, server = found

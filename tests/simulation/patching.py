@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import os
+import secrets
 import sqlite3
 import ssl
 import sys
@@ -154,6 +155,10 @@ async def _start_connection(*arguments: Any, **options: Any) -> Any:
     return await _loop().network.start_connection(*arguments, **options)
 
 
+def _token_bytes(count: int = 32) -> bytes:
+    return _loop().random.randbytes(count)
+
+
 def _tls() -> ssl.SSLContext:
     return _TLS
 
@@ -171,6 +176,7 @@ def patch() -> None:
         (time, "time_ns", _nanoseconds),
         (os, "replace", _replace_file),
         (ssl, "create_default_context", _tls),
+        (secrets, "token_bytes", _token_bytes),
         (aiohappyeyeballs, "start_connection", _start_connection),
     ):
         setattr(target, name, replacement)

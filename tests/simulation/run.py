@@ -16,114 +16,112 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from rsnotify.format.datetimes import from_microseconds
+from tests.simulation import patching, wire
+from tests.simulation.faults import act, end, make_intruder
+from tests.simulation.history import Wrong
+from tests.simulation.invariants import CopyCheck, check_bounds
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
-from tests.simulation.patching import patch
-from tests.simulation.world import DestinationMachine, HubMachine, Simulated, SourceMachine, Wrong
+from tests.simulation.world import (
+    Application,
+    DestinationMachine,
+    HubMachine,
+    Simulated,
+    SourceMachine,
+    make_world,
+)
 
-_RESOURCES = 6
+#: In how many seconds of virtual time after the faults all copies must be equal.
 _CONVERGENCE = 1_800.0
+_PAUSES = (0.0, 0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 
 
 class Run:
-    def __init__(self, seed: int, folder: Path, *, verbose: bool) -> None:
-        self.loop = SimulatedLoop(seed)
-        self.network = Network(self.loop)
-        self.verbose = verbose
-        self.source = SourceMachine(self.loop, self.network, folder / "source")
-        self.hub = HubMachine(self.loop, self.network, folder / "hub")
-        self.destinations = [
-            DestinationMachine(self.loop, self.network, folder, name, self.source)
-            for name in ("near", "far")
+    """One seed: a world, what happens in it, and the checks."""
+
+    def __init__(self, seed: int, *, verbose: bool) -> None:
+        self.loop = loop = SimulatedLoop(seed)
+        self.network = network = Network(loop)
+        self.world = world = make_world(loop.random)
+        self.wire = loop.wire = wire.Wire(loop, world.lost, world.odd, self.note)
+        self._verbose = verbose
+        network.buffer = world.buffer
+        folder = Path()
+        self.app = Application(folder / "source", loop.random)
+        self.sources = [
+            SourceMachine(loop, network, name, world, self.app) for name in ("source", "second")
         ]
-        self.machines: list[Simulated] = [self.source, self.hub, *self.destinations]
+        self.hubs = [HubMachine(loop, network, folder, n, world) for n in range(world.hubs)]
+        self.wire.hubs = {f"ws{each.url[4:]}ws": each.name for each in self.hubs}
+        self.destinations = [
+            DestinationMachine(loop, network, folder, "near", "plain"),
+            DestinationMachine(loop, network, folder, "far", world.far),
+        ]
+        for each in self.destinations:
+            each.on_event = partial(self._happened, each.name)
+        self.machines: list[Simulated] = [*self.sources, *self.hubs, *self.destinations]
+        self.intruder = make_intruder(self)
+        self._copies = [CopyCheck(each, self.app.history) for each in self.destinations]
+        Wrong.found.clear()
 
     def note(self, text: str) -> None:
-        if self.verbose:
-            print(f"{self.loop.now:10.4f} {self.loop.steps:7} {text}")
+        if self._verbose:
+            print(f"{self.loop.now:12.6f} {text}")
+
+    def _happened(self, name: str, event: object) -> None:
+        if self._verbose:
+            self.note(f"{name}: {event}")
 
     async def play(self) -> None:
         random = self.loop.random
+        self.note(str(self.world))
         for each in self.machines:
-            each.start()
+            if each.name != "second" or random.random() < 0.2:
+                each.start()
         await asyncio.sleep(1)
         for _ in range(random.randint(10, 40)):
-            self.act()
-            await asyncio.sleep(random.choice((0.0, 0.0, 0.001, 0.01, 0.1, 1.0, 10.0)))
+            act(self)
+            await asyncio.sleep(random.choice(_PAUSES))
             self.check()
-        self.network.heal()
-        for each in self.machines:
-            if each.machine is None:
-                each.start()
-        self.note("faults end")
-        await self.converge()
-
-    def act(self) -> None:
-        random = self.loop.random
-        what = random.random()
-        if what < 0.6:
-            number, delete = random.randrange(_RESOURCES), random.random() < 0.25
-            if self.source.machine is not None:
-                self.note(f"change {number} {'delete' if delete else ''}")
-                self.source.change(number, delete=delete)
-        elif what < 0.8:
-            each = random.choice(self.machines)
-            if each.machine is None:
-                self.note(f"start {each}")
-                each.start()
-            else:
-                self.note(f"kill {each.machine.name}")
-                each.kill()
-        elif what < 0.88:
-            one, other = random.sample(["source", "hub", "near", "far"], 2)
-            self.note(f"partition {one} {other}")
-            self.network.partition(one, other)
-        elif what < 0.95:
-            self.note("heal")
-            self.network.heal()
-        elif what < 0.98:
-            self.note("reset")
-            self.network.reset_one()
-        elif self.hub.machine is None:
-            self.note("the hub loses its data")
-            self.hub.lose_data()
+        end(self)
+        await self._converge()
 
     def check(self) -> None:
-        for each in self.destinations:
-            each.check()
+        """Raise Wrong if an invariant does not hold now, or did not in code that went on."""
+        if Wrong.found:
+            raise Wrong.found[0]
+        self.app.history.check_open_list()
+        for copy in self._copies:
+            copy.check()
 
-    async def converge(self) -> None:
-        began = self.loop.now
-        end = began + _CONVERGENCE
-        while not self.is_equal():
-            if self.loop.now > end:
-                raise Wrong(f"not equal {_CONVERGENCE} s after the faults: {self.describe()}")
+    async def _converge(self) -> None:
+        """I3: all copies become equal to the Source, and count as level."""
+        last = self.loop.now + _CONVERGENCE
+        while not self._is_equal():
+            if self.loop.now > last:
+                raise Wrong(f"I3: not equal {_CONVERGENCE} s after the faults: {self._describe()}")
             await asyncio.sleep(0.5)
-            if 60 <= self.loop.now - began < 60.5:
-                self.note(self.describe())
             self.check()
         self.note("equal")
-        self.took = self.loop.now - began
+        self.app.history.check_all_lists()
+        check_bounds(self.loop, Path())
 
-    def is_equal(self) -> bool:
-        truth = self.source.recorded
-        last = truth[-1][0] if truth else 0
-        return not self.source.unrecorded and all(
-            each.is_level and each.content() == self.source.set_at(from_microseconds(last))
+    def _is_equal(self) -> bool:
+        history = self.app.history
+        return not self.app.unrecorded and all(
+            each.is_level and each.content() == each.selected(history.set_at(history.last))
             for each in self.destinations
         )
 
-    def describe(self) -> str:
-        return (
-            "; ".join(
-                f"{each.name}: {each.subscriber.status if each.subscriber else None} {each.failures}"
-                for each in self.destinations
-            )
-            + f" unrecorded {list(self.source.unrecorded)}"
-        )
+    def _describe(self) -> str:
+        found = [f"unrecorded {list(self.app.unrecorded)}"]
+        for each in self.destinations:
+            status = each.subscriber.status if each.subscriber else None
+            found.append(f"{each.name}: {status} {each.failures}")
+        return "; ".join(found)
 
 
 def run(seed: int, *, verbose: bool = False) -> str | None:
@@ -131,7 +129,7 @@ def run(seed: int, *, verbose: bool = False) -> str | None:
     folder = f"seed-{seed}"
     os.mkdir(folder)
     os.chdir(folder)  # so that all paths are the same in each run
-    one = Run(seed, Path(), verbose=verbose)
+    one = Run(seed, verbose=verbose)
     asyncio.set_event_loop(one.loop)
     try:
         one.loop.run_until_complete(one.loop.create_task(one.play()))
@@ -180,13 +178,12 @@ def fork(seeds: Sequence[int], *, verbose: bool) -> int:
 def run_all(seeds: Sequence[int], *, verbose: bool, workers: int) -> int:
     """Run seeds, some in each process; return how many failed."""
     waiting = [seeds[at : at + _TOGETHER] for at in range(0, len(seeds), _TOGETHER)]
-    running: set[int] = set()
     failed = 0
-    while waiting or running:
-        while waiting and len(running) < workers:
-            running.add(fork(waiting.pop(0), verbose=verbose))
+    while waiting or _running:
+        while waiting and len(_running) < workers:
+            _running.add(fork(waiting.pop(0), verbose=verbose))
         pid, status = os.wait()
-        running.remove(pid)
+        _running.remove(pid)
         failed += os.waitstatus_to_exitcode(status)
     return failed
 
@@ -208,10 +205,14 @@ def main() -> None:
     arguments = parser.parse_args()
     begin_again_without_chance()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
     seeds, began = parse_seeds(arguments.seeds), time.monotonic()
-    patch()
-    with tempfile.TemporaryDirectory(prefix="rsnotify-sim-", dir=_MEMORY) as folder:
+    patching.patch()
+    wire.patch()
+    folder = tempfile.mkdtemp(prefix="rsnotify-sim-", dir=_MEMORY)
+    failed = 1
+    try:
         os.chdir(folder)
         # What is made once, such as compiled expressions, is made here.
         for seed in _WARMING:
@@ -221,18 +222,23 @@ def main() -> None:
         if arguments.v:
             logging.disable(logging.NOTSET)
         failed = run_all(seeds, verbose=arguments.v, workers=arguments.workers)
-        os.chdir("/")
-    used = os.times()
-    cpu = (used.children_user + used.children_system) / len(seeds) * 1000
-    print(
-        f"{len(seeds)} seeds, {cpu:.0f} ms of CPU each, {_monotonic() - began:.1f} s in all; {failed} failed"
-    )
-    sys.stdout.flush()
-    os._exit(bool(failed))  # without the clean-up code of what was abandoned
+        used = os.times()
+        cpu = (used.children_user + used.children_system) / len(seeds) * 1000
+        took = _monotonic() - began
+        print(f"{len(seeds)} seeds, {cpu:.0f} ms of CPU each, {took:.1f} s in all; {failed} failed")
+    finally:
+        for pid in _running:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        shutil.rmtree(folder, ignore_errors=True)
+        sys.stdout.flush()
+        os._exit(bool(failed))  # without the clean-up code of what was abandoned
 
 
 #: The runs of this process: the garbage collector would run clean-up code of killed machines.
 _kept: list[Run] = []
+#: The processes that run seeds.
+_running: set[int] = set()
 _WARMING = (1, 2, 3)
 #: How many seeds a process runs: making one takes a quarter of the time of a seed.
 _TOGETHER = 10
