@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
@@ -32,6 +33,7 @@ class History:
     """All changes that a Source has committed, in order.
 
     Attributes:
+        documented: Through which instant (µs) the Change Lists have everything.
         is_restored: Whether the Source was restored from a backup, so that what Destinations had
             from it may be gone.
     """
@@ -39,6 +41,7 @@ class History:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.recorded: list[Recorded] = []
+        self.documented = 0
         self.is_restored = False
         self._checked: object = None
 
@@ -83,12 +86,18 @@ class History:
         at = to_microseconds(change.datetime)
         journal = _connect(self._folder / "journal.sqlite3")
         try:
-            query = "SELECT pruned >= ?1 OR EXISTS (SELECT 1 FROM changes WHERE at = ?1) FROM state"
-            (is_there,) = journal.execute(query, (at,)).fetchone()
+            is_there = "pruned >= ?1 OR EXISTS (SELECT 1 FROM changes WHERE at = ?1)"
+            query = f"SELECT {is_there}, applied, sum FROM state"
+            is_there, applied, digest = journal.execute(query, (at,)).fetchone()
         finally:
             journal.close()
         if not is_there:
             raise Wrong(f"I1: {change.uri} was acknowledged, and the journal lacks the change")
+
+        total = SetSum()
+        total.add(self.set_at(applied).items())
+        if digest != str(total):
+            raise Wrong(f"I2: the digest in the journal is {digest}, not {total}")
 
     def check_open_list(self) -> None:
         """I2: the open Change List has each change since its beginning, through its last entry."""
@@ -100,7 +109,13 @@ class History:
         key = facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns
         if key != self._checked:
             self._checked = key
-            self._check_list(_read(path))
+            document = _read(path)
+            self._check_list(document)
+            last = document.resources[-1].datetime if document.resources else document.from_
+            assert last is not None
+            if to_microseconds(last) < self.documented and not self.is_restored:
+                raise Wrong(f"I2: the open Change List goes back to {last}")
+            self.documented = to_microseconds(last)
 
     def check_all_lists(self) -> None:
         """I2: all Change Lists together have each change since the oldest begins, without a gap."""

@@ -29,7 +29,11 @@ _MOST_TIMERS = 2_000
 class CopyCheck:
     """I4 and I9 of one Destination."""
 
-    def __init__(self, destination: DestinationMachine, history: History) -> None:
+    def __init__(
+        self, destination: DestinationMachine, history: History, *, is_ordered: bool
+    ) -> None:
+        #: Lists without order look as if the clock of the Source was set, after which T goes back.
+        self._is_ordered = is_ordered
         self._destination = destination
         self._history = history
         self._through: Instant | None = None
@@ -44,7 +48,8 @@ class CopyCheck:
         through = status.through
         if through is None or self._history.is_restored:
             return
-        if subscriber is self._subscriber and self._through and through < self._through:
+        is_back = subscriber is self._subscriber and self._through and through < self._through
+        if is_back and self._is_ordered:
             raise Wrong(f"I4: T of {destination.name} goes back from {self._through} to {through}")
         self._subscriber, self._through = subscriber, through
         found = destination.content()

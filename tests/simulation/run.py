@@ -55,16 +55,21 @@ class Run:
             SourceMachine(loop, network, name, world, self.app) for name in ("source", "second")
         ]
         self.hubs = [HubMachine(loop, network, folder, n, world) for n in range(world.hubs)]
-        self.wire.hubs = {f"ws{each.url[4:]}ws": each.name for each in self.hubs}
+        for each in self.hubs:
+            self.wire.hubs[f"ws{each.url[4:]}ws"] = each.name
+            self.wire.hubs[f"{each.url}websub"] = each.name
         self.destinations = [
             DestinationMachine(loop, network, folder, "near", "plain"),
             DestinationMachine(loop, network, folder, "far", world.far),
         ]
-        for each in self.destinations:
-            each.on_event = partial(self._happened, each.name)
+        for destination in self.destinations:
+            destination.on_event = partial(self._happened, destination.name)
         self.machines: list[Simulated] = [*self.sources, *self.hubs, *self.destinations]
         self.intruder = make_intruder(self)
-        self._copies = [CopyCheck(each, self.app.history) for each in self.destinations]
+        self._copies = [
+            CopyCheck(each, self.app.history, is_ordered=not world.rewritten)
+            for each in self.destinations
+        ]
         Wrong.found.clear()
 
     def note(self, text: str) -> None:
@@ -78,9 +83,9 @@ class Run:
     async def play(self) -> None:
         random = self.loop.random
         self.note(str(self.world))
-        for each in self.machines:
-            if each.name != "second" or random.random() < 0.2:
-                each.start()
+        for machine in self.machines:
+            if machine.name != "second" or random.random() < 0.2:
+                machine.start()
         await asyncio.sleep(1)
         for _ in range(random.randint(10, 40)):
             act(self)
@@ -111,7 +116,9 @@ class Run:
 
     def _is_equal(self) -> bool:
         history = self.app.history
-        return not self.app.unrecorded and all(
+        if self.app.unrecorded or history.documented < history.last:
+            return False
+        return all(
             each.is_level and each.content() == each.selected(history.set_at(history.last))
             for each in self.destinations
         )

@@ -25,7 +25,7 @@ from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
 from rsnotify_publisher.journal import RecordedChanges
-from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
+from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Subscriber
 from rsnotify_subscriber.via import Via
 from tests.simulation.history import History
 from tests.simulation.intermediary import rewriting
@@ -36,6 +36,8 @@ SOURCE_PORT = 8001
 BASE = f"http://127.0.0.1:{SOURCE_PORT}/"
 TOKEN = "simulated"
 RESOURCES = 6
+_CALLBACK_PORT = 8020
+_VIA = {"polling": Via.POLL, "websub": Via.WEBSUB}
 #: What a filtered Destination follows.
 _ONLY = tuple(f"{BASE}r/{number}" for number in range(RESOURCES // 2))
 
@@ -45,7 +47,8 @@ class World(NamedTuple):
 
     Attributes:
         hubs: The number of hubs; without any, the Source is pull-only.
-        far: What the second Destination is: plain, filtered, polling, visiting or slow.
+        far: What the second Destination is: plain, filtered, polling, visiting, slow or
+            websub.
         rotate: See `Options`.
         keep: See `Options`.
         fragment_entries: See `Options`.
@@ -72,16 +75,16 @@ class World(NamedTuple):
 
 def make_world(random: Random) -> World:
     hubs = random.choice((0, 1, 1, 1, 1, 1, 2, 2))
-    kinds = ("plain", "plain", "filtered", "polling", "visiting", "slow")
+    kinds = ("plain", "plain", "filtered", "polling", "visiting", "slow", "websub")
     return World(
         hubs,
-        random.choice(kinds),
+        random.choice(kinds if hubs else kinds[:-1]),
         random.choice(("15 changes", "15 changes", "4 changes")),
         random.choice(("1000 lists", "1000 lists", "2 lists")),
         random.choice((1000, 2)),
         random.random() < 0.15,
         random.choice((4096, 3)),
-        random.choice((65_536, 65_536, 1_000)),
+        random.choice((65_536, 1_000)),
         random.choice((0.0, 0.0, 0.05, 0.5)),
         random.choice((0.0, 0.0, 0.1, 0.5)),
         hubs == 0 and random.random() < 0.5,
@@ -317,8 +320,10 @@ class DestinationMachine(Simulated):
 
     async def run(self, machine: Machine) -> None:
         is_visiting = self.kind == "visiting"
+        callbacks = await self._listen(machine) if self.kind == "websub" else None
         options = FollowOptions(
-            via=Via.POLL if self.kind == "polling" else Via.AUTO,
+            via=_VIA.get(self.kind, Via.AUTO),
+            callbacks=callbacks,
             selection=Selection(only=_ONLY) if self.kind == "filtered" else Selection(),
             hubs=self.loop.random.choice((1, 2)),
             allow_private_addresses=True,
@@ -339,6 +344,16 @@ class DestinationMachine(Simulated):
             if not is_visiting:
                 return
             await asyncio.sleep(self.loop.random.choice((1, 5, 20)))
+
+    async def _listen(self, machine: Machine) -> Callbacks:
+        callbacks = Callbacks(f"http://127.0.0.1:{_CALLBACK_PORT}/callbacks/")
+        app = web.Application()
+        app.add_routes(callbacks.routes())
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        assert runner.server is not None
+        self.network.listen(machine, _CALLBACK_PORT, runner.server)
+        return callbacks
 
     def kill(self) -> None:
         super().kill()
