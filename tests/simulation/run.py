@@ -42,12 +42,13 @@ _PAUSES = (0.0, 0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 class Run:
     """One seed: a world, what happens in it, and the checks."""
 
-    def __init__(self, seed: int, *, verbose: bool) -> None:
+    def __init__(self, seed: int) -> None:
         self.loop = loop = SimulatedLoop(seed)
         self.network = network = Network(loop)
         self.world = world = make_world(loop.random)
         self.wire = loop.wire = wire.Wire(loop, world.lost, world.odd, self.note)
-        self._verbose = verbose
+        #: What happened; always written, since addresses of objects may decide the order of sets.
+        self.trace: list[str] = []
         network.buffer = world.buffer
         folder = Path()
         self.app = Application(folder / "source", loop.random)
@@ -73,12 +74,10 @@ class Run:
         Wrong.found.clear()
 
     def note(self, text: str) -> None:
-        if self._verbose:
-            print(f"{self.loop.now:12.6f} {text}")
+        self.trace.append(f"{self.loop.now:12.6f} {text}")
 
     def _happened(self, name: str, event: object) -> None:
-        if self._verbose:
-            self.note(f"{name}: {event}")
+        self.note(f"{name}: {event}")
 
     async def play(self) -> None:
         random = self.loop.random
@@ -131,12 +130,12 @@ class Run:
         return "; ".join(found)
 
 
-def run(seed: int, *, verbose: bool = False) -> str | None:
+def run(seed: int) -> str | None:
     """Run a seed in a folder of its own; return what went wrong, or None."""
     folder = f"seed-{seed}"
     os.mkdir(folder)
     os.chdir(folder)  # so that all paths are the same in each run
-    one = Run(seed, verbose=verbose)
+    one = Run(seed)
     asyncio.set_event_loop(one.loop)
     try:
         one.loop.run_until_complete(one.loop.create_task(one.play()))
@@ -153,46 +152,46 @@ def run(seed: int, *, verbose: bool = False) -> str | None:
     return None
 
 
-def in_thread(seed: int, *, verbose: bool = False) -> str | None:
+def in_thread(seed: int) -> str | None:
     """Run a seed in a thread.
 
     The main thread of a Source does not commit itself, but waits for a thread that does.
     """
     problems: list[str | None] = []
-    thread = threading.Thread(target=lambda: problems.append(run(seed, verbose=verbose)))
+    thread = threading.Thread(target=lambda: problems.append(run(seed)))
     thread.start()
     thread.join()
     return problems[0]
 
 
-def fork(seeds: Sequence[int], *, verbose: bool) -> int:
-    """Run seeds in a process of their own, and return its id; its status counts failures."""
+def fork(seed: int, *, verbose: bool) -> int:
+    """Run a seed in a process of its own, and return its id."""
     pid = os.fork()
     if pid:
         return pid
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.disable()
-    failed = 0
-    for seed in seeds:
-        problem = in_thread(seed, verbose=verbose)
-        if problem is not None:
-            failed += 1
-            print(f"python -m tests.simulation.run -v {seed}  # fails: {problem}", flush=True)
+    problem = in_thread(seed)
+    if verbose:
+        print("\n".join(_kept[-1].trace))
+    if problem is not None:
+        print(f"python -m tests.simulation.run -v {seed}  # fails: {problem}")
     sys.stdout.flush()
-    os._exit(failed)
+    os._exit(problem is not None)
 
 
 def run_all(seeds: Sequence[int], *, verbose: bool, workers: int) -> int:
-    """Run seeds, some in each process; return how many failed."""
-    waiting = [seeds[at : at + _TOGETHER] for at in range(0, len(seeds), _TOGETHER)]
+    """Run seeds, each in a process of its own; return how many failed."""
+    waiting = iter(seeds)
     failed = 0
-    while waiting or _running:
-        while waiting and len(_running) < workers:
-            _running.add(fork(waiting.pop(0), verbose=verbose))
+    while True:
+        while len(_running) < workers and (seed := next(waiting, None)) is not None:
+            _running.add(fork(seed, verbose=verbose))
+        if not _running:
+            return failed
         pid, status = os.wait()
         _running.remove(pid)
-        failed += os.waitstatus_to_exitcode(status)
-    return failed
+        failed += bool(status)
 
 
 def parse_seeds(texts: Sequence[str]) -> list[int]:
@@ -226,8 +225,6 @@ def main() -> None:
             in_thread(seed)
         gc.collect()
         gc.freeze()
-        if arguments.v:
-            logging.disable(logging.NOTSET)
         failed = run_all(seeds, verbose=arguments.v, workers=arguments.workers)
         used = os.times()
         cpu = (used.children_user + used.children_system) / len(seeds) * 1000
@@ -247,8 +244,6 @@ _kept: list[Run] = []
 #: The processes that run seeds.
 _running: set[int] = set()
 _WARMING = (1, 2, 3)
-#: How many seeds a process runs: making one takes a quarter of the time of a seed.
-_TOGETHER = 10
 _MEMORY = "/dev/shm"
 _libc = ctypes.CDLL(None)
 _NO_RANDOM_ADDRESSES = 0x0040000
