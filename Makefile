@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 ARGS ?=
 MODULE ?=
 DATA ?=
+SEEDS ?= 1-2000
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing containers simulate-scale mutants clean
+.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing containers simulate simulate-scale mutants clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -54,6 +55,9 @@ killing: $(VENV)/ready-dev ## kill -9 a hub under load: make killing ARGS="--rou
 
 cluster-killing: $(VENV)/ready-dev ## kill -9 nodes of a hub and NATS servers: make cluster-killing DATA=history.jsonl.xz ARGS="--seed 7"
 	$(BIN)/python -m tests.end_to_end.cluster_killing $(if $(DATA),--data $(DATA)) $(ARGS)
+
+simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time: make simulate SEEDS=1-2000, SEEDS=7 ARGS=-v
+	$(BIN)/python -m tests.simulation.run $(ARGS) $(SEEDS)
 
 simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in virtual time: make simulate-scale ARGS="--nodes 20"
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)

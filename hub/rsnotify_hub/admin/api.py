@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from http import HTTPStatus
 
 import msgspec
@@ -35,7 +36,11 @@ class AdminApi:
         self._service = service
         self._authorizer = authorizer
         self._statistics = statistics
-        self._description = msgspec.json.encode(describe(version))
+        self._version = version
+
+    @cached_property
+    def _description(self) -> bytes:
+        return msgspec.json.encode(describe(self._version))
 
     def description(self) -> web.Response:
         return web.Response(body=self._description, content_type="application/json")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import cached_property
 from random import randrange
 
 import msgspec
@@ -80,7 +81,11 @@ class EventsHandler:
             "xml": XmlEvents(transport),
             "json": JsonEvents(transport),
         }
-        self._schema = msgspec.json.format(msgspec.json.encode(schema(url + "/schema")))
+        self._url = url
+
+    @cached_property
+    def _schema(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(schema(self._url + "/schema")))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         topic = check_url(request.query.get("topic", ""), "topic")

@@ -1,0 +1,202 @@
+"""Replaces what the code would use of the real machine: threads, clocks, sockets and chance."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import os
+import secrets
+import sqlite3
+import ssl
+import sys
+import time
+from collections.abc import Callable, Hashable
+from datetime import UTC, datetime, timedelta, tzinfo
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import aiohappyeyeballs
+from filelock import UnixFileLock
+
+import rsnotify_hub.hub
+import rsnotify_hub.store.sqlite.store
+import rsnotify_publisher.background.pool
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.runtime.shared_websockets import SharedWebSockets
+from rsnotify_hub.store.sqlite.group_commit import GroupCommit
+from rsnotify_publisher.background.journal_poller import JournalPoller
+from rsnotify_publisher.background.pool import PoolThreads, WorkKind
+from rsnotify_publisher.schedule import JobSchedule
+from tests.simulation import loop as simulated
+
+#: Made once, since that takes long; nothing is encrypted.
+_TLS = ssl.create_default_context()
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_EPOCH = to_microseconds(EPOCH)
+
+
+class SimulatedThreads(PoolThreads):
+    """The loop of the simulation in the place of that of a thread."""
+
+    def __init__(self, sets: int) -> None:
+        self.loop = asyncio.get_event_loop()
+        self.workers = {kind: simulated.SimulatedExecutor() for kind in WorkKind}  # type: ignore[misc]
+        self.contents = simulated.SimulatedExecutor()  # type: ignore[assignment]
+        self.recorders = simulated.SimulatedExecutor()  # type: ignore[assignment]
+        self.poller = JournalPoller()
+        self.permits = asyncio.Semaphore(8)
+        self.websockets = SharedWebSockets()
+        self.scheduler = SimulatedScheduler()  # type: ignore[assignment]
+        self._polling = asyncio.ensure_future(self.poller.run())
+
+    def end(self) -> None:
+        self._polling.cancel()
+
+
+class SimulatedScheduler:
+    """Runs jobs at intervals of virtual time; in the place of APScheduler."""
+
+    def __init__(self, **_: object) -> None:
+        self._jobs: list[tuple[Callable[[], Any], float]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def repeat(self, name: str, schedule: JobSchedule, work: Callable[[], Any]) -> None:
+        while True:
+            await asyncio.sleep(schedule.seconds)
+            await work()
+
+    def add_job(self, work: Callable[[], Any], kind: str, *, seconds: float) -> None:
+        self._jobs.append((work, seconds))
+
+    def start(self) -> None:
+        for work, seconds in self._jobs:
+            schedule = JobSchedule(seconds)
+            self._tasks.append(asyncio.ensure_future(self.repeat("", schedule, work)))
+
+    def shutdown(self, wait: bool) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+class SimulatedCommit(GroupCommit):
+    """Runs the transactions of the hub in the event loop."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._loop = asyncio.get_running_loop()
+        self._executor = simulated.SimulatedExecutor(1)
+        self._thread = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
+        self._batches = SimpleNamespace(put=self._submit)  # type: ignore[assignment]
+        self._waiting = []
+        self._running = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def _submit(self, batch: Any) -> None:
+        def write() -> None:
+            results = self._run([operation for operation, _ in batch])
+            self._loop.call_soon(self._finish, batch, results)
+
+        self._executor.submit(write)
+
+
+class SimulatedRandom(Random):
+    """What the code draws by chance is decided by the seed."""
+
+    def __init__(self, seed: Any = None) -> None:
+        super().__init__(_loop().random.random() if seed is None else seed)
+
+
+class SimulatedDatetime(datetime):
+    """The time of day of the machine that runs the current callback."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return EPOCH + timedelta(microseconds=microseconds())
+
+
+def _loop() -> simulated.SimulatedLoop:
+    loop = asyncio.get_event_loop()
+    assert isinstance(loop, simulated.SimulatedLoop)
+    return loop
+
+
+def microseconds() -> int:
+    """Return the time of day of the current machine, since the beginning of the run."""
+    machine = simulated.current_machine()
+    loop = _loop()
+    return round((loop.now if machine is None else machine.clock.read(loop.now)) * 1_000_000)
+
+
+def _seconds() -> float:
+    return EPOCH.timestamp() + microseconds() / 1_000_000
+
+
+def _nanoseconds() -> int:
+    return (_EPOCH + microseconds()) * 1000
+
+
+def _monotonic() -> float:
+    return _loop().now
+
+
+_replace = os.replace
+
+
+def _replace_file(source: Any, target: Any) -> None:
+    _replace(source, target)
+    now = _seconds()
+    os.utime(target, (now, now))
+
+
+async def _start_connection(*arguments: Any, **options: Any) -> Any:
+    return await _loop().network.start_connection(*arguments, **options)
+
+
+def _token_bytes(count: int = 32) -> bytes:
+    return _loop().random.randbytes(count)
+
+
+def _tls() -> ssl.SSLContext:
+    return _TLS
+
+
+def patch() -> None:
+    """Let all code of this process run on simulated machines, for the rest of its life."""
+    os.environ.clear()  # none of it is used, and some code reads all of it
+    for target, name, replacement in (
+        (rsnotify_hub.hub, "AsyncIOScheduler", SimulatedScheduler),
+        (rsnotify_hub.store.sqlite.store, "GroupCommit", SimulatedCommit),
+        (rsnotify_publisher.background.pool, "PoolThreads", SimulatedThreads),
+        (sqlite3, "connect", simulated.connect),
+        (UnixFileLock, "_acquire", simulated.acquire),
+        (time, "time", _seconds),
+        (time, "time_ns", _nanoseconds),
+        (os, "replace", _replace_file),
+        (ssl, "create_default_context", _tls),
+        (secrets, "token_bytes", _token_bytes),
+        (aiohappyeyeballs, "start_connection", _start_connection),
+    ):
+        setattr(target, name, replacement)
+    replacements: dict[object, object] = {
+        concurrent.futures.ThreadPoolExecutor: simulated.SimulatedExecutor,
+        Random: SimulatedRandom,
+        time.monotonic: _monotonic,
+    }
+    for module in [each for name, each in sys.modules.items() if _is_ours(name)]:
+        for name, value in list(vars(module).items()):
+            if value is datetime and "datetime.now(" in inspect.getsource(module):
+                setattr(module, name, SimulatedDatetime)
+            elif callable(value) and isinstance(value, Hashable) and value in replacements:
+                setattr(module, name, replacements[value])
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in (
+        "rsnotify",
+        "rsnotify_hub",
+        "rsnotify_publisher",
+        "rsnotify_subscriber",
+    )

@@ -1,0 +1,263 @@
+"""Run seeds: `python -m tests.simulation.run SEED...`, or `--seeds 1-2000`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from tests.simulation import patching, wire
+from tests.simulation.faults import act, end, make_intruder
+from tests.simulation.history import Wrong
+from tests.simulation.invariants import CopyCheck, check_bounds
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import Network
+from tests.simulation.world import (
+    Application,
+    DestinationMachine,
+    HubMachine,
+    Simulated,
+    SourceMachine,
+    make_world,
+)
+
+#: In how many seconds of virtual time after the faults all copies must be equal.
+_CONVERGENCE = 1_800.0
+_PAUSES = (0.0, 0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
+
+
+class Run:
+    """One seed: a world, what happens in it, and the checks."""
+
+    def __init__(self, seed: int) -> None:
+        self.loop = loop = SimulatedLoop(seed)
+        self.network = network = Network(loop)
+        self.world = world = make_world(loop.random)
+        self.wire = loop.wire = wire.Wire(loop, world.lost, world.odd, self.note)
+        #: What happened; always written, since addresses of objects may decide the order of sets.
+        self.trace: list[str] = []
+        network.buffer = world.buffer
+        folder = Path()
+        self.app = Application(folder / "source", loop.random)
+        self.sources = [
+            SourceMachine(loop, network, name, world, self.app) for name in ("source", "second")
+        ]
+        self.hubs = [HubMachine(loop, network, folder, n, world) for n in range(world.hubs)]
+        for each in self.hubs:
+            self.wire.hubs[f"ws{each.url[4:]}ws"] = each.name
+            self.wire.hubs[f"{each.url}websub"] = each.name
+        self.destinations = [
+            DestinationMachine(loop, network, folder, "near", "plain"),
+            DestinationMachine(loop, network, folder, "far", world.far),
+        ]
+        for destination in self.destinations:
+            destination.on_event = partial(self._happened, destination.name)
+        self.machines: list[Simulated] = [*self.sources, *self.hubs, *self.destinations]
+        self.intruder = make_intruder(self)
+        self._copies = [
+            CopyCheck(each, self.app.history, is_ordered=not world.rewritten)
+            for each in self.destinations
+        ]
+        Wrong.found.clear()
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.loop.now:12.6f} {text}")
+
+    def _happened(self, name: str, event: object) -> None:
+        self.note(f"{name}: {event}")
+
+    async def play(self) -> None:
+        random = self.loop.random
+        self.note(str(self.world))
+        for machine in self.machines:
+            if machine.name != "second" or random.random() < 0.2:
+                machine.start()
+        await asyncio.sleep(1)
+        for _ in range(random.randint(10, 40)):
+            act(self)
+            await asyncio.sleep(random.choice(_PAUSES))
+            self.check()
+        end(self)
+        await self._converge()
+
+    def check(self) -> None:
+        """Raise Wrong if an invariant does not hold now, or did not in code that went on."""
+        if Wrong.found:
+            raise Wrong.found[0]
+        self.app.history.check_open_list()
+        for copy in self._copies:
+            copy.check()
+
+    async def _converge(self) -> None:
+        """I3: all copies become equal to the Source, and count as level."""
+        last = self.loop.now + _CONVERGENCE
+        while not self._is_equal():
+            if self.loop.now > last:
+                raise Wrong(f"I3: not equal {_CONVERGENCE} s after the faults: {self._describe()}")
+            await asyncio.sleep(0.5)
+            self.check()
+        self.note("equal")
+        self.app.history.check_all_lists()
+        check_bounds(self.loop, Path())
+
+    def _is_equal(self) -> bool:
+        history = self.app.history
+        if self.app.unrecorded or history.documented < history.last:
+            return False
+        return all(
+            each.is_level and each.content() == each.selected(history.set_at(history.last))
+            for each in self.destinations
+        )
+
+    def _describe(self) -> str:
+        found = [f"unrecorded {list(self.app.unrecorded)}"]
+        for each in self.destinations:
+            status = each.subscriber.status if each.subscriber else None
+            found.append(f"{each.name}: {status} {each.failures}")
+        return "; ".join(found)
+
+
+def run(seed: int) -> str | None:
+    """Run a seed in a folder of its own; return what went wrong, or None."""
+    folder = f"seed-{seed}"
+    os.mkdir(folder)
+    os.chdir(folder)  # so that all paths are the same in each run
+    one = Run(seed)
+    asyncio.set_event_loop(one.loop)
+    try:
+        one.loop.run_until_complete(one.loop.create_task(one.play()))
+    except Exception:
+        return traceback.format_exc()
+    finally:
+        for each in one.machines:
+            if each.machine is not None:
+                each.kill()
+        _kept.append(one)
+        asyncio.set_event_loop(None)
+        os.chdir("..")
+        shutil.rmtree(folder)
+    return None
+
+
+def in_thread(seed: int) -> str | None:
+    """Run a seed in a thread.
+
+    The main thread of a Source does not commit itself, but waits for a thread that does.
+    """
+    problems: list[str | None] = []
+    thread = threading.Thread(target=lambda: problems.append(run(seed)))
+    thread.start()
+    thread.join()
+    return problems[0]
+
+
+def fork(seed: int, *, verbose: bool) -> int:
+    """Run a seed in a process of its own, and return its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    gc.disable()
+    problem = in_thread(seed)
+    if verbose:
+        print("\n".join(_kept[-1].trace))
+    if problem is not None:
+        print(f"python -m tests.simulation.run -v {seed}  # fails: {problem}")
+    sys.stdout.flush()
+    os._exit(problem is not None)
+
+
+def run_all(seeds: Sequence[int], *, verbose: bool, workers: int) -> int:
+    """Run seeds, each in a process of its own; return how many failed."""
+    waiting = iter(seeds)
+    failed = 0
+    while True:
+        while len(_running) < workers and (seed := next(waiting, None)) is not None:
+            _running.add(fork(seed, verbose=verbose))
+        if not _running:
+            return failed
+        pid, status = os.wait()
+        _running.remove(pid)
+        failed += bool(status)
+
+
+def parse_seeds(texts: Sequence[str]) -> list[int]:
+    """Return the numbers that texts as "7" and "1-2000" name."""
+    seeds: list[int] = []
+    for text in texts:
+        first, _, last = text.partition("-")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seeds", nargs="+", help="numbers, or ranges as 1-2000")
+    parser.add_argument("-v", action="store_true", help="print what happens")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    begin_again_without_chance()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    logging.disable(logging.CRITICAL)
+    seeds, began = parse_seeds(arguments.seeds), time.monotonic()
+    patching.patch()
+    wire.patch()
+    folder = tempfile.mkdtemp(prefix="rsnotify-sim-", dir=_MEMORY)
+    failed = 1
+    try:
+        os.chdir(folder)
+        # What is made once, such as compiled expressions, is made here.
+        for seed in _WARMING:
+            in_thread(seed)
+        gc.collect()
+        gc.freeze()
+        failed = run_all(seeds, verbose=arguments.v, workers=arguments.workers)
+        used = os.times()
+        cpu = (used.children_user + used.children_system) / len(seeds) * 1000
+        took = _monotonic() - began
+        print(f"{len(seeds)} seeds, {cpu:.0f} ms of CPU each, {took:.1f} s in all; {failed} failed")
+    finally:
+        for pid in _running:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        shutil.rmtree(folder, ignore_errors=True)
+        sys.stdout.flush()
+        os._exit(bool(failed))  # without the clean-up code of what was abandoned
+
+
+#: The runs of this process: the garbage collector would run clean-up code of killed machines.
+_kept: list[Run] = []
+#: The processes that run seeds.
+_running: set[int] = set()
+_WARMING = (1, 2, 3)
+_MEMORY = "/dev/shm"
+_libc = ctypes.CDLL(None)
+_NO_RANDOM_ADDRESSES = 0x0040000
+_PR_SET_PDEATHSIG = 1
+_monotonic = time.monotonic
+
+
+def begin_again_without_chance() -> None:
+    """Run this command again such that neither hashes nor addresses of objects are random."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        _libc.personality(_NO_RANDOM_ADDRESSES)
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

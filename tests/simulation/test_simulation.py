@@ -1,0 +1,45 @@
+"""Seeds of the simulation, each a history of changes and faults in virtual time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+_COMMAND = [sys.executable, "-m", "tests.simulation.run"]
+_ROOT = Path(__file__).parents[2]
+#: More, by `make simulate`, take longer than the suite may.
+_SEEDS = "1-150"
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run seeds in processes that end with this one, however it ends."""
+    command = [*_COMMAND, *arguments]
+    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+
+
+def test_every_invariant_holds_in_each_seed() -> None:
+    result = simulate(_SEEDS)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_seed_gives_the_same_trace_alone_and_after_others() -> None:
+    alone, after = simulate("-v", "--workers", "1", "12"), simulate("-v", "--workers", "1", "11-12")
+
+    trace = alone.stdout.splitlines()[:-1]
+    assert len(trace) > 20
+    assert after.stdout.splitlines()[:-1][-len(trace) :] == trace
+
+
+def test_no_process_is_left_when_the_simulation_is_killed() -> None:
+    with subprocess.Popen(
+        [*_COMMAND, "--workers", "1", "-v", "1-1000"], cwd=_ROOT, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.readline()  # a seed runs
+        os.kill(running.pid, signal.SIGKILL)
+        # The pipe ends once every process that holds it has ended.
+        running.stdout.read()
