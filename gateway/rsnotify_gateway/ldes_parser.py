@@ -15,6 +15,8 @@ _TREE = "https://w3id.org/tree#"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 _TYPE = _RDF + "type"
 _FIRST, _REST, _NIL = _RDF + "first", _RDF + "rest", _RDF + "nil"
+#: The values that may be followed for each triple: enough for three paths of the most steps.
+_VALUES_PER_TRIPLE = 30
 #: The most steps of a property path.
 _MOST_STEPS = 10
 
@@ -109,11 +111,16 @@ class _Graph:
         self.uri = uri
         self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
         self._objects: dict[str, dict[Any, None]] = defaultdict(dict)
+        #: How many values may still be followed.
+        self._left = 0
         form = pyoxigraph.RdfFormat.from_media_type(media_type)
         if form is None:
             raise WrongDocument(f"it is {media_type or 'of no media type'}, not RDF", source=uri)
         try:
             for quad in pyoxigraph.parse(data, form, base_iri=uri):
+                if isinstance(quad.object, pyoxigraph.Triple):
+                    continue  # a statement about a statement
+                self._left += _VALUES_PER_TRIPLE
                 predicate = quad.predicate.value
                 self._values[quad.subject, predicate].append(quad.object)
                 self._objects[predicate][quad.object] = None
@@ -127,10 +134,18 @@ class _Graph:
         return self._values.get((subject, predicate), [])
 
     def follow(self, subject: Any, path: Path) -> list[Any]:
-        """Return the values at the end of a path."""
+        """Return the values at the end of a path, each once.
+
+        Raises:
+            InvalidDocument: Paths meet so often that to follow them would take too long.
+        """
         found = [subject]
         for predicate in path:
-            found = [value for each in found for value in self.values(each, predicate)]
+            several = (value for each in found for value in self.values(each, predicate))
+            found = list(dict.fromkeys(several)) if len(found) > 1 else list(several)
+            self._left -= len(found)
+            if self._left < 0:
+                raise InvalidDocument("its members share too many values", source=self.uri)
         return found
 
     def path(self, name: str) -> Path | None:

@@ -128,7 +128,7 @@ def check_resource(resource: Resource) -> Resource:
         _check_metadata(resource.length, resource.hash, "lastmod", resource.lastmod)
         _check_links(resource.links)
         entry(resource)
-    except (ValueError, TypeError, AttributeError, ConfigurationError) as error:
+    except (ValueError, OverflowError, TypeError, AttributeError, ConfigurationError) as error:
         raise ConfigurationError(f"{uri}: {error}") from None
     return resource
 
