@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify.errors import ConfigurationError, InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.errors import ConfigurationError, InvalidDocument, MalformedDocument, TooLarge, WrongDocument
 from rsnotify.format.datetimes import Instant, parse_datetime
 
 _LDES = "https://w3id.org/ldes#"
@@ -15,6 +15,8 @@ _TREE = "https://w3id.org/tree#"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 _TYPE = _RDF + "type"
 _FIRST, _REST, _NIL = _RDF + "first", _RDF + "rest", _RDF + "nil"
+#: Each takes about a kilobyte of memory.
+_MOST_TRIPLES = 500_000
 #: The values that may be followed for each triple: enough for three paths of the most steps.
 _VALUES_PER_TRIPLE = 30
 #: The most steps of a property path.
@@ -111,21 +113,25 @@ class _Graph:
         self.uri = uri
         self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
         self._objects: dict[str, dict[Any, None]] = defaultdict(dict)
-        #: How many values may still be followed.
-        self._left = 0
         form = pyoxigraph.RdfFormat.from_media_type(media_type)
         if form is None:
             raise WrongDocument(f"it is {media_type or 'of no media type'}, not RDF", source=uri)
+        triples = 0
         try:
             for quad in pyoxigraph.parse(data, form, base_iri=uri):
                 if isinstance(quad.object, pyoxigraph.Triple):
                     continue  # a statement about a statement
-                self._left += _VALUES_PER_TRIPLE
+                triples += 1
+                if triples > _MOST_TRIPLES:
+                    reason = f"it has more than {_MOST_TRIPLES} triples; the stream needs more pages"
+                    raise TooLarge(reason, source=uri)
                 predicate = quad.predicate.value
                 self._values[quad.subject, predicate].append(quad.object)
                 self._objects[predicate][quad.object] = None
         except (SyntaxError, ValueError) as error:
             raise MalformedDocument(f"not well-formed RDF: {error}", source=uri) from None
+        #: How many values may still be followed.
+        self._left = triples * _VALUES_PER_TRIPLE
 
     def objects_of(self, predicate: str) -> list[Any]:
         return list(self._objects.get(predicate, ()))

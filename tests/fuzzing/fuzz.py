@@ -8,6 +8,7 @@ ends it is written to `tests/fuzzing/found/<surface>/`, where the test suite rea
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import subprocess
@@ -31,6 +32,7 @@ def _fuzz(name: str, arguments: list[str]) -> None:
     with atheris.instrument_imports(include=_PACKAGES):
         from tests.fuzzing.surfaces import SURFACES
     surface = SURFACES[name]
+    logging.disable()
 
     def attempt(data: bytes) -> None:
         begun = time.thread_time()

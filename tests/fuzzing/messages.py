@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 from xml.etree import ElementTree
 
 from rsnotify.errors import ConfigurationError, FetchError
@@ -148,6 +147,13 @@ def _control(data: bytes) -> None:
                 select_of(frame)
 
 
+class _Ignored:
+    """Has every method; none of them does anything."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
 class _Received(FrameHandler):
     def received(self, payload: bytes, *, is_text: bool) -> None:
         if is_text:
@@ -168,7 +174,7 @@ def _in_loop(read: Callable[[bytes], None]) -> Callable[[bytes], None]:
 
 def _websocket(data: bytes) -> None:
     """Read the bytes of a WebSocket as a hub does."""
-    transport = Mock(is_closing=lambda: False)
+    transport: Any = _Ignored()
     connection = WebSocketConnection(transport, lambda _: None, max_bytes=100_000)
     connection.handler = _Received()
     try:
@@ -181,15 +187,16 @@ def _websocket(data: bytes) -> None:
 def _from_hub(data: bytes) -> None:
     """Read a message of a hub as a Destination and a Source do."""
     hub = "wss://e.example/ws"
+    ignored: Any = _Ignored()
     for kind, user in (
-        (HubWebSocket, TopicReception(hub, Mock())),
-        (HubConnection, HubPublication(Hub(hub, ()), "a", Mock())),
+        (HubWebSocket, TopicReception(hub, ignored)),
+        (HubConnection, HubPublication(Hub(hub, ()), "a", ignored)),
     ):
         for is_for_many in (True, False):
             connection: Any = SimpleNamespace(
                 topics={"a": user}, is_for_many=is_for_many, _current=user, is_ending=False
             )
-            connection.transport = connection.loop = Mock()
+            connection.transport = connection.loop = ignored
             for name in ("named", "end_all", "_process_other"):
                 if hasattr(kind, name):
                     setattr(connection, name, getattr(kind, name).__get__(connection))
