@@ -61,7 +61,12 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
         ) from None
     if b"<!ENTITY" in data:
         raise MalformedDocument("it declares entities, which is refused", source=uri)
-    found = feedparser.parse(data, sanitize_html=False, response_headers={"content-location": uri})
+    located = {"content-location": uri}
+    try:
+        found = feedparser.parse(data, sanitize_html=False, response_headers=located)
+    except Exception as error:  # feedparser raises many kinds for what is not well-formed
+        reason = f"feedparser cannot read it: {type(error).__name__}"
+        raise MalformedDocument(reason, source=uri) from None
     if isinstance(found.get("bozo_exception"), SAXException):
         reason = f"not well-formed XML: {found['bozo_exception']}"
         raise MalformedDocument(reason, source=uri)

@@ -81,9 +81,9 @@ SHAPES = {
 FORMAT = str(Path(plain_form.__file__).parent)
 #: How large the pieces are in which a document arrives.
 SIZES = (1, 1_000, 65_536)
-#: With these limits a location is long that is short with the usual ones.
+#: With these limits a location is long, and a level deep, that is not with the usual ones.
 SHORT = 60
-LIMITS = DocumentLimits(uri_length=SHORT)
+LIMITS = DocumentLimits(uri_length=SHORT, depth=5)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -171,6 +171,7 @@ def test_validating_takes_linear_time(shape: str, size: int) -> None:
 def test_a_document_that_is_cut_at_every_byte_is_read_in_the_end(piece: str) -> None:
     # What is too long is so by one character, since each cut is one reading of all of it.
     piece = re.sub(r"(.)\1{8000,}", lambda found: found[1] * (SHORT + 1), piece)
+    piece = re.sub(r"(</?i:i>)\1{100}", lambda found: found[1] * (LIMITS.depth + 1), piece)
     data = f"{OPENING}{PLAIN}{piece * 2}{PLAIN}</urlset>".encode()
     wholes = [_outcome([data])]
     wholes += [_outcome([data[:at], data[at:]]) for at in range(1, len(data))]
