@@ -7,7 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify.errors import ConfigurationError, InvalidDocument, MalformedDocument, TooLarge, WrongDocument
+from rsnotify.errors import (
+    ConfigurationError,
+    InvalidDocument,
+    MalformedDocument,
+    TooLarge,
+    WrongDocument,
+)
 from rsnotify.format.datetimes import Instant, parse_datetime
 
 _LDES = "https://w3id.org/ldes#"
@@ -123,7 +129,7 @@ class _Graph:
                     continue  # a statement about a statement
                 triples += 1
                 if triples > _MOST_TRIPLES:
-                    reason = f"it has more than {_MOST_TRIPLES} triples; the stream needs more pages"
+                    reason = f"it has more than {_MOST_TRIPLES} triples, which needs more pages"
                     raise TooLarge(reason, source=uri)
                 predicate = quad.predicate.value
                 self._values[quad.subject, predicate].append(quad.object)

@@ -45,8 +45,8 @@ ENDLESS = {
         f'<url><loc>a:%d</loc><rs:ln rel="a" href="data:,{"b" * 999_000}"/></url>',
     ),
 }
-#: Reads up to a hundred megabytes of each named document, in a process of its own; prints the bytes read,
-#: the peak of memory in KiB beyond what the imports take, and what came of it.
+#: Reads up to a hundred megabytes of each named document, in a process of its own; prints the bytes
+#: read, the peak of memory in KiB beyond what the imports take, and what came of it.
 PROGRAM = """
 import json, os, sys
 from rsnotify.errors import DocumentError

@@ -210,7 +210,8 @@ DOCUMENTS = {
     "html-links": Surface(
         lambda data: html_links(data.decode(errors="replace")),
         (
-            b"<!doctype html><title>a</title><link rel='hub self' href=' /b '><body><link rel=c href=d>",
+            b"<!doctype html><title>a</title><link rel='hub self' href=' /b '><body>"
+            b"<link rel=c href=d>",
         ),
         (),
     ),

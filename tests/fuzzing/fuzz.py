@@ -23,7 +23,10 @@ CORPUS = ROOT / ".fuzzing"
 _SECONDS = 1.0
 _MOST_SECONDS = 30
 _MEGABYTES = 1024
-_PACKAGES = ["rsnotify", "rsnotify_hub", "rsnotify_publisher", "rsnotify_subscriber", "rsnotify_gateway", "feedparser", "jsonpatch", "jsonpointer", "zipfile"]  # fmt: skip
+_PACKAGES = [
+    "rsnotify", "rsnotify_hub", "rsnotify_publisher", "rsnotify_subscriber", "rsnotify_gateway",
+    "feedparser", "jsonpatch", "jsonpointer", "zipfile",
+]  # fmt: skip
 
 
 def _fuzz(name: str, arguments: list[str]) -> None:
@@ -78,7 +81,7 @@ def _run(name: str, seconds: int) -> bool:
 
 
 def _seed() -> list[str]:
-    """Write the seeds of each surface into its corpus, their words into a dictionary; return the names of all."""
+    """Write the seeds of each surface and their words; return the names of all surfaces."""
     from tests.fuzzing.surfaces import SURFACES
 
     for name, surface in SURFACES.items():

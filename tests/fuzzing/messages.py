@@ -223,7 +223,8 @@ _MESSAGE = (
     b"<message xmlns='jabber:client' from='pubsub.e.example'><event xmlns='"
     b"http://jabber.org/protocol/pubsub#event'><items node='a'><item id='1'>"
     b"<urlset xmlns='urn:s' xmlns:r='urn:r'><r:md r:a='b'/>t</urlset></item></items></event>"
-    b"<error><conflict xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/><text>a</text></error></message>"
+    b"<error><conflict xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/><text>a</text></error>"
+    b"</message>"
 )
 _SELECT = PushSelection(prefixes=("http://e.example/a",), types=("text/*",))
 MESSAGES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -53,10 +54,8 @@ def _stream(media_type: str, data: bytes) -> None:
 
 def _activities(data: bytes) -> None:
     for parse in (parse_collection, parse_activities):
-        try:
+        with suppress(DocumentError):
             parse(data, _URI)
-        except DocumentError:
-            pass
 
 
 def _events(data: bytes) -> None:
@@ -66,7 +65,8 @@ def _events(data: bytes) -> None:
             stated = read_event(event.data, _MAPPING)
             if stated is not None:
                 format_datetime(stated.when)
-                stated.uri is None or usable_uri(stated.uri)
+                if stated.uri is not None:
+                    usable_uri(stated.uri)
 
 
 _TURTLE = b"""@prefix ldes: <https://w3id.org/ldes#> . @prefix tree: <https://w3id.org/tree#> .
@@ -117,8 +117,8 @@ ORIGINS = {
     "robots": Surface(
         _robots,
         (
-            b"User-agent: *\nDisallow: /a*b$ # c\nAllow: /%7e\nCrawl-delay: 2\n\nUser-agent: rsnotify/1"
-            b"\nDisallow: /c*d*e\nSitemap: http://e.example/s.xml\n",
+            b"User-agent: *\nDisallow: /a*b$ # c\nAllow: /%7e\nCrawl-delay: 2\n\nUser-agent: "
+            b"rsnotify/1\nDisallow: /c*d*e\nSitemap: http://e.example/s.xml\n",
         ),
         (),
         most=512_000,
