@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +42,13 @@ class Surface:
             found.append(Shape(b"", seed, b""))
             found += [_shape(_part(seed, chosen), seed, chosen) for _ in range(4)]
         return tuple(found)
+
+    @property
+    def long_values(self) -> Iterator[Shape]:
+        """Seeds with a long value in each place, one after another."""
+        for seed in self.seeds[:_SEEDS]:
+            for found in re.finditer(rb"\w\b", seed):
+                yield Shape(seed[: found.end()], b"a", seed[found.end() :])
 
 
 @dataclass(frozen=True)
