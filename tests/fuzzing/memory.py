@@ -13,8 +13,8 @@ from tests.fuzzing.surfaces import SURFACES
 
 #: The bytes of each input.
 _SIZE = 50_000
-#: The most KiB that an input may take, which is 400 times its size.
-MOST = 400 * _SIZE // 1024
+#: The most KiB that an input may take, which is 600 times its size.
+MOST = 600 * _SIZE // 1024
 
 
 def _peak() -> int:
