@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 ARGS ?=
 MODULE ?=
 DATA ?=
+SURFACE ?=
+SECONDS ?= 120
 SEEDS ?= 1-2000
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing containers simulate simulate-scale mutants clean
+.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing containers simulate simulate-scale mutants clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -22,6 +24,9 @@ slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with t
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)
 	RSNOTIFY_EXAMPLES=10 $(BIN)/pytest -n auto --dist worksteal tests/core/test_selection.py \
 	  tests/core/test_follower_properties.py $(ARGS)
+
+fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
+	$(BIN)/python -m tests.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)
 
 check: $(VENV)/ready-dev ## lint and types
 	$(BIN)/ruff check .
@@ -82,3 +87,8 @@ $(VENV)/ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@ $(VENV)/ready
+
+# Only for `make fuzz`, and only for some versions of Python.
+$(VENV)/ready-fuzz: $(VENV)/ready-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
+	touch $@

@@ -10,12 +10,15 @@ import ast
 import importlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product, starmap
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.growth import check_growth
+from tests.growth import check_growth, limited
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [
@@ -24,6 +27,7 @@ PACKAGES = [
     "publisher/rsnotify_publisher",
     "relay/rsnotify_relay",
     "subscriber/rsnotify_subscriber",
+    "gateway/rsnotify_gateway",
 ]
 METHODS = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split"}
 BEGINNINGS = [
@@ -41,12 +45,34 @@ REPEATED = [
     '<rs:ln a="b"/>', ' a="b"', "<loc></loc>",
     "\n  ", "[\n", "//@", "/..", "a: b",
 ]  # fmt: skip
-ENDINGS = ["", "\x00", "\x00\n!"]
-LENGTH = 6_000
-#: Seconds that no linear expression takes for so many characters, and all others take.
-SUSPICIOUS = 0.02
+ENDINGS = ["", "\x00\n!"]
+#: A length for which an expression ends at once, unless it takes exponential time.
+SHORT = 18
+#: The length of long texts.
+LENGTH = 3_000
+#: Seconds that no linear expression takes for a long text, and all others take.
+SUSPICIOUS = 0.003
+_AT_ONCE = 30
 
-Use = tuple[str, re.Pattern[str] | re.Pattern[bytes], str]
+AnyPattern = re.Pattern[str] | re.Pattern[bytes]
+Use = tuple[str, AnyPattern, str]
+#: A text, and its bytes.
+Both = tuple[str, bytes]
+
+
+class Text(NamedTuple):
+    """How a text begins, what is repeated, and how it ends."""
+
+    beginning: str
+    repeated: str
+    ending: str
+
+    def of(self, length: int) -> Both:
+        text = self.beginning + self.repeated * (length // len(self.repeated)) + self.ending
+        return text, text.encode("latin-1", "replace")
+
+
+TEXTS = list(starmap(Text, product(BEGINNINGS, REPEATED, ENDINGS)))
 
 
 def expressions() -> Iterator[Use]:
@@ -62,7 +88,7 @@ def expressions() -> Iterator[Use]:
 
 
 def _used(module_name: str, module: object, tree: ast.Module) -> Iterator[Use]:
-    found: dict[tuple[str, str], re.Pattern[str] | re.Pattern[bytes]] = {}
+    found: dict[tuple[str, str], AnyPattern] = {}
     for name, value in vars(module).items():
         if isinstance(value, re.Pattern):
             found[name, "fullmatch"] = value
@@ -82,37 +108,65 @@ def _used(module_name: str, module: object, tree: ast.Module) -> Iterator[Use]:
 USES = list(expressions())
 
 
+@pytest.fixture(scope="module")
+def short() -> list[Both]:
+    return [text.of(SHORT) for text in TEXTS]
+
+
+@pytest.fixture(scope="module")
+def long() -> list[Both]:
+    return [text.of(LENGTH) for text in TEXTS]
+
+
 @pytest.mark.parametrize("use", USES, ids=[place for place, *_ in USES])
-def test_an_expression_takes_linear_time(use: Use) -> None:
+def test_an_expression_takes_linear_time(use: Use, short: list[Both], long: list[Both]) -> None:
     _, pattern, method = use
-    for beginning in BEGINNINGS:
-        for repeated in REPEATED:
-            for ending in ENDINGS:
-
-                def work(
-                    length: int,
-                    beginning: str = beginning,
-                    repeated: str = repeated,
-                    ending: str = ending,
-                ) -> None:
-                    text = beginning + repeated * (length // len(repeated)) + ending
-                    _apply(pattern, method, text)
-
-                begun = time.thread_time()
-                work(500)
-                if time.thread_time() - begun > SUSPICIOUS:
-                    pytest.fail(f"{beginning!r}, {repeated!r} ..., {ending!r}")
-                begun = time.thread_time()
-                work(LENGTH)
-                if time.thread_time() - begun > SUSPICIOUS:
-                    check_growth(work, LENGTH // 8)
+    work = partial(_apply, pattern, method)
+    with limited(60):
+        assert next(slow(work, short, SHORT), None) is None, "it takes exponential time"
+        for text in slow(work, long, LENGTH):
+            check_growth(lambda length, text=text: work(text.of(length)), LENGTH // 2)  # type: ignore[misc]
 
 
-def _apply(pattern: re.Pattern[str] | re.Pattern[bytes], method: str, text: str) -> None:
-    given = text if isinstance(pattern.pattern, str) else text.encode("latin-1", "replace")
-    call = getattr(pattern, method)
-    result = call("", given) if method == "sub" and isinstance(given, str) else (
-        call(b"", given) if method == "sub" else call(given)
-    )  # fmt: skip
-    if method == "finditer":
-        list(result)
+def slow(work: Callable[[Both], None], texts: list[Both], length: int) -> Iterator[Text]:
+    """Yield texts of this length that take suspiciously long."""
+    for begin in range(0, len(TEXTS), _AT_ONCE):
+        together = range(begin, min(begin + _AT_ONCE, len(TEXTS)))
+        taken = _timed(work, [texts[at] for at in together])
+        if taken < SUSPICIOUS:
+            continue
+        # All others together take four times as long for texts of four times the length.
+        if taken < 5 * _timed(work, [TEXTS[at].of(length // 4) for at in together]):
+            continue
+        for at in together:
+            if min(_timed(work, [texts[at]]) for _ in range(2)) > SUSPICIOUS:
+                yield TEXTS[at]
+
+
+def _timed(work: Callable[[Both], None], texts: list[Both]) -> float:
+    begun = time.thread_time()
+    for text in texts:
+        work(text)
+    return time.thread_time() - begun
+
+
+@pytest.mark.parametrize("expression", ["(a|a)*b", r"(\w+\s?)*!"])
+def test_an_exponential_expression_is_found(
+    expression: str, short: list[Both], long: list[Both]
+) -> None:
+    with pytest.raises(AssertionError, match="exponential"):
+        test_an_expression_takes_linear_time(("", re.compile(expression), "match"), short, long)
+
+
+@pytest.mark.parametrize("expression", [r"a+b"])
+def test_a_quadratic_expression_is_found(
+    expression: str, short: list[Both], long: list[Both]
+) -> None:
+    with pytest.raises(AssertionError, match="times as long"):
+        test_an_expression_takes_linear_time(("", re.compile(expression), "search"), short, long)
+
+
+def _apply(pattern: AnyPattern, method: str, text: Both) -> None:
+    given = text[isinstance(pattern.pattern, bytes)]
+    # `sub` and `finditer` look for all matches, too.
+    getattr(pattern, "findall" if method in ("sub", "finditer") else method)(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from calendar import timegm
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -107,5 +108,11 @@ def _entry(entry: Any) -> FeedEntry | None:
     files = [one.get(key, "") for one in entry.get("enclosures", ()) for key in ("href", "length")]
     texts = [*(entry[name] for name in dates), entry.get("title", ""), entry.get("summary", "")]
     digest = blake2b("\0".join([*texts, *contents, *files]).encode(), digest_size=16).hexdigest()
-    when = None if updated is None else datetime.fromtimestamp(timegm(updated), UTC)
-    return FeedEntry(uri, when, digest)
+    return FeedEntry(uri, None if updated is None else _instant(updated), digest)
+
+
+def _instant(parsed: time.struct_time) -> Instant | None:
+    try:
+        return datetime.fromtimestamp(timegm(parsed), UTC)
+    except (ValueError, OverflowError):  # of year 0
+        return None

@@ -22,6 +22,10 @@ _TREE = "https://w3id.org/tree#"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 _TYPE = _RDF + "type"
 _FIRST, _REST, _NIL = _RDF + "first", _RDF + "rest", _RDF + "nil"
+#: Each takes about a kilobyte of memory.
+_MOST_TRIPLES = 500_000
+#: The values that may be followed for each triple: enough for three paths of the most steps.
+_VALUES_PER_TRIPLE = 30
 #: The most steps of a property path.
 _MOST_STEPS = 10
 #: The depth of JSON, and the number of quoted triples. pyoxigraph overflows the stack, which ends
@@ -139,13 +143,22 @@ class _Graph:
             raise WrongDocument(f"it is {what}, not RDF that is accepted", source=uri)
         if _is_too_deep(data, is_json=form == pyoxigraph.RdfFormat.JSON_LD):
             raise TooLarge("it is nested too deeply", source=uri)
+        triples = 0
         try:
             for quad in pyoxigraph.parse(data, form, base_iri=uri):
+                if isinstance(quad.object, pyoxigraph.Triple):
+                    continue  # a statement about a statement
+                triples += 1
+                if triples > _MOST_TRIPLES:
+                    reason = f"it has more than {_MOST_TRIPLES} triples, which needs more pages"
+                    raise TooLarge(reason, source=uri)
                 predicate = quad.predicate.value
                 self._values[quad.subject, predicate].append(quad.object)
                 self._objects[predicate][quad.object] = None
         except (SyntaxError, ValueError) as error:
             raise MalformedDocument(f"not well-formed RDF: {error}", source=uri) from None
+        #: How many values may still be followed.
+        self._left = triples * _VALUES_PER_TRIPLE
 
     def objects_of(self, predicate: str) -> list[Any]:
         return list(self._objects.get(predicate, ()))
@@ -154,10 +167,18 @@ class _Graph:
         return self._values.get((subject, predicate), [])
 
     def follow(self, subject: Any, path: Path) -> list[Any]:
-        """Return the values at the end of a path."""
+        """Return the values at the end of a path, each once.
+
+        Raises:
+            InvalidDocument: Paths meet so often that to follow them would take too long.
+        """
         found = [subject]
         for predicate in path:
-            found = [value for each in found for value in self.values(each, predicate)]
+            several = (value for each in found for value in self.values(each, predicate))
+            found = list(dict.fromkeys(several)) if len(found) > 1 else list(several)
+            self._left -= len(found)
+            if self._left < 0:
+                raise InvalidDocument("its members share too many values", source=self.uri)
         return found
 
     def path(self, name: str) -> Path | None:

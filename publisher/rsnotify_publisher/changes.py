@@ -128,7 +128,7 @@ def check_resource(resource: Resource) -> Resource:
         _check_metadata(resource.length, resource.hash, "lastmod", resource.lastmod)
         _check_links(resource.links)
         entry(resource)
-    except (ValueError, TypeError, AttributeError, ConfigurationError) as error:
+    except (ValueError, OverflowError, TypeError, AttributeError, ConfigurationError) as error:
         raise ConfigurationError(f"{uri}: {error}") from None
     return resource
 
@@ -169,13 +169,13 @@ def as_listed(resource: Resource, at: Instant | None) -> Resource:
 
 def check_uri(uri: object) -> None:
     """Check that a URI is absolute, short enough, and percent-encoded."""
+    if isinstance(uri, str) and len(uri) > DEFAULT_LIMITS.uri_length:
+        raise ConfigurationError(
+            f"{uri[:60]}… is longer than {DEFAULT_LIMITS.uri_length} characters; shorten the URI"
+        )
     if not isinstance(uri, str) or not _URI.fullmatch(uri):
         raise ConfigurationError(
             f"{uri!r} is not an absolute URI; percent-encode what RFC 3986 does not allow"
-        )
-    if len(uri) > DEFAULT_LIMITS.uri_length:
-        raise ConfigurationError(
-            f"{uri[:60]}… is longer than {DEFAULT_LIMITS.uri_length} characters; shorten the URI"
         )
 
 

@@ -98,7 +98,7 @@ def parse_http_date(text: str) -> Instant | None:
     """Read the date of an HTTP header (RFC 9110 §5.6.7); None if it is malformed."""
     try:
         moment = parsedate_to_datetime(text) if text else None
+        # An absent zone ("-0000") leaves it naive; HTTP dates are GMT anyway.
+        return None if moment is None or moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    # An absent zone ("-0000") leaves it naive; HTTP dates are GMT anyway.
-    return None if moment is None or moment.tzinfo is None else moment

@@ -90,7 +90,7 @@ class _Feed(_LinkFinder):
             case [root]:
                 return tag in _LINKS and root in _FEED_ROOTS
             case [_, channel]:  # of RSS
-                return tag in _LINKS and etree.QName(channel).localname == "channel"
+                return tag in _LINKS and channel.rpartition("}")[2] == "channel"
         return False
 
     def doctype(self, name: str | None, pubid: str | None, system: str | None) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from rsnotify.format.coverage import Change, Coverage
-from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.timestamp_precision import just_before
 
 #: Distinguishes the changes of one instant.
 ChangeKey = tuple[str, str, str]
@@ -56,7 +57,7 @@ class Frontier(Struct):
         A document that begins at the instant itself lacks the changes dated with it later.
         """
         over = self.over or self.instant.microsecond
-        return self.instant if over else self.instant - MICROSECOND
+        return self.instant if over else just_before(self.instant)
 
     def fresh(self, coverage: Coverage) -> list[Change]:
         """Return the changes later than the frontier, and those at it that were not yet seen.

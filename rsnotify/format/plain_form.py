@@ -84,8 +84,8 @@ _LINK = re.compile(
     + rf"{_FOREIGN_ATTRIBUTES} ?+/>{_SPACE}",
     re.ASCII,
 )
-#: A link with its attributes in another order.
-_OTHER_LINK = re.compile(rf'<rs:ln((?: [a-z]++="{_VALUE}")++) ?+/>{_SPACE}', re.ASCII)
+#: A link with its attributes in another order; libxml2 refuses names of 50,000 characters.
+_OTHER_LINK = re.compile(rf'<rs:ln((?: [a-z]{{1,64}}+="{_VALUE}")++) ?+/>{_SPACE}', re.ASCII)
 _FOREIGN = re.compile(rf"(?:</?(?!rs:){_NAME}:[^<>]*+>[^<]*+)++", re.ASCII)
 _ATTRIBUTE = re.compile(r'[ \t\r\n]([\w.:-]++)="([^"]*+)"', re.ASCII)
 _LINK_NAMES = ["rel", "href", "encoding", "hash", "length", "modified", "path", "pri", "type"]

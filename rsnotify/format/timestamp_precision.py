@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from operator import le
 
 from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant
 
+_FIRST = datetime.min.replace(tzinfo=UTC)
 _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
 #: By how much the clock that dates changes may differ from the one that dates responses.
 _CLOCK_DIFFERENCE = timedelta(minutes=1)
@@ -19,6 +20,14 @@ def postponed(instant: Instant, by: timedelta) -> Instant:
     Some Sources write the year 9999 for "never".
     """
     return instant + by if instant < LATEST - by else LATEST
+
+
+def just_before(instant: Instant) -> Instant:
+    """Return the instant a microsecond earlier, or the first one of the calendar.
+
+    Some Sources write the year 1 for "unknown".
+    """
+    return max(instant, _FIRST + MICROSECOND) - MICROSECOND
 
 
 def end_of_unit(instant: Instant) -> Instant:

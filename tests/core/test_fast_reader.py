@@ -52,6 +52,7 @@ PIECES = [
     '<url><loc>a:b</loc><rs:ln rel="a" href="b" length="007" modified="2013-01-03"/></url>',
     '<url><loc>a:b</loc><rs:ln rel="a" href="b" pri="7" modified="2013-01-03T09:00:00Z"/></url>',
     '<url><loc>a:b</loc><rs:ln rel="a" href="b">c</rs:ln></url>',
+    f'<url><loc>a:b</loc><rs:ln href="a" rel="via" {"p" * 50_001}="c"/></url>',
     "<url><loc>a:b</loc><changefreq>hourly</changefreq><priority>0.5</priority></url>",
     f"<url><loc>a:b</loc><changefreq>{'a' * 8_200}</changefreq></url>",
     # Elements and attributes of other namespaces.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_coverage
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Progress
@@ -39,6 +40,11 @@ def test_before_a_baseline_there_is_no_t() -> None:
     frontiers.baseline(at(1))
     assert frontiers.progress(EARLIEST) is None
     assert frontiers.progress(None) == Progress(at(1), at(1))
+
+
+def test_a_change_at_the_beginning_of_the_calendar_is_read_again() -> None:
+    assert Frontier.at(EARLIEST, LAST).joint == EARLIEST
+    assert Frontier.at(at(1), LAST).joint == at(1) - STEP
 
 
 def test_t_is_just_before_the_earliest_pending_change() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.errors import ConfigurationError, DocumentError, InvalidDocument
+from rsnotify.errors import ConfigurationError, DocumentError, InvalidDocument, TooLarge
+from rsnotify_gateway import ldes_parser
 from tests.gateway.checking import Checking, origin
 from tests.gateway.generators import SITE, EventStream, at
 from tests.gateway.origin_server import OriginServer
@@ -209,6 +210,15 @@ async def test_what_is_no_rdf_is_refused(
     site.headers[stream.path(0)] = {"Content-Type": media_type}
     with pytest.raises(DocumentError, match=r"not RDF|not well-formed RDF"):
         await checking.check()
+
+
+def test_a_page_of_more_triples_than_fit_into_memory_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ldes_parser, "_MOST_TRIPLES", 100)
+    lists = b"<> <urn:a> " + b"(" * 1_000  # each is a triple of one byte
+    with pytest.raises(TooLarge, match="more than 100 triples"):
+        ldes_parser.parse_page(lists, "text/turtle", SITE, ldes_parser.StreamTerms())
 
 
 async def test_a_missing_pyoxigraph_is_named(

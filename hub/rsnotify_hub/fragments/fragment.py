@@ -19,9 +19,10 @@ from msgspec import Struct
 
 from rsnotify.errors import InvalidDocument, MalformedDocument
 from rsnotify.format.coverage import notification_coverage
-from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits, read_document
+from rsnotify.format.timestamp_precision import just_before
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
 
@@ -95,7 +96,7 @@ def check_fragment(document: Document, body: bytes, content_type: str) -> Fragme
         content_type=check_content_type(content_type),
         from_=coverage.from_,
         until=until,
-        begins=coverage.from_ or first - MICROSECOND,
+        begins=coverage.from_ or just_before(first),
         heartbeat=not coverage.changes,
     )
 

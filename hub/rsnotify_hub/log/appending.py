@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rsnotify.format.coverage import notification_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.frontier import ChangeKey, change_key
+from rsnotify.format.timestamp_precision import postponed
 from rsnotify_hub.fragments.fragment import Fragment, covers, heartbeat_interval, read_stored
 from rsnotify_hub.store.interface import LogEntry, LogState, LogStore
 
@@ -42,7 +43,7 @@ def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> Append
         if fragment.heartbeat and through is not None and fragment.until <= through:
             continue
         if fragment.whole and through is not None and fragment.until <= through:
-            fragment = replace(fragment, until=through + MICROSECOND)
+            fragment = replace(fragment, until=postponed(through, MICROSECOND))
         if appended:
             if _is_replaced(appended[-1], fragment):
                 appended.pop()

@@ -108,7 +108,7 @@ def decode(lines: Iterable[bytes]) -> Iterator[Exported]:
             if isinstance(record, ExportHeader):
                 raise ValueError("a second header")
             known.check(record)
-        except (msgspec.DecodeError, ValueError, Refusal) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError, Refusal) as error:
             raise ConfigurationError(f"line {number} is wrong: {error}") from None
         yield record
     raise ConfigurationError("it is incomplete: its last line is missing")
@@ -117,7 +117,7 @@ def decode(lines: Iterable[bytes]) -> Iterator[Exported]:
 def _check_header(line: bytes) -> None:
     try:
         header = _decoder.decode(line)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, RecursionError, ValueError):
         header = None
     if not isinstance(header, ExportHeader):
         raise ConfigurationError("it is not an export of a hub")

@@ -147,7 +147,7 @@ class Forwarder(Startable):
         for line in lines:
             try:
                 changes.append(check_change(self._decode(line.entry)))
-            except (DecodeError, ConfigurationError) as error:
+            except (DecodeError, RecursionError, ConfigurationError) as error:
                 refused[line.number] = str(error)
                 _log.error("line %d of the outbox cannot be published: %r", line.number, str(error))
         if changes:

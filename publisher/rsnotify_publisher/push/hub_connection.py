@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,7 +29,19 @@ class _Accepted(Struct, frozen=True, tag="accepted"):
     topic: str | None = None
 
 
+class _Control(Struct, frozen=True):
+    """Any other frame, or a rare form of an acknowledgement."""
+
+    type: str
+    topic: str | None = None
+    until: str | None = None
+    through: str | None = None
+    code: str = ""
+    message: str = ""
+
+
 _decode = msgspec.json.Decoder(_Accepted).decode
+_decode_control = msgspec.json.Decoder(_Control).decode
 #: Seconds after an acknowledgement until the next ones are read, all together: each would wake up a
 #: thread, which costs more than to read them, and nothing waits for them.
 _PAUSE = 0.05
@@ -63,35 +75,33 @@ class HubPublication:
             self._feed.accepted(self._waiting.popleft())
             self._free.release()
 
-    def process(self, control: dict[str, Any]) -> None:
+    def process(self, control: _Control) -> None:
         """Handle a control frame; an error ends this topic only."""
         try:
             self._process(control)
         except HubFailure as failure:
             self.end(failure)
 
-    def _process(self, control: dict[str, Any]) -> None:
-        kind = control.get("type")
-        if kind == "error":
-            code = control.get("code")
+    def _process(self, control: _Control) -> None:
+        if control.type == "error":
+            code = control.code
             action = remedy(self._hub, self.topic, 403) if code == "forbidden" else None
-            reason = f"it answered {code}: {control.get('message')}"
+            reason = f"it answered {code}: {control.message}"
             everywhere = code not in _OF_ONE_NODE
             raise HubFailure(self._hub.uri, reason, remedy=action, everywhere=everywhere)
-        if kind == "accepted":
-            until = self._instant(control, "until")
+        if control.type == "accepted":
+            until = self._instant(control.until, "until")
             if until is not None:
                 self.accepted(until)
         elif not self.begun.done():
-            if kind != "publishing":
-                raise HubFailure(self._hub.uri, f"it answered {kind!r} to publish")
-            self.begun.set_result(self._instant(control, "through"))
+            if control.type != "publishing":
+                raise HubFailure(self._hub.uri, f"it answered {control.type!r} to publish")
+            self.begun.set_result(self._instant(control.through, "through"))
 
-    def _instant(self, control: dict[str, Any], name: str) -> Instant | None:
-        text = control.get(name)
+    def _instant(self, text: str | None, name: str) -> Instant | None:
         try:
             return None if text is None else parse_datetime(text)
-        except (ValueError, AttributeError):
+        except ValueError:
             raise HubFailure(self._hub.uri, f"its {name} is no datetime: {text!r}") from None
 
     def end(self, failure: Exception | None) -> None:
@@ -133,8 +143,8 @@ class HubConnection(SharedWebSocket[HubPublication]):
     def process_message(self, message: bytes) -> None:
         try:
             accepted = _decode(message)
-        except msgspec.MsgspecError:
-            self._process_other(message)  # another frame, or a rare form of this one
+        except (ValueError, RecursionError):
+            self._process_other(message)
             return
         publication = self.named(accepted.topic)
         if publication is not None:
@@ -145,14 +155,14 @@ class HubConnection(SharedWebSocket[HubPublication]):
 
     def _process_other(self, message: bytes) -> None:
         try:
-            control = msgspec.json.decode(message, type=dict[str, Any])
-        except msgspec.DecodeError as error:
+            control = _decode_control(message)
+        except (ValueError, RecursionError) as error:
             self.end_all(ValueError(f"it sent no control frame: {error}"))
             return
-        publication = self.named(control.get("topic"))
+        publication = self.named(control.topic)
         if publication is not None:
             publication.process(control)
-        elif control.get("type") == "error" and "topic" not in control:
+        elif control.type == "error" and control.topic is None:
             self.is_ending = True
             for publication in self.topics.values():
                 publication.process(control)

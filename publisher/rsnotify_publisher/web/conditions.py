@@ -82,7 +82,7 @@ def _date(headers: Mapping[str, str], name: str) -> float | None:
     """Return a date in seconds since 1970; None if it is missing or invalid."""
     try:
         date = parsedate_to_datetime(headers.get(name, ""))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 

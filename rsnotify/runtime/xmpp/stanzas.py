@@ -86,7 +86,10 @@ def items_in(stanza: ElementTree.Element, sender: str) -> Iterator[PubSubItem]:
         for items in stanza.iterfind(f"{{{namespace}}}*/{{{namespace}}}items"):
             for payload in items.iterfind(f"{{{namespace}}}item/*"):
                 payload.tail = None
-                body = ElementTree.tostring(payload, encoding="utf-8")
+                try:
+                    body = ElementTree.tostring(payload, encoding="utf-8")
+                except RecursionError:
+                    continue  # elements of so many levels are no fragment
                 yield PubSubItem(sender, items.get("node", ""), body)
 
 

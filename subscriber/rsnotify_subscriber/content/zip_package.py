@@ -110,11 +110,12 @@ class ZipPackage:
 
 def _fault(info: ZipInfo) -> str | None:
     """Return what is wrong with a member, if anything is."""
-    if info.filename.startswith("/") or ".." in info.filename.split("/"):
+    name = info.filename
+    if name.startswith("/") or ".." in name.split("/"):
         return "leads out of it"
     if stat.S_ISLNK(info.external_attr >> 16):
         return "is a link"
-    if info.is_dir():
+    if name.endswith("/"):  # `is_dir` raises IndexError for an empty name
         return "is a folder"
     if info.flag_bits & 0x1:
         return "is encrypted"

@@ -10,8 +10,8 @@ from typing import Any
 from rsnotify.errors import ConfigurationError
 from rsnotify_hub.store.jetstream.settings import NatsSettings
 
-_JWT = re.compile(r"-+BEGIN NATS USER JWT-+\s+[\w.-]+\s+-+END NATS USER JWT-+")
-_SEED = re.compile(r"-+BEGIN USER NKEY SEED-+\s+(\w+)\s+-+END USER NKEY SEED-+")
+_JWT = re.compile(r"-BEGIN NATS USER JWT-++\s++[\w.-]++\s++-++END NATS USER JWT-")
+_SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED-")
 
 
 def login_options(settings: NatsSettings) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from weakref import WeakValueDictionary
 import aiohttp
 
 from rsnotify.errors import DocumentError, Unavailable
-from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import DocumentLimits
+from rsnotify.format.timestamp_precision import just_before
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.access.topic_prefixes import is_granted
 from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
@@ -145,7 +146,7 @@ class PingHandler:
         state = self._topics.state(topic)
         if state is None or state.whole:
             return None, []
-        before = state.through - MICROSECOND
+        before = just_before(state.through)
         return state.through, await self._topics.read(topic, after=0, since=before)
 
     async def close(self) -> None:
