@@ -24,11 +24,13 @@ import os
 import pkgutil
 import resource
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from inspect import signature
@@ -39,7 +41,7 @@ from rsnotify.runtime import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What may be run: our program, and what a test compares with a process of its own.
-MODULES = ("rsnotify", "tests.started")
+MODULES = ("rsnotify", "tests.started", "tests.torture.live_source")
 #: What our commands import.
 PACKAGES = (
     "rsnotify",
@@ -50,7 +52,7 @@ PACKAGES = (
     "rsnotify_subscriber",
 )
 #: Variables that are read only when a command runs, or are heeded here.
-OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES")
+OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES", "FAKETIME_TIMESTAMP_FILE")
 _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE = 100_000
 _READY = b"ready"
@@ -289,6 +291,9 @@ def _be_as_if_just_started(request: _Request) -> None:
     for name in os.environ.keys() - request.environment.keys():
         del os.environ[name]
     os.environ.update(request.environment)
+    if "FAKETIME_TIMESTAMP_FILE" in os.environ:
+        # libfaketime 0.9.10 fails at the system call of `time.sleep`.
+        time.sleep = lambda seconds: select.select([], [], [], seconds) and None
     sys.path[0] = request.folder
     sys.argv = [request.module, *request.arguments]
     buffered = not os.environ.get("PYTHONUNBUFFERED")
