@@ -36,6 +36,7 @@ from tests.torture.faults import GENTLE, KINDS, Fault, Faults, draw
 from tests.torture.scene import Scene, Wrong
 from tests.torture.soak import Growth
 
+INTERRUPTED = 130
 _LIBRARIES = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
 
 
@@ -120,10 +121,13 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.4, help="seconds between two faults")
     parser.add_argument("--rate", type=float, default=20.0, help="changes a second")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only such faults")
+    parser.add_argument("--target", default="", help="only faults of this process or path")
     parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
     arguments = parser.parse_args()
     if "TORTURE_MOUNTS" not in os.environ:
         equip()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
     watchdog.start()
     fork_server.start()
     chance = random.Random(arguments.seed)
@@ -135,7 +139,7 @@ def main() -> int:
         print(scene.equipment(), flush=True)
         number = round(arguments.minutes) if arguments.minutes else arguments.rounds
         kinds = arguments.kind or (GENTLE if arguments.minutes else list(KINDS))
-        faults = draw(chance, number, kinds=kinds, pause=arguments.pause)
+        faults = draw(chance, number, kinds, arguments.target, arguments.pause)
         if arguments.minutes:
             work = soak(scene, faults, 60 * arguments.minutes / number)
         else:
@@ -159,7 +163,7 @@ async def interruptible(work: Coroutine[None, None, None]) -> None:
     with suppress(asyncio.CancelledError):
         await task
         return
-    raise SystemExit(130)
+    raise SystemExit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -54,12 +54,16 @@ class Fault(Struct, frozen=True):
         return f"{self.kind} of {self.target} for {self.seconds:.1f} s ({self.amount:.2f})"
 
 
-def draw(random: Random, number: int, *, kinds: Sequence[str], pause: float) -> list[Fault]:
-    """Draw so many faults, each at most twice `pause` after the one before."""
+def draw(random: Random, number: int, kinds: Sequence[str], only: str, pause: float) -> list[Fault]:
+    """Draw so many faults of these kinds, each at most twice `pause` after the one before.
+
+    With `only`, all are of this target.
+    """
     found = []
+    kinds = [kind for kind in kinds if not only or only in KINDS[kind]]
     for _ in range(number):
         kind = random.choice(kinds)
-        target = random.choice(KINDS[kind])
+        target = only or random.choice(KINDS[kind])
         wait, seconds = random.uniform(0, 2 * pause), random.choice([0.1, 0.5, 1.0, 2.5])
         found.append(Fault(kind, target, wait, seconds, random.random()))
     return found

@@ -114,8 +114,8 @@ class FaultyPath:
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", self.port)
 
     async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         self.open.set()
         self.reset()
         for task in self._tasks:

@@ -25,7 +25,7 @@ from tests.torture.parts import CLOCKS, Disk, Part
 from tests.torture.truth import Claim, Truth, held_by
 
 #: Seconds in which everything has to agree once there are no more faults.
-PATIENCE = 120.0
+PATIENCE = 40.0
 #: How Destinations receive changes.
 WAYS = ("websocket", "websub", "mqtt", "poll")
 _HUB = """
@@ -77,6 +77,7 @@ class Scene:
         self._failures: list[str] = []
         self._reported = asyncio.Condition()
         self._paused = False
+        self._last_output: list[str] = []
         self._random = random
         found = shutil.which("mosquitto", path=mosquitto.PATH)
         self.broker = Mosquitto(root / "mosquitto") if found else None
@@ -200,12 +201,13 @@ class Scene:
             if self.broker is not None:
                 await self.broker.stop()
 
-    async def once(self) -> None:
-        """Run `rsnotify follow --once`, and remember what it claims if it exits with 0."""
+    async def once(self) -> list[str]:
+        """Run `rsnotify follow --once`, and note what it claims if it exits with 0."""
         options = ("--once", "--json", "--allow-private-addresses")
         code, lines = await self._command("follow", self.url, str(self._once), *options)
         if code == 0:
             self._claim("follow --once", json.loads(lines[-1]), self._once)
+        return lines
 
     async def _command(self, *arguments: str) -> tuple[int, list[str]]:
         """Run a command; return its exit code and output."""
@@ -261,7 +263,7 @@ class Scene:
         deadline = time.monotonic() + PATIENCE
         while not await work():
             if time.monotonic() > deadline:
-                raise Wrong(f"{what} does not succeed within {PATIENCE:.0f} s")
+                raise Wrong(f"{what} does not succeed within {PATIENCE:.0f} s: {self._last_output}")
             await asyncio.sleep(0.3)
 
     def _is_level(self, status: Mapping[str, Any]) -> bool:
@@ -272,7 +274,7 @@ class Scene:
 
     async def _is_level_once(self) -> bool:
         claimed = len(self._claims)
-        await self.once()
+        self._last_output = await self.once()
         last = self.truth.last
         return any(last is None or one.through >= last for one in self._claims[claimed:])
 
@@ -281,9 +283,10 @@ class Scene:
         name = self._random.choice(sorted(self._destinations))
         folder = self._destinations[name].folder
         options = ("--json", "--allow-private-addresses")
-        code, _ = await self._command("audit", self.url, str(folder), *options)
+        code, lines = await self._command("audit", self.url, str(folder), *options)
         if code == 0 and held_by(folder) != self.truth.now():
             raise Wrong(f"rsnotify audit: {name} is in step, and it is not")
+        self._last_output = lines
         return code == 0
 
     def _check_claims(self) -> None:
