@@ -15,6 +15,7 @@ from tests.torture.scene import Scene
 PARTS = ("source", "hub", "websocket", "websub", "mqtt", "poll")
 PATHS = ("read", "publish", "subscribe", "deliver", "bridge", "broker")
 _HOUR, _DAY = timedelta(hours=1).total_seconds(), timedelta(days=1).total_seconds()
+_MOMENT = 10.0
 #: What a fault may be, and what of.
 KINDS: dict[str, Sequence[str]] = {
     "kill": (*PARTS, "broker"),
@@ -103,7 +104,9 @@ class Faults:
         elif fault.kind in ("disk full", "failing writes"):
             await part.limit_for(seconds, int(fault.amount**4 * 1_000_000))
         else:
-            offset = [-_HOUR, 0.9 * _DAY, 1.1 * _DAY, 0.0][int(fault.amount * 4)]
+            # Until the time comes that a Source was ahead by, no baseline of it counts as complete.
+            ahead = _MOMENT if fault.target == "source" else _DAY
+            offset = [-_HOUR, 0.9 * ahead, 1.1 * ahead, 0.0][int(fault.amount * 4)]
             # The library that fakes the clock notices within a second.
             await part.clock_for(seconds + 1, offset, frozen=not offset)
 

@@ -171,8 +171,11 @@ class FaultyPath:
                     writer.write(data)
                 else:
                     for message, may in messages.take(data):
-                        for each in self._disturb(message, held) if may else [message]:
+                        # What follows a control frame may be of another topic.
+                        for each in self._disturb(message, held) if may else [*held, message]:
                             writer.write(each)
+                        if not may:
+                            held.clear()
                 await writer.drain()
             writer.write_eof()
 
