@@ -150,7 +150,7 @@ def main() -> int:
             if not isinstance(wrong := first_cause(error), Wrong):
                 raise
             print(wrong, file=sys.stderr)
-            print(f"again: make torture ARGS='{' '.join(sys.argv[1:])} --seed {arguments.seed}'")
+            print(f"seed {arguments.seed} again: add --seed {arguments.seed} to the arguments")
             return 1
     return 0
 

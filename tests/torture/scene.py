@@ -206,7 +206,10 @@ class Scene:
         options = ("--once", "--json", "--allow-private-addresses")
         code, lines = await self._command("follow", self.url, str(self._once), *options)
         if code == 0:
-            self._claim("follow --once", json.loads(lines[-1]), self._once)
+            status = json.loads(lines[-1])
+            self._claim("follow --once", status, self._once)
+            if not status["level"]:
+                self._failures.append(f"follow --once exits with 0, and is not level: {status}")
         return lines
 
     async def _command(self, *arguments: str) -> tuple[int, list[str]]:
