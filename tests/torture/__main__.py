@@ -132,11 +132,12 @@ def main() -> int:
     fork_server.start()
     chance = random.Random(arguments.seed)
     print(f"seed {arguments.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="rsnotify-torture-") as name:
+    with tempfile.TemporaryDirectory(
+        prefix="rsnotify-torture-", ignore_cleanup_errors=True
+    ) as name:
         root = arguments.keep or Path(name)
         root.mkdir(parents=True, exist_ok=True)
         scene = Scene(root, chance, arguments.rate)
-        print(scene.equipment(), flush=True)
         number = round(arguments.minutes) if arguments.minutes else arguments.rounds
         kinds = arguments.kind or (GENTLE if arguments.minutes else list(KINDS))
         faults = draw(chance, number, kinds, arguments.target, arguments.pause)

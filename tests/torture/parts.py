@@ -31,10 +31,13 @@ class Disk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "torture", str(folder)]
-        private = os.environ.get("TORTURE_MOUNTS") == "1"
-        self.mounted = private and subprocess.run(command, check=False).returncode == 0
+        self.mounted = False
         self._filler = folder / ".filler"
+
+    def mount(self) -> None:
+        if os.environ.get("TORTURE_MOUNTS") == "1":
+            command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "torture", str(self.folder)]
+            self.mounted = subprocess.run(command, check=False).returncode == 0
 
     def fill(self) -> None:
         """Leave no byte free."""

@@ -185,6 +185,9 @@ class Scene:
     async def playing(self) -> AsyncIterator[None]:
         """Run everything within the context."""
         try:
+            for part in self.parts.values():
+                part.disk.mount()
+            print(self._equipment(), flush=True)
             for path in self.paths.values():
                 await path.start()
             if self.broker is not None:
@@ -303,7 +306,7 @@ class Scene:
 
     # What happened
 
-    def equipment(self) -> str:
+    def _equipment(self) -> str:
         """Return what there is here to bring faults about, in a sentence."""
         disks = all(part.disk.mounted for part in self.parts.values())
         return (
