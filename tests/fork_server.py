@@ -24,11 +24,13 @@ import os
 import pkgutil
 import resource
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,7 +42,10 @@ from rsnotify.runtime import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What may be run: our program, and what a test compares with a process of its own.
-MODULES = ("rsnotify", "tests.hub.jetstream.fast_node", "tests.started", "gunicorn", "uvicorn")
+MODULES = (
+    *("rsnotify", "tests.hub.jetstream.fast_node", "tests.started", "tests.torture.live_source"),
+    *("gunicorn", "uvicorn"),
+)
 #: Programs that a file holds: our Destination that counts, and another implementation.
 FILES = (
     str(ROOT / "tests/end_to_end/counting.py"),
@@ -62,7 +67,10 @@ LATE = (
     *("resync.client", "resync.list_base_with_index"),
 )
 #: Variables that are read only when a command runs, or are heeded here.
-OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES", "HOME")
+OURS = (
+    *("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES", "HOME"),
+    "FAKETIME_TIMESTAMP_FILE",
+)
 _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE = 100_000
 _READY = b"ready"
@@ -309,6 +317,9 @@ def _be_as_if_just_started(request: _Request) -> None:
     for name in os.environ.keys() - request.environment.keys():
         del os.environ[name]
     os.environ.update(request.environment)
+    if "FAKETIME_TIMESTAMP_FILE" in os.environ:
+        # libfaketime 0.9.10 fails at the system call of `time.sleep`.
+        time.sleep = lambda seconds: select.select([], [], [], seconds) and None
     sys.path[0] = request.folder if request.is_module else os.path.dirname(request.program)
     sys.argv = [request.program, *request.arguments]
     buffered = not os.environ.get("PYTHONUNBUFFERED")

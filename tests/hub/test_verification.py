@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify.errors import StorageError
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.delivery.answers import Answer
 from rsnotify_hub.websub.forms import SubscriptionRequest
@@ -212,6 +213,22 @@ async def test_a_fault_of_the_hub_still_ends_a_request(watch: LogWatch):
         answer = await intent_requests.get("http://a.example/", limit=10)
     assert not answer.succeeded
     await watch.line("a request to the callback at a.example", "failed with an internal error")
+
+
+async def test_a_subscription_that_cannot_be_stored_is_reported_in_one_line(
+    deliveries: Deliveries,
+    callback: Callback,
+    watch: LogWatch,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def fail(*_: object) -> None:
+        raise StorageError("cannot write the hub's data: disk I/O error")
+
+    monkeypatch.setattr(deliveries.store, "save", fail)
+    deliveries.verification.verify(intent(callback), "")
+    await watch.line("could not be changed", TOPIC, "disk I/O error")
+    assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from pathlib import Path
 
@@ -128,17 +129,24 @@ async def test_a_page_in_a_browser_cannot_publish_on_a_local_hub(hub: Client):
 
 
 async def test_a_store_failure_is_reported_and_nothing_after_it_is_acknowledged(
-    hub: Client, tmp_path: Path
+    run_hub: RunHub, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    socket = await hub.source()
-    await socket.send_str(fragment(0, 1).decode())
-    await acknowledged(socket, 1)
-    database = sqlite3.connect(tmp_path / "hub" / "hub.sqlite", isolation_level=None)
-    database.execute("ALTER TABLE fragment RENAME TO hidden")
-    for second in range(1, 4):
-        await socket.send_str(fragment(second, second + 1).decode())
-    error = await socket.receive_json(timeout=PATIENCE)
-    assert (error["type"], error["code"]) == ("error", "unavailable")
-    assert (await socket.receive(timeout=PATIENCE)).data == 1013
-    database.execute("ALTER TABLE hidden RENAME TO fragment")
-    database.close()
+    async with run_hub() as hub:
+        socket = await hub.source()
+        await socket.send_str(fragment(0, 1).decode())
+        await acknowledged(socket, 1)
+        database = sqlite3.connect(tmp_path / "hub" / "hub.sqlite", isolation_level=None)
+        listener = await hub.listen()
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("ALTER TABLE fragment RENAME TO hidden")
+        for second in range(1, 4):
+            await socket.send_str(fragment(second, second + 1).decode())
+        assert await heard(listener, 4) == [2, 3, 4]  # so all of them wait to be written
+        database.execute("COMMIT")
+        error = await socket.receive_json(timeout=PATIENCE)
+        assert (error["type"], error["code"]) == ("error", "unavailable")
+        assert (await socket.receive(timeout=PATIENCE)).data == 1013
+        database.execute("ALTER TABLE hidden RENAME TO fragment")
+        database.close()
+    gc.collect()
+    assert "never retrieved" not in caplog.text

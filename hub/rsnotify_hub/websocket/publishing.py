@@ -184,7 +184,7 @@ class WebSocketPublication(FrameHandler):
     def _written(self, until: Instant, written: asyncio.Future[None]) -> None:
         self._in_flight -= 1
         # Nothing after a lost fragment may be acknowledged.
-        self._has_failed = self._has_failed or written.exception() is not None
+        self._has_failed = written.exception() is not None or self._has_failed
         if not self._has_failed:
             self._durable = until
         self._schedule()

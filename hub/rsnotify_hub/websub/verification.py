@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.cluster.calls import HubNodes, NodeCall, SingleNode
@@ -128,7 +129,9 @@ class IntentVerification:
         pending = self._pending.pop(key)
         if task.cancelled():
             return
-        if (error := task.exception()) is not None:
+        if isinstance(error := task.exception(), StorageError):
+            log.warning("a subscription of %s could not be changed: %s", key[0], error)
+        elif error is not None:
             log.error("a subscription of %s could not be changed", key[0], exc_info=error)
         if pending.next is not None:
             self._begin(key, pending.next)

@@ -18,6 +18,7 @@ from yarl import URL
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.signatures import signature
 from rsnotify.runtime import serving as runtime_serving
+from rsnotify.runtime.web.messages import WebRequest
 from rsnotify_subscriber import (
     Callbacks,
     FolderMirror,
@@ -318,6 +319,19 @@ async def test_content_that_wsgi_cannot_read_to_its_end_is_not_used(
         assert await desk.send(str(callback), b"whole") == 204
         await recorder.until(lambda: recorder.documents)
         assert recorder.documents == [b"whole"]
+
+
+async def test_content_whose_connection_is_lost_is_no_fault(
+    blog: Blog,
+) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"xyz"
+        raise ConnectionResetError("Connection lost")
+
+    async with open_desk(TERMS) as desk, desk.receiving(blog.topic):
+        (token,) = desk.callbacks._open
+        response = await desk.callbacks._respond(token, WebRequest("POST", "/", "", {}), body())
+    assert response.status == 400
 
 
 async def test_asgi_refuses_to_pass_content_into_another_event_loop(blog: Blog) -> None:

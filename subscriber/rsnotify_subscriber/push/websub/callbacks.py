@@ -258,6 +258,8 @@ class Callbacks:
                         return text_response(413, f"at most {MAX_BYTES} bytes are accepted\n")
         except TimeoutError:
             return text_response(408, "the body did not arrive in time\n")
+        except ConnectionError:
+            return text_response(400, "the connection was lost\n")
         return bytes(content)
 
 

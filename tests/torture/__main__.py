@@ -1,0 +1,171 @@
+"""Torture a Source, a hub and Destinations: every copy is right, or says that it may not be.
+
+    make torture ARGS="--rounds 1000 --seed 7"
+    make soak ARGS="--minutes 30"
+
+Each round begins a fault at a random instant under load; several overlap. Every few rounds the
+faults end, the Source pauses, and all copies have to become level and equal. Whatever was claimed
+meanwhile, by a Destination or by `follow --once`, is compared with the history of the Source. The
+seed determines the faults and the settings, and not how the processes are scheduled.
+
+With `--minutes` there is a fault a minute and an audit after it, and the memory and descriptors of
+each process must not grow; only the broker is killed, so that a leak shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+
+from rsnotify.runtime.tasks import first_cause
+from tests import fork_server, watchdog
+from tests.torture.faults import GENTLE, KINDS, Fault, Faults, draw
+from tests.torture.scene import Scene, Wrong
+from tests.torture.soak import Growth
+
+INTERRUPTED = 130
+_LIBRARIES = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+
+
+def equip() -> None:
+    """Replace this process by one with false clocks, and mounts of its own, where that can be."""
+    library = next(_LIBRARIES, None)
+    environment = dict(os.environ, TORTURE_MOUNTS="0", SSL_CERT_FILE=os.devnull)
+    if library is not None:
+        environment |= {"LD_PRELOAD": str(library), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        environment |= {
+            "NO_FAKE_STAT": "1",
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+        }
+    command = [sys.executable, "-m", "tests.torture", *sys.argv[1:]]
+    for unshare in (["unshare", "--mount"], ["unshare", "--mount", "--map-root-user"]):
+        if (
+            shutil.which("unshare")
+            and not subprocess.run([*unshare, "true"], check=False).returncode
+        ):
+            command = [*unshare, *command]
+            environment["TORTURE_MOUNTS"] = "1"
+            break
+    os.execvpe(command[0], command, environment)
+
+
+async def torture(scene: Scene, faults: list[Fault], rounds: int) -> None:
+    """Let faults happen, and settle after so many rounds, and at the end.
+
+    Raises:
+        Wrong: The promise was broken.
+    """
+    happening = Faults(scene)
+    took = []
+    began = time.monotonic()
+    async with scene.playing():
+        await scene.settle()
+        for start in range(0, len(faults), rounds):
+            async with asyncio.TaskGroup() as group:
+                for number, fault in enumerate(faults[start : start + rounds], start + 1):
+                    # At any instant: this wait stands for no event.
+                    await asyncio.sleep(fault.wait)
+                    print(f"{time.monotonic() - began:7.2f} s: {number} {fault}", flush=True)
+                    group.create_task(happening.happen(fault))
+            took.append(await scene.settle())
+            print(
+                f"{time.monotonic() - began:7.2f} s: all agree after {took[-1]:.1f} s", flush=True
+            )
+    used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{sum(one.ru_utime + one.ru_stime for one in used):.0f} s of CPU")
+    kinds = Counter(fault.kind for fault in faults)
+    print(", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items())))
+    print(
+        f"settled in at most {max(took):.1f} s, {sorted(took)[len(took) // 2]:.1f} s at the median"
+    )
+    print(scene.summary(), flush=True)
+
+
+async def soak(scene: Scene, faults: list[Fault], pause: float) -> None:
+    """Let a fault happen now and then, audit, and measure; see `torture`."""
+    happening, growth = Faults(scene), Growth(scene.parts)
+    async with scene.playing():
+        await scene.settle()
+        for fault in faults:
+            print(f"{time.monotonic():9.0f} s: {fault}", flush=True)
+            await happening.happen(fault)
+            await growth.measure(pause)
+            await scene.settle()
+    print(growth.report())
+    print(scene.summary(), flush=True)
+    if growth.grew():
+        raise Wrong("; ".join(growth.grew()))
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=100, help="how many faults")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--minutes", type=float, help="a soak: one fault a minute")
+    parser.add_argument("--settle", type=int, default=10, help="rounds until all have to agree")
+    parser.add_argument("--pause", type=float, default=0.4, help="seconds between two faults")
+    parser.add_argument("--rate", type=float, default=20.0, help="changes a second")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only such faults")
+    parser.add_argument("--target", default="", help="only faults of this process or path")
+    parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
+    arguments = parser.parse_args()
+    if "TORTURE_MOUNTS" not in os.environ:
+        equip()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
+    watchdog.start()
+    fork_server.start()
+    chance = random.Random(arguments.seed)
+    print(f"seed {arguments.seed}", flush=True)
+    with tempfile.TemporaryDirectory(
+        prefix="rsnotify-torture-", ignore_cleanup_errors=True
+    ) as name:
+        root = arguments.keep or Path(name)
+        root.mkdir(parents=True, exist_ok=True)
+        scene = Scene(root, chance, arguments.rate)
+        number = round(arguments.minutes) if arguments.minutes else arguments.rounds
+        kinds = arguments.kind or (GENTLE if arguments.minutes else list(KINDS))
+        faults = draw(chance, number, kinds, arguments.target, arguments.pause)
+        if arguments.minutes:
+            work = soak(scene, faults, 60 * arguments.minutes / number)
+        else:
+            work = torture(scene, faults, arguments.settle)
+        try:
+            asyncio.run(interruptible(work))
+        except (Wrong, ExceptionGroup) as error:
+            if not isinstance(wrong := first_cause(error), Wrong):
+                raise
+            print(wrong, file=sys.stderr)
+            print(f"seed {arguments.seed} again: add --seed {arguments.seed} to the arguments")
+            return 1
+    return 0
+
+
+async def interruptible(work: Coroutine[None, None, None]) -> None:
+    """Do work, and end everything in order when this process is to end."""
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with suppress(asyncio.CancelledError):
+        await task
+        return
+    raise SystemExit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Processes that are started again whenever they end, and what is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from tests.hub.test_disk_full import allow_files
+
+#: Seconds between the end of a process and its next start, as a service manager waits.
+_RESTART = 0.2
+#: The size of the disk of each process.
+_DISK = "48m"
+#: Whether clocks can be wrong, see `__main__`.
+CLOCKS = "libfaketime" in os.environ.get("LD_PRELOAD", "")
+
+
+class Disk:
+    """A folder that is a file system of its own, if this process may mount one.
+
+    Args:
+        folder: The folder, which exists.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mounted = False
+        self._filler = folder / ".filler"
+
+    def mount(self) -> None:
+        if os.environ.get("TORTURE_MOUNTS") == "1":
+            command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "torture", str(self.folder)]
+            self.mounted = subprocess.run(command, check=False).returncode == 0
+
+    def fill(self) -> None:
+        """Leave no byte free."""
+        with suppress(OSError), self._filler.open("wb", buffering=0) as filler:
+            while filler.write(bytes(1 << 20)):
+                pass
+
+    def free(self) -> None:
+        self._filler.unlink(missing_ok=True)
+
+    def unmount(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", "-l", str(self.folder)], check=False)
+
+
+class Part:
+    """A process that is started again whenever it ends.
+
+    Args:
+        name: Its name.
+        command: What follows `python -m`.
+        folder: The folder for its log and its clock.
+        disk: Where it writes.
+        on_line: Called with each line of its standard output.
+
+    Attributes:
+        excused: Whether it may end by itself, since its disk failed.
+        ended: How it ended by itself, in sentences.
+        starts: How often it was started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        folder: Path,
+        disk: Disk,
+        on_line: Callable[[bytes], None],
+    ) -> None:
+        self.name = name
+        self.disk = disk
+        self.excused = False
+        self.ended: list[str] = []
+        self.starts = 0
+        self.log = folder / f"{name}.log"
+        self._command = command
+        self._on_line = on_line
+        self._clock = folder / f"{name}.clock"
+        self._may_run = asyncio.Event()
+        self._may_run.set()
+        self._process: asyncio.subprocess.Process | None = None
+        self._killed = False
+        self.set_clock(None)
+
+    async def run(self) -> None:
+        """Start it, and start it again whenever it ends, until cancelled."""
+        environment = dict(os.environ)
+        if CLOCKS:
+            environment["FAKETIME_TIMESTAMP_FILE"] = str(self._clock)
+        try:
+            while True:
+                await self._may_run.wait()
+                self._killed = False
+                with self.log.open("ab") as log:
+                    self._process = await asyncio.create_subprocess_exec(
+                        *(sys.executable, "-m", *self._command),
+                        stdin=asyncio.subprocess.PIPE,
+                        stdout=asyncio.subprocess.PIPE,
+                        stderr=log,
+                        start_new_session=True,
+                        env=environment,
+                    )
+                self.starts += 1
+                assert self._process.stdout is not None
+                async for line in self._process.stdout:
+                    self._on_line(line)
+                code = await self._process.wait()
+                if not (self._killed or self.excused):
+                    self.ended.append(f"{self.name} ended by itself with {code}: {self._tail()}")
+                await asyncio.sleep(_RESTART)
+        finally:
+            self.kill()
+
+    def _tail(self) -> str:
+        return " / ".join(self.log.read_text(errors="replace").splitlines()[-3:])
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    def send(self, line: str) -> None:
+        """Write a line to its standard input."""
+        if self.pid is not None:
+            assert self._process is not None
+            assert self._process.stdin is not None
+            self._process.stdin.write(line.encode() + b"\n")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._killed = True
+        self._signal(signal.SIGKILL)
+
+    async def kill_for(self, seconds: float) -> None:
+        """Kill it, and start it again after a time."""
+        self._may_run.clear()
+        self.kill()
+        await asyncio.sleep(seconds)
+        self._may_run.set()
+
+    async def stop_for(self, seconds: float) -> None:
+        """Suspend it for a time."""
+        self._signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        self._signal(signal.SIGCONT)
+
+    async def fill_for(self, seconds: float) -> None:
+        """Let its disk be full for a time."""
+        self.excused = True
+        await asyncio.to_thread(self.disk.fill)
+        await asyncio.sleep(seconds)
+        self.disk.free()
+
+    async def limit_for(self, seconds: float, size: int) -> None:
+        """Let every write beyond a size of a file fail for a time, which SQLite reports as EIO."""
+        self.excused = True
+        limited = self.pid
+        self._limit(limited, size)
+        await asyncio.sleep(seconds)
+        if limited == self.pid:
+            self._limit(limited, None)
+
+    def _limit(self, pid: int | None, size: int | None) -> None:
+        with suppress(ProcessLookupError):
+            if pid is not None:
+                allow_files(pid, size)
+
+    def set_clock(self, offset: float | None, *, frozen: bool = False) -> None:
+        """Set its clock so many seconds ahead of the right one, or let it stand still."""
+        text = f"{offset or 0:+.0f}"
+        if frozen:
+            text = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        temporary = self._clock.with_suffix(".new")
+        temporary.write_text(text + "\n")
+        temporary.replace(self._clock)  # which is read at any time
+
+    async def clock_for(self, seconds: float, offset: float, *, frozen: bool) -> None:
+        """Let its clock be wrong for a time."""
+        self.set_clock(offset, frozen=frozen)
+        await asyncio.sleep(seconds)
+        self.set_clock(None)
+
+    def resources(self) -> tuple[int, int] | None:
+        """Return the resident bytes and the open descriptors of the process, while there is one."""
+        with suppress(OSError):
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{self.pid}/fd"))
+        return None
