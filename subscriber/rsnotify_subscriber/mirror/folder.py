@@ -14,9 +14,9 @@ from threading import Lock
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.arguments import require
+from rsnotify.runtime.disk import flush, make_durably
 from rsnotify_subscriber.handlers import Received
 from rsnotify_subscriber.mirror.tree import MirrorTree
-from rsnotify_subscriber.storage.disk import flush, make_durably
 
 #: How many files are flushed at once, by all mirrors of a process.
 _FLUSHES = 8
