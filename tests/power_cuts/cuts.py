@@ -13,6 +13,10 @@ from tests.power_cuts.machine import Machine
 from tests.power_cuts.trace import Call
 
 
+#: How much more often the power is cut when something was just sent, and at the end.
+_AFTER_SENT, _AT_END = 4, 40
+
+
 class Witness(Protocol):
     """Those outside, who remember what they received."""
 
@@ -59,8 +63,10 @@ def cut_power(
         count: How many power cuts there are.
         seed: Chooses the instants, and what is left.
     """
-    of = sum(1 for _ in Machine(root, calls, _ignore).run())
-    chosen = Counter(Random(seed).choices(range(of), k=count))
+    weights = [_AFTER_SENT if is_sent else 1 for is_sent in Machine(root, calls, _ignore).run()]
+    of = len(weights)
+    weights[-1] = _AT_END
+    chosen = Counter(Random(seed).choices(range(of), weights, k=count))
     remains = folder / "remains"
     machine = Machine(root, calls, witness.sent)
     for instant, _ in enumerate(machine.run()):

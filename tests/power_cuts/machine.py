@@ -12,6 +12,8 @@ from tests.power_cuts.disk import Disk, File, Folder, Node
 from tests.power_cuts.trace import Call, moments
 
 _PORT = re.compile(r"sin_port=htons\((\d+)\)")
+#: The stream of a connection whose other end is not known yet.
+_ACCEPTED = "accepted"
 _SENDS = frozenset({"write", "writev", "sendto", "sendmsg"})
 _FLUSHES = frozenset({"fsync", "fdatasync"})
 _FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
@@ -62,12 +64,15 @@ class Machine:
         #: By call that has begun, the number of its begin, and what it flushes.
         self._flushing: dict[Call, tuple[Node, int]] = {}
 
-    def run(self) -> Iterator[None]:
-        """Yield after each change of the disk, and after each time that something is sent."""
+    def run(self) -> Iterator[bool]:
+        """Yield after each change of the disk, and each time that something is sent.
+
+        What is yielded is whether something was sent.
+        """
         for moment in moments(self._calls):
             step = self._end if moment.is_end else self._begin
             if step(moment.call):
-                yield
+                yield not moment.is_end
 
     def _process(self, thread: int) -> _Process:
         found = self._processes.get(thread)
@@ -95,7 +100,6 @@ class Machine:
             opened = self._opened(call)
             if opened is not None and opened.node is not None:
                 self._flushing[call] = opened.node, self.disk.tick()
-                return True
         return False
 
     def _end(self, call: Call) -> bool:
@@ -168,11 +172,18 @@ class Machine:
         self._process(call.thread).files[call.result] = Description(None, stream=stream)
 
     def _accept4(self, call: Call) -> None:
-        port = _PORT.search(call.arguments)
-        stream = port[1] if port else "unknown"
-        self._process(call.thread).files[call.result] = Description(None, stream=stream)
+        opened = self._process(call.thread).files[call.result] = Description(None, stream=_ACCEPTED)
+        self._name_stream(opened, call)
 
     _accept = _accept4
+
+    def _getpeername(self, call: Call) -> None:
+        if (opened := self._opened(call)) is not None and opened.stream == _ACCEPTED:
+            self._name_stream(opened, call)
+
+    def _name_stream(self, opened: Description, call: Call) -> None:
+        if (port := _PORT.search(call.arguments)) is not None:
+            opened.stream = port[1]
 
     def _dup(self, call: Call) -> None:
         if (opened := self._opened(call)) is not None:

@@ -17,7 +17,8 @@ CALLS = (
     "open,openat,creat,close,dup,dup2,dup3,fcntl,lseek,write,pwrite64,writev,pwritev,pwritev2,"
     "truncate,ftruncate,fallocate,fsync,fdatasync,sync,syncfs,sync_file_range,msync,mmap,"
     "rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,mkdir,mkdirat,rmdir,"
-    "socket,accept,accept4,sendto,sendmsg,sendmmsg,sendfile,copy_file_range,splice,"
+    "socket,accept,accept4,getpeername,sendto,sendmsg,sendmmsg,sendfile,copy_file_range,"
+    "splice,"
     "clone,clone3,fork,vfork,chdir,fchdir"
 )
 _LINE = re.compile(r"(\d+) +(.*)", re.DOTALL)
@@ -63,12 +64,18 @@ def traced(to: Path, command: Sequence[str], environment: Mapping[str, str]) -> 
     return Running([*how, "-e", f"trace={CALLS}", "-o", str(to), *command], environment)
 
 
-def read_calls(trace: Path) -> list[Call]:
-    """Return the calls that succeeded, in the order in which they ended."""
+def read_calls(trace: Path, *, after: Sequence[Call] = ()) -> list[Call]:
+    """Return the calls that succeeded, in the order in which they ended.
+
+    Args:
+        trace: The file that `traced` has written.
+        after: The calls of an earlier run, which come first.
+    """
     begun: dict[int, tuple[int, str]] = {}
-    calls = []
+    calls = list(after)
+    first = after[-1].end + 1 if after else 0
     with trace.open(encoding="ascii") as lines:
-        for number, line in enumerate(lines):
+        for number, line in enumerate(lines, first):
             found = _LINE.match(line.rstrip("\n"))
             if found is None:
                 raise ValueError(f"line {number} of the trace is not a call: {line[:200]}")
