@@ -8,7 +8,7 @@ DATA ?=
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing containers simulate-scale clean
+.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing power-cuts containers simulate-scale clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -53,6 +53,9 @@ killing: $(VENV)/ready-dev ## kill -9 a hub under load: make killing ARGS="--rou
 
 cluster-killing: $(VENV)/ready-dev ## kill -9 nodes of a hub and NATS servers: make cluster-killing DATA=history.jsonl.xz ARGS="--seed 7"
 	$(BIN)/python -m tests.end_to_end.cluster_killing $(if $(DATA),--data $(DATA)) $(ARGS)
+
+power-cuts: $(VENV)/ready-dev ## cut the power of a Source, a hub and a Destination: make power-cuts ARGS="--cuts 100000 --seed 7"
+	$(BIN)/python -m tests.power_cuts $(ARGS)
 
 simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in virtual time: make simulate-scale ARGS="--nodes 20"
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)

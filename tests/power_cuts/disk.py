@@ -80,6 +80,14 @@ class Disk:
         assert isinstance(node, Folder), f"{path} is no folder"
         return node
 
+    def read(self, path: Sequence[str]) -> bytes:
+        """Return the content of a file as programs see it; empty if there is none."""
+        node = self.find(path)
+        content = bytearray(node.durable) if isinstance(node, File) else bytearray()
+        for write in node.pending if isinstance(node, File) else ():
+            _apply(content, write)
+        return bytes(content)
+
     def name(self, *names: tuple[Sequence[str], Node | None]) -> None:
         """Change what names stand for, all at once; None removes a name."""
         steps = [(self.folder(path[:-1]), path[-1], node) for path, node in names]
@@ -124,9 +132,9 @@ class Disk:
 
     # The power cut
 
-    def write_what_is_left(self, to: Path, random: Random) -> None:
-        """Write what a power cut may leave into a new folder."""
-        keeps = random.choice(_STYLES)(random, self._number)
+    def write_what_is_left(self, to: Path, random: Random | None) -> None:
+        """Write what a power cut may leave into a new folder; without `random`, the least."""
+        keeps = _NOTHING if random is None else random.choice(_STYLES)(random, self._number)
         entries: defaultdict[Folder, dict[str, Node]] = defaultdict(dict)
 
         def of(folder: Folder) -> dict[str, Node]:
@@ -161,8 +169,11 @@ def _all(is_kept: bool) -> Callable[[int, int], Sequence[bool]]:
     return lambda _, count: [is_kept] * count
 
 
-def _none(random: Random, number: int) -> Survival:
-    return Survival(lambda _: False, _all(False), lambda: False)
+_NOTHING = Survival(lambda _: False, _all(False), lambda: False)
+
+
+def _nothing(random: Random, number: int) -> Survival:
+    return _NOTHING
 
 
 def _everything(random: Random, number: int) -> Survival:
@@ -201,7 +212,7 @@ def _some(random: Random, number: int) -> Survival:
     return Survival(lambda _: random.random() < share, sectors, lambda: random.random() < 0.5)
 
 
-_STYLES = (_none, _everything, _names, _contents, _until, _until, _some, _some, _some)
+_STYLES = (_nothing, _everything, _names, _contents, _until, _until, _some, _some, _some)
 
 
 def _enter(entries: dict[str, Node], name: str, node: Node | None) -> None:

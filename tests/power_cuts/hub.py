@@ -24,7 +24,7 @@ from rsnotify_hub.transfer.exporting import IgnoredNews
 from rsnotify_hub.transfer.files import check_export
 from tests.hub.helpers import START, Callback, Clock, at, callback_server, fragment, seconds_of
 from tests.hub.storing import FOREVER, made
-from tests.power_cuts.cuts import Loss, PowerCut
+from tests.power_cuts.cuts import Experiment, Loss, PowerCut
 from tests.power_cuts.trace import Call, read_calls, traced
 from tests.running import Running, children_of
 
@@ -33,7 +33,7 @@ STREAMED = "https://source.example/streamed.xml"
 PAGE = "https://blog.example/"
 TOPICS = (POSTED, STREAMED, PAGE)
 #: How many fragments of each topic are published in each of the two runs.
-FRAGMENTS = 20
+FRAGMENTS = 12
 EXPORT = "hub.jsonl"
 _ACCEPTED = re.compile(rb'\{"type":"accepted"[^}]*\}')
 _DELIVERY = re.compile(rb"POST /callback/(\d) .*?\r\n\r\n", re.DOTALL)
@@ -103,7 +103,8 @@ class _Load:
                 assert answer.status == 202, await answer.text()
             await self.callback.intent()
         with closing(sqlite3.connect(self.root / "above/hub/hub.sqlite")) as database:
-            while database.execute("SELECT count(*) FROM subscription").fetchone() != (3,):
+            query = "SELECT count(*) FROM subscription"
+            while database.execute(query).fetchone() != (3,):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.01)
 
     def post(self, url: str, run: int) -> None:
@@ -144,8 +145,9 @@ class _Load:
                 waiting -= {topic for topic in TOPICS if f"<{topic}>" in headers["Link"]}
 
 
-async def trace_hub(folder: Path) -> tuple[list[Call], HubWitness]:
-    """Run a hub twice, then export it; return what it did below `folder / "disk"`."""
+@asynccontextmanager
+async def traced_hub(folder: Path) -> AsyncIterator[Experiment]:
+    """Run a hub twice, then export it."""
     root = folder / "disk"
     root.mkdir()
     calls: list[Call] = []
@@ -167,7 +169,12 @@ async def trace_hub(folder: Path) -> tuple[list[Call], HubWitness]:
             calls = read_calls(folder / "trace", after=calls)
     async with _hub(folder, "export", str(root / EXPORT)):
         pass
-    return read_calls(folder / "trace", after=calls), HubWitness(load.posted)
+    witness = HubWitness(load.posted)
+
+    async def check(cut: PowerCut) -> None:
+        await _check_hub(cut, witness)
+
+    yield Experiment(folder, read_calls(folder / "trace", after=calls), witness, check)
 
 
 @asynccontextmanager
@@ -181,7 +188,7 @@ async def _hub(folder: Path, *arguments: str) -> AsyncIterator[Running]:
     assert code == 0, running.output()
 
 
-async def check_hub(cut: PowerCut, witness: HubWitness) -> None:
+async def _check_hub(cut: PowerCut, witness: HubWitness) -> None:
     """Check what is left of a hub after a power cut."""
     if witness.exported:
         check_export(cut.remains / EXPORT)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.power_cuts.disk import Disk, File, Folder, Node
-from tests.power_cuts.trace import Call, moments
+from tests.power_cuts.trace import Call, Moment, moments
 
 _PORT = re.compile(r"sin_port=htons\((\d+)\)")
 #: The stream of a connection whose other end is not known yet.
@@ -19,8 +19,10 @@ _FLUSHES = frozenset({"fsync", "fdatasync"})
 _FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
 #: Calls that change the disk only if they are of its files, and are then not understood.
 _STRANGE = frozenset(
-    "pwritev pwritev2 sendfile copy_file_range splice fallocate symlink symlinkat sync syncfs "
-    "msync truncate sendmmsg".split()
+    (
+        *("pwritev", "pwritev2", "sendfile", "copy_file_range", "splice", "fallocate", "sendmmsg"),
+        *("symlink", "symlinkat", "sync", "syncfs", "msync", "truncate"),
+    )
 )
 
 
@@ -64,15 +66,12 @@ class Machine:
         #: By call that has begun, the number of its begin, and what it flushes.
         self._flushing: dict[Call, tuple[Node, int]] = {}
 
-    def run(self) -> Iterator[bool]:
-        """Yield after each change of the disk, and each time that something is sent.
-
-        What is yielded is whether something was sent.
-        """
+    def run(self) -> Iterator[Moment]:
+        """Yield after each change of the disk, and each time that something begins to be sent."""
         for moment in moments(self._calls):
             step = self._end if moment.is_end else self._begin
             if step(moment.call):
-                yield not moment.is_end
+                yield moment
 
     def _process(self, thread: int) -> _Process:
         found = self._processes.get(thread)

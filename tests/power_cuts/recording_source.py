@@ -1,6 +1,6 @@
 """A Source that records changes in several threads, and prints each once it is durable.
 
-    python -m tests.power_cuts.recording_source FOLDER HUB
+python -m tests.power_cuts.recording_source FOLDER HUB
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ def hash_of(name: str) -> str:
 
 def say(word: str, *changes: Resource) -> None:
     """Print changes by one call of the system."""
-    lines = [f"{word} {one.uri} {one.hash} {one.datetime and one.datetime.isoformat()}\n"
-             for one in changes]
+    lines = [
+        f"{word} {one.uri} {one.hash} {one.datetime and one.datetime.isoformat()}\n"
+        for one in changes
+    ]
     os.write(1, "".join(lines).encode())
 
 

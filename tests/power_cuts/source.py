@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from datetime import datetime
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -19,9 +20,9 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.journal import Journal
-from tests.power_cuts.cuts import Loss, PowerCut
+from tests.power_cuts.cuts import Experiment, Loss, PowerCut
 from tests.power_cuts.recording_source import BASE, OPTIONS, stored
-from tests.power_cuts.trace import Call, read_calls, traced
+from tests.power_cuts.trace import read_calls, traced
 from tests.publisher.helpers import PATIENCE, FakeHub
 
 _END = b"</urlset>"
@@ -79,8 +80,9 @@ def known(change: Resource) -> Known:
     return to_microseconds(change.datetime), change.uri, change.hash
 
 
-async def trace_source(folder: Path) -> list[Call]:
-    """Run a Source twice; return what it did below `folder / "disk"`."""
+@asynccontextmanager
+async def traced_source(folder: Path) -> AsyncIterator[Experiment]:
+    """Run a Source twice; only every tenth power cut is checked with its documents."""
     root = folder / "disk"
     root.mkdir()
     hub = FakeHub()
@@ -94,10 +96,15 @@ async def trace_source(folder: Path) -> list[Call]:
         assert code == 0, running.output()
     finally:
         await hub.stop()
-    return read_calls(folder / "trace")
+    witness, numbers = SourceWitness(), count()
+
+    async def check(cut: PowerCut) -> None:
+        _check_source(cut, witness, documents=next(numbers) % 10 == 0)
+
+    yield Experiment(folder, read_calls(folder / "trace"), witness, check)
 
 
-def check_source(cut: PowerCut, witness: SourceWitness, *, documents: bool) -> None:
+def _check_source(cut: PowerCut, witness: SourceWitness, *, documents: bool) -> None:
     """Check what is left of a Source after a power cut; `documents` as well, which takes longer."""
     folder = cut.remains / "above" / "state"
     if not (folder / "journal.sqlite3").exists():

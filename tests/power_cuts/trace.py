@@ -21,7 +21,7 @@ CALLS = (
     "splice,"
     "clone,clone3,fork,vfork,chdir,fchdir"
 )
-_LINE = re.compile(r"(\d+) +(.*)", re.DOTALL)
+_LINE = re.compile(r"(\d+) +(\d+)\.(\d{6}) (.*)", re.DOTALL)
 _WHOLE = re.compile(r"(\w+)\((.*)\) += (-?\d+|0x[0-9a-f]+|\?)(.*)", re.DOTALL)
 _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
 _UNFINISHED = " <unfinished ...>"
@@ -34,6 +34,8 @@ class Call(NamedTuple):
     begin: int
     end: int
     thread: int
+    #: When the last of its lines was written, in microseconds.
+    time: int
     name: str
     arguments: str
     result: int
@@ -60,8 +62,9 @@ def why_untraceable() -> str | None:
 
 def traced(to: Path, command: Sequence[str], environment: Mapping[str, str]) -> Running:
     """Start a program whose calls are written to a file; `read_calls` reads it after its end."""
-    how = ("strace", "-f", "--seccomp-bpf", "-qq", "-xx", "-s", "99999999", "-e", "signal=none")
-    return Running([*how, "-e", f"trace={CALLS}", "-o", str(to), *command], environment)
+    how = ("strace", "-f", "--seccomp-bpf", "-qq", "-ttt", "-xx", "-s", "99999999")
+    what = ("-e", "signal=none", "-e", f"trace={CALLS}", "-o", str(to))
+    return Running([*how, *what, *command], environment)
 
 
 def read_calls(trace: Path, *, after: Sequence[Call] = ()) -> list[Call]:
@@ -79,7 +82,7 @@ def read_calls(trace: Path, *, after: Sequence[Call] = ()) -> list[Call]:
             found = _LINE.match(line.rstrip("\n"))
             if found is None:
                 raise ValueError(f"line {number} of the trace is not a call: {line[:200]}")
-            thread, text = int(found[1]), found[2]
+            thread, time, text = int(found[1]), int(found[2] + found[3]), found[4]
             if text.endswith(_UNFINISHED):
                 begun[thread] = (number, text.removesuffix(_UNFINISHED))
                 continue
@@ -94,7 +97,7 @@ def read_calls(trace: Path, *, after: Sequence[Call] = ()) -> list[Call]:
                 raise ValueError(f"line {number} of the trace is not a call: {text[:200]}")
             if whole[3] != "?" and int(whole[3], 0) >= 0:
                 result = int(whole[3], 0)
-                calls.append(Call(begin, number, thread, whole[1], whole[2], result))
+                calls.append(Call(begin, number, thread, time, whole[1], whole[2], result))
     return calls
 
 
