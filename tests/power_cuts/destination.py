@@ -136,7 +136,10 @@ async def _remembered_source() -> AsyncIterator[RememberedSource]:
 
 @asynccontextmanager
 async def traced_destination(folder: Path) -> AsyncIterator[Experiment]:
-    """Run a Destination twice: a first copy, then push; then what changed meanwhile, then push."""
+    """Run a Destination, kill it, and run it again.
+
+    First it makes a copy, later it catches up; then it receives changes by push.
+    """
     async with _remembered_source() as source:
         calls = await _trace(folder, source)
 
@@ -155,7 +158,7 @@ class _Nobody:
 async def _trace(folder: Path, source: RememberedSource) -> list[Call]:
     (folder / "disk").mkdir()
     mirror = folder / "disk/above/mirror"
-    async with _following(folder, source):
+    async with _following(folder, source, signal.SIGKILL):
         await _equal(mirror, source.source)
         await source._hub.subscribed()
         await source.step(mirror, r0=b"1")
@@ -172,13 +175,15 @@ async def _trace(folder: Path, source: RememberedSource) -> list[Call]:
         await source.step(mirror, passing=None)
         await source.step(mirror, large=None)
         await source.step(mirror, u_v_large=_large(3))
+        await source.step(mirror, k_l_m=b"in folders that are new", r0=b"5")
+        await source.step(mirror, z_new=None)
     calls = read_calls(folder / "trace")
     source.source.rotate()
     source.remember()
     source.put("r0", b"4")
     source.put("away/large", _large(4))
     source.delete("r2")
-    async with _following(folder, source):
+    async with _following(folder, source, signal.SIGTERM):
         await _equal(mirror, source.source)
         await source._hub.subscribed(2)
         for number in range(6):
@@ -189,17 +194,19 @@ async def _trace(folder: Path, source: RememberedSource) -> list[Call]:
 
 
 @asynccontextmanager
-async def _following(folder: Path, source: RememberedSource) -> AsyncIterator[None]:
+async def _following(
+    folder: Path, source: RememberedSource, end: signal.Signals
+) -> AsyncIterator[None]:
+    """Follow, until a signal ends that."""
     program = [sys.executable, "-m", "tests.power_cuts.following_destination"]
     above = folder / "disk/above"
     arguments = [source.source.url, str(above / "mirror"), str(above / "state")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    running = traced(folder / "trace", [*program, *arguments], environment)
+    running = traced(folder / "trace", [*program, *arguments], os.environ)
     yield
     (child,) = children_of(running.pid)
-    os.kill(child, signal.SIGTERM)
+    os.kill(child, end)
     code = await asyncio.to_thread(running.ends)
-    assert code == 0, running.output()
+    assert code == (-end if end is signal.SIGKILL else 0), running.output()
 
 
 class _MovedMirror(FolderMirror):

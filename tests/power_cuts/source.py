@@ -90,8 +90,7 @@ async def traced_source(folder: Path) -> AsyncIterator[Experiment]:
     try:
         program = [sys.executable, "-m", "tests.power_cuts.recording_source"]
         arguments = [str(root / "above" / "state"), f"websub+{hub.url}websub"]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        running = traced(folder / "trace", [*program, *arguments], environment)
+        running = traced(folder / "trace", [*program, *arguments], os.environ)
         code = await asyncio.to_thread(running.ends)
         assert code == 0, running.output()
     finally:

@@ -64,7 +64,7 @@ def traced(to: Path, command: Sequence[str], environment: Mapping[str, str]) -> 
     """Start a program whose calls are written to a file; `read_calls` reads it after its end."""
     how = ("strace", "-f", "--seccomp-bpf", "-qq", "-ttt", "-xx", "-s", "99999999")
     what = ("-e", "signal=none", "-e", f"trace={CALLS}", "-o", str(to))
-    return Running([*how, *what, *command], environment)
+    return Running([*how, *what, *command], environment, Path(__file__).parents[2])
 
 
 def read_calls(trace: Path, *, after: Sequence[Call] = ()) -> list[Call]:
