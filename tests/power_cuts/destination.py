@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -16,6 +17,7 @@ import msgspec
 
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
+from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
 from rsnotify_subscriber.mirror.tree import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
@@ -29,6 +31,8 @@ from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource
 
 LARGE = 40_000
+#: Where the copy and its state are, each in a folder that does not exist yet.
+MIRROR, STATE = "copies/mirror", "states/state"
 #: What of a Source changes with time.
 _FIELDS = ("contents", "described", "changes", "closed", "begins", "last")
 
@@ -101,6 +105,19 @@ async def _equal(folder: Path, source: SmallSource) -> None:
             await asyncio.sleep(0.005)
 
 
+async def _flushed(state: Path, source: SmallSource) -> None:
+    """Wait until a state has the last change, and no content that is not flushed."""
+    query = "SELECT value, (SELECT count(*) FROM contents) FROM facts WHERE name = 'progress'"
+    with closing(sqlite3.connect(state / "state.sqlite")) as database:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                ((progress, unflushed),) = database.execute(query)
+                through = msgspec.json.decode(progress, type=Progress).through
+                if through >= source.last and not unflushed:
+                    return
+                await asyncio.sleep(0.005)
+
+
 def copied(folder: Path, source: SmallSource) -> dict[str, bytes]:
     """Return the contents in a mirror by the names of resources; files of none by their paths."""
     files = files_of(folder)
@@ -157,7 +174,7 @@ class _Nobody:
 
 async def _trace(folder: Path, source: RememberedSource) -> list[Call]:
     (folder / "disk").mkdir()
-    mirror = folder / "disk/above/mirror"
+    mirror = folder / "disk" / MIRROR
     async with _following(folder, source, signal.SIGKILL):
         await _equal(mirror, source.source)
         await source._hub.subscribed()
@@ -189,7 +206,11 @@ async def _trace(folder: Path, source: RememberedSource) -> list[Call]:
         for number in range(6):
             name = f"last/{number % 3}"
             await source.step(mirror, **{name: b"%d" % number})
-        await source.step(mirror, last_1=None)
+        # Each is alone in a flush.
+        for name in ("last_1", "k_l_m"):
+            await _flushed(folder / "disk" / STATE, source.source)
+            await source.step(mirror, **{name: None})
+        await _flushed(folder / "disk" / STATE, source.source)
     return read_calls(folder / "trace", after=calls)
 
 
@@ -199,8 +220,8 @@ async def _following(
 ) -> AsyncIterator[None]:
     """Follow, until a signal ends that."""
     program = [sys.executable, "-m", "tests.power_cuts.following_destination"]
-    above = folder / "disk/above"
-    arguments = [source.source.url, str(above / "mirror"), str(above / "state")]
+    disk = folder / "disk"
+    arguments = [source.source.url, str(disk / MIRROR), str(disk / STATE)]
     running = traced(folder / "trace", [*program, *arguments], os.environ)
     yield
     (child,) = children_of(running.pid)
@@ -228,19 +249,19 @@ async def _check_destination(cut: PowerCut, source: RememberedSource) -> None:
     may keep such a change and lose the record of it. If the next run compares the copy with a
     Resource List, it cannot know of it.
     """
-    above = cut.remains / "above"
     unrecorded = _unrecorded(cut, source)
-    place = _check_opened(above, source, cut.time)
+    mirror, state = cut.remains / MIRROR, cut.remains / STATE
+    place = _check_opened(mirror, state, source, cut.time)
     # As the Source was at the power cut, or as it is much later.
     source.return_to(cut.time if cut.instant % 2 else None)
     subscriber = Subscriber(
         source.source.url,
-        _MovedMirror(above / "mirror", place),
-        state=above / "state",
+        _MovedMirror(mirror, place),
+        state=state,
         options=FollowOptions(pace=PACE, allow_private_addresses=True, via=Via.POLL),
     )
     await subscriber.catch_up()
-    files = copied(above / "mirror", source.source)
+    files = copied(mirror, source.source)
     if files != source.source.contents:
         wrong = {
             name
@@ -254,8 +275,8 @@ async def _check_destination(cut: PowerCut, source: RememberedSource) -> None:
 
 def _unrecorded(cut: PowerCut, source: RememberedSource) -> set[str]:
     """Return the small resources that were just being applied, if the record of that is lost."""
-    last = _record(cut.disk.read(("above", "state", "applying")))
-    path = cut.remains / "above/state/applying"
+    last = _record(cut.disk.read((*STATE.split("/"), "applying")))
+    path = cut.remains / STATE / "applying"
     if not path.exists() or _record(path.read_bytes()).batch == last.batch:
         return set()
     names = {uri.removeprefix(source.source.base) for uri in last.uris}
@@ -270,17 +291,17 @@ def _record(data: bytes) -> HandlerIntent:
         return HandlerIntent()
 
 
-def _check_opened(above: Path, source: RememberedSource, time: int) -> str:
+def _check_opened(folder: Path, at: Path, source: RememberedSource, time: int) -> str:
     """Open what is left as a Destination does, check it; return the place of the mirror."""
-    if not (above / "state/state.sqlite").exists():
+    if not (at / "state.sqlite").exists():
         return ""
-    with closing(DestinationState(above / "state")) as state:
+    with closing(DestinationState(at)) as state:
         identity, progress = state.identity(), state.progress()
         place = identity.place if identity is not None else ""
-        mirror = _MovedMirror(above / "mirror", place)
+        mirror = _MovedMirror(folder, place)
         if identity is not None:
             incoming = state.make_incoming()
-            mirror.prepare(identity.base, above / "state")
+            mirror.prepare(identity.base, at)
             apply_unfinished(mirror, state, incoming)
         if progress is not None:
             _check_covered(mirror, source, progress.through, time)

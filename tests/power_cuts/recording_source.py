@@ -28,6 +28,8 @@ OPTIONS = Options(
 )
 THREADS = 3
 CHANGES = 12
+#: What there is before the first change.
+LOADED = ("one", "two")
 
 
 def content(name: str) -> bytes:
@@ -69,6 +71,9 @@ def main() -> None:
     folder, hub = sys.argv[1:]
     for run in "ab":
         publisher = Publisher(Path(folder), BASE, hubs=[hub], options=OPTIONS, content=stored)
+        if publisher.is_empty():
+            publisher.load(Resource(BASE + name, hash=hash_of(name)) for name in LOADED)
+            os.write(1, b"loaded\n")
         with publisher:
             publisher.wait_published()
             threads = [

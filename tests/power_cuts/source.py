@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from datetime import datetime
 from itertools import count, pairwise
@@ -21,10 +21,11 @@ from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.journal import Journal
 from tests.power_cuts.cuts import Experiment, Loss, PowerCut
-from tests.power_cuts.recording_source import BASE, OPTIONS, stored
+from tests.power_cuts.recording_source import BASE, LOADED, OPTIONS, hash_of, stored
 from tests.power_cuts.trace import read_calls, traced
 from tests.publisher.helpers import PATIENCE, FakeHub
 
+_LOADED = {BASE + name: hash_of(name) for name in LOADED}
 _END = b"</urlset>"
 #: A change as others know it: its datetime in microseconds, URI and hash.
 Known = tuple[int, str, str | None]
@@ -35,6 +36,7 @@ class SourceWitness:
 
     def __init__(self) -> None:
         self._buffers: dict[str, bytes] = {}
+        self.has_loaded = False
         self.begun: set[tuple[str, str | None]] = set()
         self.recorded: set[Known] = set()
         self.sent_changes: set[Known] = set()
@@ -47,7 +49,10 @@ class SourceWitness:
         if stream == "stdout":
             *lines, buffer = buffer.split(b"\n")
             for line in lines:
-                self._printed(*line.decode().split())
+                if line == b"loaded":
+                    self.has_loaded = True
+                else:
+                    self._printed(*line.decode().split())
         elif stream.startswith("socket"):
             while _END in buffer:
                 body, _, buffer = buffer.partition(_END)
@@ -107,14 +112,14 @@ def _check_source(cut: PowerCut, witness: SourceWitness, *, documents: bool) -> 
     """Check what is left of a Source after a power cut; `documents` as well, which takes longer."""
     folder = cut.remains / "above" / "state"
     if not (folder / "journal.sqlite3").exists():
-        if witness.recorded or witness.through or witness.notified:
+        if witness.has_loaded or witness.recorded or witness.through or witness.notified:
             raise Loss("the journal is gone")
         return
     with closing(Journal(folder / "journal.sqlite3", BASE, clock=lambda: 0)) as journal:
         _check_journal(journal, witness)
-        before = set(map(known, journal.changes(0)))
+        before, is_empty = set(map(known, journal.changes(0))), journal.is_empty()
     if documents:
-        _check_documents(folder, before, witness)
+        _check_documents(folder, before, witness, {} if is_empty else _LOADED)
 
 
 def _check_journal(journal: Journal, witness: SourceWitness) -> None:
@@ -128,12 +133,18 @@ def _check_journal(journal: Journal, witness: SourceWitness) -> None:
         raise Loss(f"nobody recorded {sorted(invented)[:3]}")
     if journal.last_notice() < witness.notified:
         raise Loss("the journal lacks a notice that was sent")
+    if witness.has_loaded and journal.is_empty():
+        raise Loss("the journal lacks what was loaded")
     if state.reached < witness.through:
         raise Loss("the next change may be earlier than what others know")
 
 
-def _check_documents(folder: Path, journalled: set[Known], witness: SourceWitness) -> None:
+def _check_documents(
+    folder: Path, journalled: set[Known], witness: SourceWitness, loaded: Mapping[str, str | None]
+) -> None:
     """Let a Source continue, and check its documents."""
+    for path in (folder / "documents").rglob("[!.]*.xml"):  # as a web server returns them
+        read_document(path.read_bytes(), source=str(path))
     options = replace(OPTIONS, grace=0)
     publisher = Publisher(folder, BASE, options=options, content=stored)
     with publisher:
@@ -168,14 +179,16 @@ def _check_documents(folder: Path, journalled: set[Known], witness: SourceWitnes
     lists = [resource_list]
     if resource_list.index:
         lists = [read(part.uri) for part in resource_list.resources]
-    _check_resource_list(lists, listed)
+    _check_resource_list(lists, listed, loaded)
 
 
-def _check_resource_list(documents: list[Document], changes: list[Known]) -> None:
+def _check_resource_list(
+    documents: list[Document], changes: list[Known], loaded: Mapping[str, str | None]
+) -> None:
     document = documents[0]
     assert document.at is not None
     at = to_microseconds(document.at)
-    last = {uri: hash for moment, uri, hash in changes if moment <= at}
+    last = {**loaded, **{uri: hash for moment, uri, hash in changes if moment <= at}}
     listed = {entry.uri: entry.hash for part in documents for entry in part.resources}
     if listed != {uri: hash for uri, hash in last.items() if hash is not None}:
         raise Loss(f"the Resource List is not the set as of {document.at}")
