@@ -191,6 +191,9 @@ async def _trace(folder: Path, source: RememberedSource) -> list[Call]:
         await source.step(mirror, r2=b"2")
         await source.step(mirror, passing=None)
         await source.step(mirror, large=None)
+        for name in ("large1", "large2"):
+            await source.step(mirror, **{name: _large(5)})
+            await source.step(mirror, **{name: None})
         await source.step(mirror, u_v_large=_large(3))
         await source.step(mirror, k_l_m=b"in folders that are new", r0=b"5")
         await source.step(mirror, z_new=None)

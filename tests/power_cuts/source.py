@@ -118,6 +118,8 @@ def _check_source(cut: PowerCut, witness: SourceWitness, *, documents: bool) -> 
     with closing(Journal(folder / "journal.sqlite3", BASE, clock=lambda: 0)) as journal:
         _check_journal(journal, witness)
         before, is_empty = set(map(known, journal.changes(0))), journal.is_empty()
+    for path in (folder / "documents").rglob("[!.]*.xml"):  # as a web server returns them
+        read_document(path.read_bytes(), source=str(path))
     if documents:
         _check_documents(folder, before, witness, {} if is_empty else _LOADED)
 
@@ -143,8 +145,6 @@ def _check_documents(
     folder: Path, journalled: set[Known], witness: SourceWitness, loaded: Mapping[str, str | None]
 ) -> None:
     """Let a Source continue, and check its documents."""
-    for path in (folder / "documents").rglob("[!.]*.xml"):  # as a web server returns them
-        read_document(path.read_bytes(), source=str(path))
     options = replace(OPTIONS, grace=0)
     publisher = Publisher(folder, BASE, options=options, content=stored)
     with publisher:
