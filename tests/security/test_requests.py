@@ -157,5 +157,5 @@ async def test_beyond_the_most_connections_a_new_one_is_closed() -> None:
             writer.close()
             await writer.wait_closed()
         async with asyncio.timeout(PATIENCE):
-            while not await answered():  # once the ends are noticed
+            while not await answered():  # noqa: ASYNC110 - once the ends are noticed
                 await asyncio.sleep(0)
