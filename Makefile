@@ -12,7 +12,7 @@ SEEDS ?= 1-2000
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate simulate-scale mutants clean
+.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate simulate-scale mutants power-cuts clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -60,6 +60,9 @@ killing: $(VENV)/ready-dev ## kill -9 a hub under load: make killing ARGS="--rou
 
 cluster-killing: $(VENV)/ready-dev ## kill -9 nodes of a hub and NATS servers: make cluster-killing DATA=history.jsonl.xz ARGS="--seed 7"
 	$(BIN)/python -m tests.end_to_end.cluster_killing $(if $(DATA),--data $(DATA)) $(ARGS)
+
+power-cuts: $(VENV)/ready-dev ## cut the power of a Source, a hub and a Destination: make power-cuts ARGS="--cuts 100000 --seed 7"
+	$(BIN)/python -m tests.power_cuts $(ARGS)
 
 torture: $(VENV)/ready-dev ## all kinds of faults at random instants, and every claim checked: make torture ARGS="--rounds 1000 --seed 7"
 	$(BIN)/python -m tests.torture $(ARGS)

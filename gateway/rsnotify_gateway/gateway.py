@@ -17,6 +17,7 @@ from msgspec import json
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import format_datetime, from_microseconds
+from rsnotify.runtime.disk import make_durably
 from rsnotify.runtime.tasks import first_cause
 from rsnotify_gateway.adapter import OriginAdapter
 from rsnotify_gateway.adapters.change_discovery import ChangeDiscoveryAdapter
@@ -199,7 +200,7 @@ class Gateway:
     def _claim(self, claims: ExitStack) -> None:
         """Lock the state: two gateways would record every change twice."""
         try:
-            self._state.mkdir(parents=True, exist_ok=True)
+            make_durably(self._state)
             claims.enter_context(FileLock(self._state / "gateway.lock", blocking=False))
         except Timeout:
             raise ConfigurationError(

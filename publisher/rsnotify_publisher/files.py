@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.disk import flush, make_durably
 
 #: Seconds. The coarsest resolution of modification times (FAT: 2 s). A file that changed less than
 #: this ago may change again and keep its modification time.
@@ -36,7 +37,7 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    flush(path.parent)  # makes the rename durable
 
 
 @contextmanager
@@ -108,9 +109,9 @@ def sweep(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Create a folder if it is missing; ConfigurationError if it cannot be written."""
+    """Create a folder durably if it is missing; ConfigurationError if it cannot be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_durably(folder)
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -122,12 +123,3 @@ def check_writable(folder: Path) -> None:
 def _temporary(path: Path) -> Path:
     """Return the name of a file that no other thread or process writes at the same time."""
     return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.runtime.arguments import require, require_function
+from rsnotify.runtime.disk import is_disk_fault
 from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.selection.push_selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
@@ -41,7 +42,6 @@ from rsnotify_subscriber.push.endpoints import Transports
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
-from rsnotify_subscriber.storage.disk import is_disk_fault
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
 from rsnotify_subscriber.sync.following import Following
 from rsnotify_subscriber.sync.presence import PresenceCheck, check_files, check_location

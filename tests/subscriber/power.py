@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
+from rsnotify.runtime import disk
 from rsnotify_subscriber.mirror import folder as mirror_folder
-from rsnotify_subscriber.storage import disk
 
 
 class Disk:

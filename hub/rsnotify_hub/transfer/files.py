@@ -13,6 +13,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.disk import flush
 from rsnotify_hub.store.interface import Store
 from rsnotify_hub.transfer.exporting import read_store
 from rsnotify_hub.transfer.importing import ImportReport, import_records
@@ -67,6 +68,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        flush(path.parent)
     except BaseException as error:
         path.unlink()
         if isinstance(error, OSError):

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.digest import SetDigest, SetSum
+from rsnotify.runtime.disk import make_durably
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_publisher.journal import schema
 from rsnotify_publisher.journal.recorded_changes import RecordedChanges
@@ -79,7 +80,8 @@ class JournalConnection:
         self._is_snapshot = False
         check_role(path)
         with self._translated():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                make_durably(path.parent)
             # A recorder of several journals may use another thread for each transaction.
             self._db = sqlite3.connect(
                 path, isolation_level=None, timeout=30, check_same_thread=False

@@ -13,6 +13,7 @@ from msgspec import DecodeError, json
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, StorageError
 from rsnotify.format.model import Resource
+from rsnotify.runtime.disk import make_durably
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.changes import check_change
 from rsnotify_publisher.outbox.queue import OutboxLine, OutboxQueue
@@ -116,7 +117,8 @@ class Forwarder(Startable):
     def _forward_batch(self) -> int:
         """Forward one batch and return its size; 0 if another forwarder is at work."""
         try:
-            self._publisher.source.folder.mkdir(parents=True, exist_ok=True)
+            if not self._publisher.source.folder.exists():
+                make_durably(self._publisher.source.folder)
             self._lock.acquire(timeout=self._poll)
         except Timeout:
             self._warn_of_waiting()

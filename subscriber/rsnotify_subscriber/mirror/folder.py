@@ -14,9 +14,9 @@ from threading import Lock
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.arguments import require
+from rsnotify.runtime.disk import flush, make_durably
 from rsnotify_subscriber.handlers import Received
-from rsnotify_subscriber.mirror.tree import MirrorTree
-from rsnotify_subscriber.storage.disk import flush, make_durably
+from rsnotify_subscriber.mirror.tree import PROBE, MirrorTree
 
 #: How many files are flushed at once, by all mirrors of a process.
 _FLUSHES = 8
@@ -64,6 +64,7 @@ class FolderMirror:
                 than `temporary`.
         """
         self.check(temporary)
+        (self._root / PROBE).unlink(missing_ok=True)  # of a run that was killed
         self._tree = MirrorTree(self._root, base)
         self._unflushed, self._flush_failed = _TouchedPaths(), False
         self._place = self.place

@@ -6,10 +6,12 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from rsnotify.errors import StorageError
 from rsnotify_subscriber.mirror.paths import FALLBACKS, MirrorLayout, PathNames
+
+#: A file that is made for a moment. No resource has this name, see `MirrorLayout`.
+PROBE = "@@rsnotify"
 
 
 def ignores_case(folder: Path) -> bool:
@@ -28,8 +30,12 @@ def _ignores_case_inside(folder: Path) -> bool:
         for path in folder.iterdir():
             if (found := _exists_in_both_cases(path)) is not None:
                 return found
-        with NamedTemporaryFile(dir=folder, prefix="rsnotify-") as file:
-            return _exists_in_both_cases(Path(file.name)) is True
+        probe = folder / PROBE
+        try:
+            probe.touch()
+            return _exists_in_both_cases(probe) is True
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError:
         return False  # the folder does not exist, or is read-only
 

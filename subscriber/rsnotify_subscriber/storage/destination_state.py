@@ -89,16 +89,19 @@ class DestinationState:
             with self.transactions.writing():
                 self._write(_unknown(unfinished), None)
 
-    def store_intent(self, uris: Sequence[str], refused: Collection[str]) -> None:
+    def store_intent(
+        self, uris: Sequence[str], refused: Collection[str], *, flush: bool = False
+    ) -> None:
         """Store which resources are about to be applied, until the next commit.
 
         The record outlives the process, so that the next one knows which changes were applied and
-        not committed. That of a single change does not outlive a power failure, as a flush takes
-        longer than everything else that is done for it: the lists repeat such a change from T on.
+        not committed. With `flush`, it outlives a power failure too, as it must where the handler
+        makes the changes durable before the commit. Otherwise that of a single change does not, as
+        a flush takes longer than everything else that is done for it.
         `refused` are those that a handler failed to apply before, and which may be applied in part.
         """
         with self.transactions.storage_errors():
-            self._intents.store(uris, refused)
+            self._intents.store(uris, refused, flush=flush)
 
     def unknown_uris(self) -> list[str]:
         """Return the resources whose content is unknown because of a crash."""

@@ -50,11 +50,13 @@ class IntentLog:
         if self.unfinished:
             self._batch = max(committed, intent.batch) + 1
 
-    def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
-        """Store an intent in place of the last; `refused` as in `HandlerIntent`."""
+    def store(self, uris: Sequence[str], refused: Collection[str], *, flush: bool) -> None:
+        """Store an intent in place of the last, flushed or not; `refused` as in `HandlerIntent`."""
         self._batch += 1
         record = msgspec.json.encode(HandlerIntent(self._batch, tuple(uris), tuple(refused)))
-        self._database.store_intent(record, durably=len(uris) > 1)
+        self._database.store_intent(record, durably=flush or len(uris) > 1)
+        if flush:
+            self._database.flush_intent()
 
     @property
     def batch(self) -> int:

@@ -15,9 +15,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.disk import flush, make_durably
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_subscriber.storage.database import Row, Rows
-from rsnotify_subscriber.storage.disk import flush, make_durably
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;

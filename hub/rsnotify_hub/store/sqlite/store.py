@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.disk import make_durably
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.store.interface import (
@@ -63,7 +64,7 @@ class SqliteStore:
         self._loop = asyncio.get_running_loop()
         check_role(folder / "hub.sqlite")
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_durably(folder, mode=0o700)
             self._lock = FileLock(folder / "hub.lock")
             self._lock.acquire(timeout=0)
         except Timeout:

@@ -14,14 +14,14 @@ _SQLITE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 _PRIMARY = 0xFF
 
 
-def make_durably(folder: Path) -> None:
+def make_durably(folder: Path, *, mode: int = 0o777) -> None:
     """Make a folder and its parents, and flush their entries.
 
     An existing folder's entry is flushed too, as the process that made it may have died first.
     """
     above = list(folder.parents)
     made = [parent for parent in above if not parent.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode, parents=True, exist_ok=True)
     for parent in above[: len(made) + 1]:
         with suppress(PermissionError):  # some folders may only be passed through
             flush(parent)
