@@ -11,6 +11,7 @@ import importlib
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from tests.growth import check_growth
 ROOT = Path(__file__).parents[1]
 PACKAGES = [
     "rsnotify",
+    "demo/rsnotify_demo",
+    "gateway/rsnotify_gateway",
     "hub/rsnotify_hub",
     "publisher/rsnotify_publisher",
     "relay/rsnotify_relay",
@@ -75,6 +78,14 @@ def _used(module_name: str, module: object, tree: ast.Module) -> Iterator[Use]:
             literal = node.args[0] if node.args else None
             if ast.unparse(node.func).startswith("re.") and isinstance(literal, ast.Constant):
                 found[repr(literal.value), node.func.attr] = re.compile(literal.value)  # type: ignore[attr-defined]
+    # Those in tables, in classes and in functions, of which no name shows how they are used.
+    known = {id(pattern) for pattern in found.values()}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
+            with suppress(NameError):  # of an argument: the module has a name for the result
+                pattern = eval(ast.unparse(node), vars(module))
+                if id(pattern) not in known:  # `re` returns one object for one expression
+                    found[f"without a name, {len(found)}", "fullmatch"] = pattern
     for (name, method), pattern in found.items():
         yield f"{module_name} {name}.{method}", pattern, method
 

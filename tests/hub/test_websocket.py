@@ -92,6 +92,16 @@ async def test_nothing_is_missed_or_repeated_between_replay_and_live(hub: Client
         assert seconds == list(range(int(since) + 1, total + 1))
 
 
+async def test_a_live_subscriber_receives_every_one_of_many_fragments(hub: Client):
+    total = 3_000
+    sockets = [await hub.listen() for _ in range(2)]
+    source = await hub.source()
+    for second in range(total):
+        await source.send_str(fragment(second, second + 1).decode())
+    for socket in sockets:
+        assert await heard(socket, total) == list(range(1, total + 1))
+
+
 async def test_a_log_that_does_not_reach_back_to_since_is_announced_as_a_gap(run_hub: RunHub):
     size = len(fragment(0, 1))
     async with run_hub(log_bytes=3 * size) as hub:
