@@ -60,9 +60,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Note a failure, that is no assertion, if a module of another folder was imported."""
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name.partition(".")[0] in PACKAGES and file is not None:
-            if not Path(file).is_relative_to(session.config.rootpath):
-                _note(session.config.rootpath, Failure("", f"{file} was imported", False))
+        is_ours = name.partition(".")[0] in PACKAGES and file is not None
+        if is_ours and not Path(file).is_relative_to(session.config.rootpath):
+            _note(session.config.rootpath, Failure("", f"{file} was imported", False))
 
 
 def _note(project: Path, failure: Failure) -> None:

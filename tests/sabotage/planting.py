@@ -27,9 +27,9 @@ from tests.sabotage.failures import NAME, PACKAGES, Failure, read_failures
 
 _LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "results")
 _OPTIONS = (
-    "-q -p no:xdist -p no:cacheprovider --timeout 300 -p tests.sabotage.failures"
-    " -W ignore::hypothesis.errors.HypothesisWarning"
-).split()
+    *("-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", "300"),
+    *("-p", "tests.sabotage.failures", "-W", "ignore::hypothesis.errors.HypothesisWarning"),
+)
 #: Seconds that the tests of one bug may take.
 _LIMIT = 1_800
 
