@@ -46,6 +46,8 @@ REPEATED = [
 ]  # fmt: skip
 ENDINGS = ["", "\x00", "\x00\n!"]
 LENGTH = 6_000
+#: How often something is repeated first: an exponential expression takes half a second.
+FEW = 24
 #: Seconds that no linear expression takes for so many characters, and all others take.
 SUSPICIOUS = 0.02
 
@@ -109,10 +111,12 @@ def test_an_expression_takes_linear_time(use: Use) -> None:
                     text = beginning + repeated * (length // len(repeated)) + ending
                     _apply(pattern, method, text)
 
-                begun = time.thread_time()
-                work(500)
-                if time.thread_time() - begun > SUSPICIOUS:
-                    pytest.fail(f"{beginning!r}, {repeated!r} ..., {ending!r}")
+                # So short at first that even an exponential one ends.
+                for length in (FEW * len(repeated), 500):
+                    begun = time.thread_time()
+                    work(length)
+                    if time.thread_time() - begun > SUSPICIOUS:
+                        pytest.fail(f"{beginning!r}, {repeated!r} ..., {ending!r}")
                 begun = time.thread_time()
                 work(LENGTH)
                 if time.thread_time() - begun > SUSPICIOUS:

@@ -106,7 +106,8 @@ def _test(project: Path, arguments: Sequence[str]) -> _Output:
         timeout=_LIMIT,
         check=False,
     )
-    return _Output((ended.stdout.strip() or ended.stderr.strip()).splitlines()[-1])
+    lines = (ended.stdout.strip() or ended.stderr.strip()).splitlines()
+    return _Output(lines[-1] if lines else f"pytest ended with {ended.returncode}")
 
 
 def _make_environment(project: Path) -> None:
