@@ -8,7 +8,7 @@ DATA ?=
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing containers simulate-scale clean
+.PHONY: demo gateway-demo test check format bench fleet publishing slow replay returning killing cluster-killing containers sabotage simulate-scale clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -59,6 +59,9 @@ simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in v
 
 containers: $(VENV)/ready-dev ## the image and docker-compose.yml in a container engine: needs docker with docker compose
 	$(BIN)/pytest -p no:xdist tests/real_containers.py tests/real_cluster.py $(ARGS)
+
+sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
+	$(BIN)/python -m tests.sabotage $(ARGS)
 
 clean:
 	rm -rf $(VENV)

@@ -231,6 +231,21 @@ async def test_a_hub_that_reports_more_than_was_saved_is_trusted(
     assert hub.fragments[0].from_ == hub.through
 
 
+async def test_a_hub_that_has_a_part_of_a_batch_gets_the_rest(tmp_path: Path, hub: FakeHub) -> None:
+    await hub.stop()
+    async with Publisher(
+        tmp_path, BASE, hubs=[hub.url], options=replace(QUICK, grace=0), clock=lambda: 1_000_000
+    ) as publisher:
+        # Their datetimes follow each other by a microsecond.
+        changes = await publisher.arecord([update("a"), update("b"), update("c")])
+    hub.through = changes[0].datetime
+    await hub.start()
+    async with publisher:
+        await hub.has(BASE + "c")
+    assert hub.uris() == [BASE + "b", BASE + "c"]
+    assert hub.fragments[0].from_ == hub.through
+
+
 async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub) -> None:
     hub.refuse_with = 503
     async with Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=QUICK) as publisher:
