@@ -27,7 +27,7 @@ from tests.sabotage.failures import NAME, PACKAGES, Failure, read_failures
 
 _LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "results")
 _OPTIONS = (
-    *("-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", "300"),
+    *("-q", "-m", "not slow", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", "300"),
     *("-p", "tests.sabotage.failures", "-W", "ignore::hypothesis.errors.HypothesisWarning"),
 )
 #: Seconds that the tests of one bug may take.

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
@@ -448,3 +450,17 @@ def test_doubts_are_stored_until_their_resources_are_settled(
     again.begin_baseline()
     assert again.doubts == {}
     again.close()
+
+
+def test_postgresql_has_flushed_the_record_of_several_changes_when_it_is_stored(
+    postgresql: str,
+) -> None:
+    with (
+        closing(DestinationState(PostgreSQLState(postgresql))) as state,
+        psycopg.connect(postgresql, autocommit=True) as other,
+    ):
+        for _ in range(10):  # without waiting, the server flushes five times a second
+            before = other.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+            state.store_intent(["a", "b"], ())
+            query = "SELECT pg_current_wal_flush_lsn() > %s::pg_lsn"
+            assert other.execute(query, before).fetchone() == (True,)
