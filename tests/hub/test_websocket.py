@@ -164,6 +164,21 @@ async def test_a_subscriber_that_does_not_read_is_cut_off_and_the_others_are_not
         assert await heard(await hub.listen(got[-1]), 20) == list(range(len(got) + 1, 21))
 
 
+async def test_what_is_published_while_a_slow_subscriber_replays_reaches_it(hub: Client):
+    size, before, total = 500_000, 6, 9
+    connector = aiohttp.TCPConnector(socket_factory=small_buffers)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        Client(hub.url, session) as client,
+    ):
+        for second in range(before):
+            await hub.accepted(fragment(second, second + 1, padding=size))
+        slow = await client.listen(0)  # whose replay waits at its first page
+        for second in range(before, total):
+            await hub.accepted(fragment(second, second + 1, padding=size))
+        assert await heard(slow, total) == list(range(1, total + 1))
+
+
 async def test_a_second_frame_is_refused(hub: Client):
     socket = await hub.listen()
     await socket.send_str("{}")
