@@ -35,7 +35,9 @@ from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.sync.prepared_change import PreparedChange
 from rsnotify_subscriber.sync.replay import apply_unfinished
 from rsnotify_subscriber.tasks import Tasks
+from tests.subscriber.destination import Destination, files_of
 from tests.subscriber.power import Disk
+from tests.subscriber.source import SmallSource
 
 BASE = "http://a.example/data/"
 #: Some are the folders of others.
@@ -413,6 +415,21 @@ def test_what_is_put_in_place_again_after_a_crash_outlives_a_power_failure(tmp_p
             left.mkdir()
             one.disk.fail(left, one.folder / "state", Random(seed))
             check(left, one.through, ())
+
+
+async def test_a_run_that_has_ended_leaves_nothing_to_be_flushed(
+    source: SmallSource, destination: Destination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination.folder.mkdir()
+    disk = Disk(destination.folder, monkeypatch)
+    source.put("a", b"1")
+    source.put("folder/b", b"2")
+    await destination.catch_up()
+    assert destination.equals_source()
+    for seed in range(20):
+        disk.after_failure(tmp_path / str(seed), Random(seed))
+        assert files_of(tmp_path / str(seed)) == source.contents
+    disk.close()
 
 
 def test_what_was_flushed_need_not_be_kept(tmp_path: Path) -> None:

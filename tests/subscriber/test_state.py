@@ -129,6 +129,18 @@ def test_resources_that_no_list_of_this_baseline_had_are_returned(state: Destina
     assert state.baseline.unlisted(PRECISE) == ["a", "b"]
 
 
+def test_a_baseline_decides_about_what_changed_up_to_its_very_instant(
+    state: DestinationState,
+) -> None:
+    later = PRECISE + timedelta(microseconds=1)
+    for at, concerns in ((PRECISE, True), (later, False)):
+        state.commit([held("listed", at, hash=A), held("unlisted", at, hash=A)], None)
+        state.begin_baseline()
+        listed = Resource("listed", hash=B)
+        assert state.baseline.compare([listed], PRECISE) == ([listed] if concerns else [])
+        assert state.baseline.unlisted(PRECISE) == (["unlisted"] if concerns else [])
+
+
 def test_a_tombstone_is_kept_until_it_is_confirmed(state: DestinationState) -> None:
     state.commit([held("u", PRECISE, ChangeType.DELETED)], Progress(PRECISE, SECOND))
     assert state.find("u") is not None
