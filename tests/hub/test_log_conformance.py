@@ -254,6 +254,8 @@ async def test_a_replay_begins_with_what_ends_a_microsecond_after_its_instant(st
         for number in range(5):
             found = await node.store.read(TOPIC, after=0, since=at(number / 1e6))
             assert [entry.fragment for entry in found] == parts[number:]
+            found = await node.store.changes(TOPIC, since=at(number / 1e6))
+            assert [entry.fragment for entry in found] == parts[number:]
 
 
 async def test_a_fragment_is_trimmed_once_it_has_the_age_of_the_retention(
