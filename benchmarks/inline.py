@@ -2,7 +2,7 @@
 
 A Source, a hub, and Destinations in a few processes, all over real HTTP and WebSocket. The same
 resource of 2 KiB changes again and again, at first without its content in the fragment, then with
-it. What the Source is asked for is counted until every Destination has applied the change.
+it. Requests are counted until every Destination has applied the change.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ class ManyDestinations:
         lags: list[float] = []
         async with asyncio.timeout(PATIENCE):
             while len(lags) < count:
-                change, committed = map(int, (await self._lines.get()).split())
-                if change == at:
-                    lags.append((committed - at) / 1000)
+                _, change, committed = (await self._lines.get()).split()
+                if int(change) == at:
+                    lags.append((int(committed) - at) / 1000)
         return lags
 
     async def stop(self) -> None:

@@ -1,8 +1,8 @@
 """Many Destinations for `inline.py` in a separate process; each stores a state, and no content.
 
 `many_destinations.py URL COUNT FOLDER` prints `ready` once all are level and push works, then a
-line for each change that a Destination has durably applied: the change's datetime and the time of
-its commit, both in microseconds since 1970.
+line for each change that a Destination has durably applied: `durable`, the change's datetime and
+the time of its commit, both in microseconds since 1970.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 import callbacks
 import cluster
@@ -33,12 +34,20 @@ BENCHMARKS = {
 
 
 def main(names: list[str]) -> None:
-    """Run the named benchmarks, or all."""
-    for name in names or BENCHMARKS:
+    """Run the named benchmarks, or all; those after one that fails, too."""
+    for name in names:
         if name not in BENCHMARKS:
             sys.exit(f"there is no benchmark {name}; there are: {', '.join(BENCHMARKS)}")
-        BENCHMARKS[name]()
+    failed = []
+    for name in names or BENCHMARKS:
+        try:
+            BENCHMARKS[name]()
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
     targets.show()
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -170,6 +170,18 @@ async def test_only_who_was_asked_answers(prosody: Prosody) -> None:
         await request
 
 
+async def test_an_error_in_the_receiver_of_items_ends_the_connection(prosody: Prosody) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("cannot be received")
+
+    await say(prosody, FIRST)
+    async with asyncio.timeout(PATIENCE), connect(prosody.login("reader"), fail) as connection:
+        await connection.subscribe(PLACE, TOPIC)
+        await say(prosody, SECOND)
+        with pytest.raises(RuntimeError, match="cannot be received"):
+            await connection.lost()
+
+
 async def test_a_topic_without_a_node_is_no_endpoint_yet(prosody: Prosody) -> None:
     transport = XmppTransport(PLACE, TOPIC, prosody.login("reader"))
     with pytest.raises(FetchError, match="item-not-found"):

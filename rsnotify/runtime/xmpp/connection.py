@@ -203,10 +203,13 @@ class XmppConnection:
 
     def receive_message(self, stanza: Any) -> None:
         items = list(stanzas.items_in(stanza.xml, stanza["from"].bare))
-        if not items:
-            self._on_foreign()
-        for item in items:
-            self._on_item(item)
+        try:
+            if not items:
+                self._on_foreign()
+            for item in items:
+                self._on_item(item)
+        except Exception as error:  # slixmpp would only log it
+            self.lose(error)
 
 
 @asynccontextmanager

@@ -83,7 +83,7 @@ class SmallRequests:
         self._lines = _lines(fields)
         self._silence = silence
         self._tls = tls
-        self._dialer = Dialer(create=create_socket)
+        self._create_socket = create_socket
         self._pool = ConnectionPool(per_origin=per_host, seconds=_KEEP)
         self._loop = asyncio.get_running_loop()
         self._avoided: dict[HttpOrigin, float] = {}
@@ -116,7 +116,9 @@ class SmallRequests:
             is_plain = reply.status == 200 or reply.status >= 400
             if is_plain and not is_encoded(response):
                 return response
-        self._avoided[origin] = self._loop.time() + _AVOIDED
+        now = self._loop.time()
+        self._avoided = {each: end for each, end in self._avoided.items() if end > now}
+        self._avoided[origin] = now + _AVOIDED
         return None
 
     async def _reply(self, origin: HttpOrigin, head: bytes) -> ContentReply:
@@ -129,7 +131,7 @@ class SmallRequests:
         return await self._request(await self._dial(origin), head)
 
     async def _dial(self, origin: HttpOrigin) -> HttpConnection:
-        connected = await self._dialer.dial(origin.host, origin.port)
+        connected = await Dialer(create=self._create_socket).dial(origin.host, origin.port)
         tls: dict[str, Any] = {}
         if origin.secure:
             self._tls = self._tls or ssl.create_default_context()
