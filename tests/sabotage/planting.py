@@ -25,7 +25,8 @@ from msgspec import Struct
 from tests.sabotage.bugs import ROOT, Bug
 from tests.sabotage.failures import NAME, PACKAGES, Failure, read_failures
 
-_LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "results")
+#: The last are files that another process is about to rename.
+_LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "results", "*.pyc.*")
 _OPTIONS = (
     *("-q", "-m", "not slow", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", "300"),
     *("-p", "tests.sabotage.failures", "-W", "ignore::hypothesis.errors.HypothesisWarning"),

@@ -43,9 +43,8 @@ def _functions(file: str) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, kinds)}
 
 
-def test_the_runner_distinguishes_bugs_that_are_found_from_all_others() -> None:
+def test_the_runner_accepts_an_assertion_and_no_other_error() -> None:
     signatures = BUGS["A signature is accepted whatever the secret"]
-    harmless = replace(signatures, old="import hmac", new="import hmac as hmac")
     broken = replace(signatures, old="header.strip()", new="header.there_is_no_such_method()")
     # In a process that an entry point of the environment starts.
     program = Bug(
@@ -56,11 +55,7 @@ def test_the_runner_distinguishes_bugs_that_are_found_from_all_others() -> None:
         tests=["tests/test_command_line.py::test_the_installed_program_has_each_command"],
     )
     with copied_project() as project:
-        verdicts = [examine(bug, project) for bug in (signatures, harmless, broken, program)]
+        verdicts = [examine(bug, project) for bug in (program, broken)]
         confirm(verdicts, project)
-    assert [verdict.problem.partition(":")[0] for verdict in verdicts] == [
-        "",
-        "no test fails",
-        "not an assertion",
-        "",
-    ]
+    assert [verdict.problem.partition(":")[0] for verdict in verdicts] == ["", "not an assertion"]
+    assert verdicts[0].failure is not None
