@@ -417,6 +417,20 @@ def test_what_is_put_in_place_again_after_a_crash_outlives_a_power_failure(tmp_p
             check(left, one.through, ())
 
 
+def test_a_file_that_was_removed_and_flushed_does_not_come_back(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"d": b"1", "e/f": b"2"})
+        one.flush()
+        one.apply({"d": None, "e/f": None})
+        one.flush()
+        one.apply({"a": b"3"})  # now the state has the deletions no more
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ())
+
+
 async def test_a_run_that_has_ended_leaves_nothing_to_be_flushed(
     source: SmallSource, destination: Destination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
