@@ -16,11 +16,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import yaml
 from msgspec import Struct, field
+from packaging.requirements import Requirement
 
 from tests.running import PATIENCE, Running
 
@@ -92,11 +94,14 @@ def context(root: Path) -> Iterator[Path]:
         for line in (root / ".dockerignore").read_text().splitlines()
         if line and not line.startswith("#")
     ]
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others"],
+    first, *rest = rules
+    assert first == "*", "only what is named after it needs a look"
+    named = [rule[1:] for rule in rest if rule.startswith("!")]
+    found = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--", *named],
         cwd=root, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    for name in tracked.splitlines():
+    for name in found.splitlines():
         if not _is_ignored(Path(name), rules) and (root / name).is_file():
             yield Path(name)
 
@@ -257,6 +262,33 @@ class Machine:
         caps = [f"--{which}{kept}" for which in ("inh-caps", "ambient-caps", "bounding-set")]
         who = [f"--reuid={user}", f"--regid={group}", "--clear-groups", "--no-new-privs"]
         return ["setpriv", *who, *caps, *command]
+
+
+def provide(folder: Path, requirement: str) -> None:
+    """Put what a requirement of ours needs into a folder, from the environment of the tests.
+
+    pip, which may run afterwards, checks that all of it is there, and installs what is not.
+    """
+    waiting, done = [Requirement(requirement)], set[str]()
+    while waiting:
+        one = waiting.pop()
+        if str(one) in done:
+            continue
+        done.add(str(one))
+        found = distribution(one.name)
+        for line in found.requires or ():
+            needed = Requirement(line)
+            if not needed.marker or any(
+                needed.marker.evaluate({"extra": extra}) for extra in (*one.extras, "")
+            ):
+                waiting.append(needed)
+        tops = {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}
+        for name in tops if one.name != "rsnotify" else ():
+            source, target = Path(str(found.locate_file(name))), folder / name
+            if source.is_file():
+                shutil.copy2(source, target)
+            elif not target.exists():
+                shutil.copytree(source, target)
 
 
 def _copy(files: Sequence[Path], sources: Sequence[str], place: Path, target: str) -> None:

@@ -1,4 +1,4 @@
-"""Starts `python -m rsnotify` as a fork of a process that has imported all of it.
+"""Starts `python -m rsnotify`, and a few others, as forks of a process that imported all of it.
 
 A test run starts hundreds of such processes, and each would spend half a second of CPU on the same
 imports. So a server for each test process forks them; it has no thread and no event loop. What it
@@ -29,6 +29,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from inspect import signature
@@ -39,18 +40,29 @@ from rsnotify.runtime import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What may be run: our program, and what a test compares with a process of its own.
-MODULES = ("rsnotify", "tests.started")
+MODULES = ("rsnotify", "tests.hub.jetstream.fast_node", "tests.started", "gunicorn", "uvicorn")
+#: Programs that a file holds: our Destination that counts, and another implementation.
+FILES = (
+    str(ROOT / "tests/end_to_end/counting.py"),
+    *(str(Path(sys.executable).with_name(name)) for name in ("resync-build", "resync-sync")),
+)
 #: What our commands import.
 PACKAGES = (
     "rsnotify",
     "rsnotify_demo",
+    "rsnotify_gateway",
     "rsnotify_hub",
     "rsnotify_publisher",
     "rsnotify_relay",
     "rsnotify_subscriber",
 )
+#: What is imported only when a command reads its options or runs.
+LATE = (
+    *("encodings.ascii", "encodings.idna", "rich.status", "typer._adapters", "uvloop"),
+    *("resync.client", "resync.list_base_with_index"),
+)
 #: Variables that are read only when a command runs, or are heeded here.
-OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES")
+OURS = ("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES", "HOME")
 _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE = 100_000
 _READY = b"ready"
@@ -74,7 +86,8 @@ _own = threading.local()
 
 
 class _Request(NamedTuple):
-    module: str
+    program: str
+    is_module: bool
     arguments: Sequence[str]
     folder: str
     environment: dict[str, str]
@@ -139,13 +152,17 @@ class _Server:
         words = given["args"]
         if isinstance(words, str | bytes | os.PathLike) or getattr(_own, "wanted", False):
             return None
-        program = [os.fsdecode(word) for word in words]
+        python, *program = [os.fsdecode(word) for word in words]
+        is_module = program[:1] == ["-m"]
+        if python in FILES:  # which names its interpreter itself
+            python, program = sys.executable, [python, *program]
+        name = "".join(program[is_module : is_module + 1])
         environment = self._inherited() if given["env"] is None else dict(given["env"])
         folder = os.fsdecode(given["cwd"] or os.getcwd())
         before = given["preexec_fn"]
         if (
-            program[:2] != [sys.executable, "-m"]
-            or program[2] not in MODULES
+            python != sys.executable
+            or name not in (MODULES if is_module else FILES)
             or any(given.get(name, value) != value for name, value in _PLAIN.items())
             or _of_others(environment) != self._environment
             or before not in (None, processes._end_with_parent)
@@ -153,8 +170,9 @@ class _Server:
         ):
             return None
         return _Request(
-            module=program[2],
-            arguments=program[3:],
+            program=name,
+            is_module=is_module,
+            arguments=program[is_module + 1 :],
             folder=folder,
             environment=environment,
             limits=[(limit, *resource.getrlimit(limit)) for limit in _LIMITS],
@@ -241,8 +259,10 @@ def _import_all() -> None:
             if not module.name.endswith((".__main__", ".sqlalchemy")):
                 with suppress(ImportError):  # of what is optional
                     importlib.import_module(module.name)
-    with suppress(ImportError):
-        importlib.import_module("uvloop")
+    for name in LATE:
+        # Some of them change what is a warning, also for those that do not import them.
+        with suppress(ImportError), warnings.catch_warnings():
+            importlib.import_module(name)
 
 
 def _serve(channel: socket.socket) -> tuple[_Request, list[int]]:
@@ -289,8 +309,8 @@ def _be_as_if_just_started(request: _Request) -> None:
     for name in os.environ.keys() - request.environment.keys():
         del os.environ[name]
     os.environ.update(request.environment)
-    sys.path[0] = request.folder
-    sys.argv = [request.module, *request.arguments]
+    sys.path[0] = request.folder if request.is_module else os.path.dirname(request.program)
+    sys.argv = [request.program, *request.arguments]
     buffered = not os.environ.get("PYTHONUNBUFFERED")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, name)
@@ -310,6 +330,23 @@ def _be_as_if_just_started(request: _Request) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+def _end(code: object) -> NoReturn:
+    """End as an interpreter does, but do not take all modules apart.
+
+    That would copy all memory that is shared with the server: most of the CPU of a short command.
+    What only garbage would report while it is destroyed is reported.
+    """
+    with suppress(AttributeError, OSError, ValueError):  # which the interpreter reports
+        if isinstance(code, int):
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            gc.collect()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    sys.exit(code)  # type: ignore[arg-type]
+
+
 def _main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those that it forks
     _import_all()
@@ -322,8 +359,15 @@ def _main() -> NoReturn:
     channel.detach()
     _become(request, files)
     _be_as_if_just_started(request)
-    runpy.run_module(request.module, run_name="__main__", alter_sys=True)
-    sys.exit()
+    try:
+        if request.is_module:
+            runpy.run_module(request.program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(request.program, run_name="__main__")
+        code: object = 0
+    except SystemExit as end:
+        code = end.code or 0
+    _end(code)
 
 
 if __name__ == "__main__":

@@ -237,6 +237,8 @@ class Reader:
     def _begin(self, shell: str) -> Running:
         """Begin a command in a shell, or without one if it is like many that began in one."""
         words = shlex.split(shell.removeprefix("exec "))
+        if words[:2] == ["python", "-m"] and not MEANS_SOMETHING.search(shell):
+            return Running([sys.executable, *words[1:]], self._environment, self.folder)
         if words[0] == "rsnotify" and not MEANS_SOMETHING.search(shell):
             if words[1] in _begun:
                 program = [sys.executable, "-m", *words]

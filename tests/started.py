@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -51,10 +52,30 @@ def facts() -> dict[str, object]:
     }
 
 
+class Garbage:
+    """What only the collector destroys."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        print("destroyed", file=sys.stderr)
+
+
 print(json.dumps(facts()))
 print(json.dumps([os.getpid(), random.random()]))
 if "fail" in sys.argv:
     raise ValueError("as asked")
+if "text" in sys.argv:
+    sys.exit("as asked")
+if "late" in sys.argv:
+    sys.stderr.write("\n")
+    main = threading.main_thread()
+    atexit.register(lambda: print("at the end", threading.enumerate() == [main], file=sys.stderr))
+    threading.Thread(target=lambda: (main.join(), print("after all", file=sys.stderr))).start()
+    garbage = Garbage()
+    del garbage
+    sys.exit(3)
 if "wait" in sys.argv:
     sys.stdout.flush()
     signal.pause()

@@ -7,10 +7,12 @@ import queue
 import re
 import secrets
 import shutil
+import sysconfig
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from tests.containers import (
     Unset,
     context,
     image_of,
+    provide,
     read_dockerfile,
     read_environment,
     services,
@@ -49,10 +52,20 @@ FRAGMENT = (
 SETTINGS = EXAMPLE | {name: secrets.token_hex(32) for name in SECRETS}
 
 
-class Installed:
-    """What the build made, and a machine to start it on."""
+#: What pip installs in the image, beside what it downloads.
+EXTRAS = r'"\.(\[[\w,]+\])"'
 
-    def __init__(self, folder: Path) -> None:
+
+class Installed:
+    """What the build made, and a machine to start it on.
+
+    Args:
+        folder: Where the image is.
+        downloads: Whether pip downloads everything, as in a build; otherwise other packages come
+            from the environment of the tests, which has the same versions.
+    """
+
+    def __init__(self, folder: Path, *, downloads: bool) -> None:
         self.image: Image = image_of(INSTRUCTIONS)
         self.hub, self.source, self.mosquitto = free_port(), free_port(), free_port()
         self.data = folder / "data"
@@ -69,6 +82,12 @@ class Installed:
             "8000": str(self.source),
         }
         self.machine = Machine(folder, places)
+        if not downloads:
+            (extras,) = re.findall(EXTRAS, (ROOT / "hub/Dockerfile").read_text())
+            variables = {"base": f"{folder}/opt/rsnotify"}
+            packages = Path(sysconfig.get_path("purelib", "venv", vars=variables))
+            packages.mkdir(parents=True)
+            provide(packages, f"rsnotify{extras}")
         self.machine.build(INSTRUCTIONS)
         shutil.copytree(ROOT / "docs", folder / "docs")
 
@@ -89,11 +108,17 @@ class Installed:
                 return error.code
 
 
-@pytest.fixture(scope="module")
-def built() -> Iterator[Installed]:
+@contextmanager
+def built_image(*, downloads: bool) -> Iterator[Installed]:
     with tempfile.TemporaryDirectory(prefix="rsnotify-image-") as folder:
         Path(folder).chmod(0o755)
-        yield Installed(Path(folder))
+        yield Installed(Path(folder), downloads=downloads)
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Installed]:
+    with built_image(downloads=False) as installed:
+        yield installed
 
 
 @pytest.fixture
@@ -182,6 +207,14 @@ def test_the_hub_of_the_image_runs_and_keeps_accepted_fragments(installed: Insta
     assert installed.machine.run(installed.image.health, installed.image, service) != 0
     owners = {path.stat().st_uid for path in installed.data.rglob("*")}
     assert owners == {os.getuid() or int(installed.image.user.split(":")[0])}
+
+
+@pytest.mark.slow
+def test_what_pip_downloads_is_all_that_the_hub_of_the_image_needs() -> None:
+    with built_image(downloads=True) as installed:
+        process = installed.machine.start(installed.image, services(SETTINGS)["hub"])
+        process.says("listening on")
+        installed.machine.stop()
 
 
 def test_the_hub_of_the_image_does_not_start_in_the_open_without_grants(

@@ -70,6 +70,8 @@ class Killing:
         self.acknowledged = dict.fromkeys((POSTED, STREAMED, PAGE), 0)
         self.heard = dict.fromkeys((POSTED, STREAMED), 0)
         self.delivered = dict.fromkeys((POSTED, STREAMED, PAGE), 0)
+        #: What was acknowledged when the hub was last killed.
+        self._durable = dict(self.acknowledged)
 
     async def spawn(self) -> None:
         """Start the hub, without waiting until it serves."""
@@ -91,8 +93,8 @@ class Killing:
         self._up.clear()
         assert self._process is not None
         await self._process.kill()
-        durable = dict(self.acknowledged)
-        await asyncio.to_thread(self._look, durable)
+        self._durable = dict(self.acknowledged)
+        await asyncio.to_thread(self._look, self._durable)
 
     def _look(self, durable: dict[str, int]) -> None:
         """Look at a copy: reading would repair the original, which is the hub's to do."""
@@ -175,16 +177,21 @@ class Killing:
         async with self._session.ws_connect(self.url + "ws", max_msg_size=0) as socket:
             since = format_datetime(at(self.heard[topic]))
             await socket.send_json({"type": "subscribe", "topic": topic, "since": since})
+            # A hub that is killed while it writes what it sent sends that a second time.
+            repeated = list(range(self._durable[topic] + 1, self.heard[topic] + 1))
             while True:
                 text = _text(await socket.receive())
                 if text[0] != "{":
-                    await self._hear(topic, text)
+                    await self._hear(topic, text, repeated)
 
-    async def _hear(self, topic: str, body: str) -> None:
+    async def _hear(self, topic: str, body: str, repeated: list[int]) -> None:
         for number in seconds_of(body):
-            if number != self.heard[topic] + 1:
+            if number in repeated:
+                repeated.remove(int(number))
+            elif number == self.heard[topic] + 1:
+                self.heard[topic] = int(number)
+            else:
                 raise Wrong(f"{topic}: {number} came by WebSocket after {self.heard[topic]}")
-            self.heard[topic] = int(number)
         async with self._changed:
             self._changed.notify_all()
 

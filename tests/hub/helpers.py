@@ -234,6 +234,7 @@ class Client:
                 rows = (await self.admin("GET", name, **query))[name]
                 if condition(rows):
                     return list(rows)
+                await asyncio.sleep(0.02)
 
     async def admin(self, method: str, path: str, **query: str) -> Any:
         """Send a request to the admin API, and return the JSON of the answer."""

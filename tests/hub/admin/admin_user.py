@@ -36,8 +36,8 @@ class AdminUser:
     async def until(self, path: str, condition: Callable[[Any], bool], **query: Any) -> Any:
         """Poll until the answer fulfils a condition."""
         async with asyncio.timeout(PATIENCE):
-            while not condition(answer := await self.get(path, **query)):
-                pass
+            while not condition(answer := await self.get(path, **query)):  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.02)
         return answer
 
     async def subscription(self, condition: Callable[[Any], bool], **query: Any) -> Any:

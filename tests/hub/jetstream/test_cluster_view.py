@@ -46,16 +46,16 @@ def is_shared(found: dict[str, Any]) -> bool:
 async def nodes(hub: Client, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Return what a hub says of its nodes as soon as it fulfils a condition."""
     async with asyncio.timeout(PATIENCE):
-        while not condition(found := await hub.admin("GET", "nodes")):
-            pass
+        while not condition(found := await hub.admin("GET", "nodes")):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.02)
     return dict(found)
 
 
 async def ready(hub: Client, status: int) -> str:
     """Return what `/readyz` says as soon as it answers with a status."""
     async with asyncio.timeout(PATIENCE):
-        while (answer := await hub.get("readyz"))[0] != status:
-            pass
+        while (answer := await hub.get("readyz"))[0] != status:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.02)
     return answer[1]
 
 
