@@ -95,7 +95,7 @@ def _parse(data: bytes, uri: str, expected: str) -> _Document:
         found = _decode(data)
     except msgspec.ValidationError as error:
         raise InvalidDocument(f"it is no {expected}: {error}", source=uri) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedDocument(f"not well-formed JSON: {error}", source=uri) from None
     if found.type != expected:
         raise WrongDocument(f"it is no {expected}, but a {found.type[:100]}", source=uri)

@@ -186,7 +186,7 @@ class OriginClient:
         return (await self._robots(uri)).sitemaps
 
     def _rate(self, uri: str, delay: float) -> RequestRate:
-        origin = URL(uri).origin()
+        origin = _origin(uri)
         rate = self._rates.get(origin)
         if rate is None:
             rate = self._rates[origin] = RequestRate(1 / delay if delay else None)
@@ -204,10 +204,7 @@ class OriginClient:
             )
 
     async def _robots(self, uri: str) -> RobotsRules:
-        try:
-            origin = URL(uri).origin()
-        except ValueError as error:
-            raise Unavailable(uri, f"it is no http(s) URL: {error}") from None
+        origin = _origin(uri)
         clock = asyncio.get_running_loop().time
         read_at, rules = self._rules.get(origin, (0.0, None))
         if rules is None or clock() > read_at + _ROBOTS_SECONDS:
@@ -225,6 +222,13 @@ class OriginClient:
                 return ALLOW_ALL
             check_status(uri, response)  # otherwise, nothing may be requested
             return parse_robots(await _text(uri, response))
+
+
+def _origin(uri: str) -> URL:
+    try:
+        return URL(uri).origin()
+    except ValueError as error:
+        raise Unavailable(uri, f"it is no http(s) URL: {error}") from None
 
 
 async def _text(uri: str, response: aiohttp.ClientResponse) -> str:

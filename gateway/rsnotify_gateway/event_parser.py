@@ -125,7 +125,7 @@ def read_event(data: str, mapping: EventMapping) -> StatedChange | None:
     """Return what an event states; None if it is not what the mapping describes."""
     try:
         event = msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     when = _instant(resolve_pointer(event, mapping.datetime, None))
     if when is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from calendar import timegm
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -14,6 +15,13 @@ from rsnotify.errors import ConfigurationError, MalformedDocument, WrongDocument
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.vocabulary import Rel
 
+_ENTITY = "<!ENTITY"
+_ENTITY_MARKS = [
+    _ENTITY.encode(name) for name in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+]
+_ENCODING = re.compile(rb"""encoding\s*=\s*["']([\w.-]+)""", re.ASCII)
+#: The bytes in which an XML declaration is looked for.
+_PROLOG = 1_000
 #: Links to older entries (RFC 5005 §3, §4).
 _OLDER = ("next", "prev-archive")
 
@@ -58,9 +66,13 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
         raise ConfigurationError(
             'feeds need feedparser; install it with pip install "rsnotify[gateway]"'
         ) from None
-    if b"<!ENTITY" in data:
+    if _declares_entities(data):
         raise MalformedDocument("it declares entities, which is refused", source=uri)
-    found = feedparser.parse(data, sanitize_html=False, response_headers={"content-location": uri})
+    fields = {"content-location": uri}
+    try:
+        found = feedparser.parse(data, sanitize_html=False, response_headers=fields)
+    except Exception as error:  # of any kind, if the feed is not well-formed
+        raise MalformedDocument(f"it cannot be parsed: {error}", source=uri) from error
     if isinstance(found.get("bozo_exception"), SAXException):
         reason = f"not well-formed XML: {found['bozo_exception']}"
         raise MalformedDocument(reason, source=uri)
@@ -71,6 +83,17 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
     known = tuple(entry for entry in entries if entry is not None)
     older = next((links[rel] for rel in _OLDER if links.get(rel)), None)
     return ParsedFeed(known, older, len(entries) - len(known), Rel.HUB in links)
+
+
+def _declares_entities(data: bytes) -> bool:
+    """Return whether a feed declares entities, in an encoding that it may be in."""
+    if any(mark in data for mark in _ENTITY_MARKS):
+        return True
+    found = _ENCODING.search(data[:_PROLOG])
+    try:
+        return found is not None and _ENTITY in data.decode(found[1].decode(), "replace")
+    except (LookupError, ValueError):  # then feedparser does not read it in this encoding
+        return False
 
 
 def _entry(entry: Any) -> FeedEntry | None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Any
 
 from msgspec import Struct
 
-from rsnotify.errors import ConfigurationError, InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.errors import (
+    ConfigurationError,
+    InvalidDocument,
+    MalformedDocument,
+    TooLarge,
+    WrongDocument,
+)
 from rsnotify.format.datetimes import Instant, parse_datetime
 
 _LDES = "https://w3id.org/ldes#"
@@ -17,6 +24,11 @@ _TYPE = _RDF + "type"
 _FIRST, _REST, _NIL = _RDF + "first", _RDF + "rest", _RDF + "nil"
 #: The most steps of a property path.
 _MOST_STEPS = 10
+#: The depth of JSON, and the number of quoted triples. pyoxigraph overflows the stack, which ends
+#: the process, beyond a few thousand.
+_MOST_DEPTH, _MOST_QUOTED = 200, 1_000
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_BRACKET = re.compile(rb"[][{}]")
 
 #: Predicates from a member to a value, one after another.
 Path = tuple[str, ...]
@@ -96,6 +108,17 @@ def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> St
     return StreamPage(terms, members, tuple(dict.fromkeys(found)), len(named) - len(members))
 
 
+def _is_too_deep(data: bytes, *, is_json: bool) -> bool:
+    if not is_json:
+        return data.count(b"<<") > _MOST_QUOTED
+    depth = 0
+    for bracket in _BRACKET.finditer(_STRING.sub(b"", data)):
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > _MOST_DEPTH:
+            return True
+    return False
+
+
 class _Graph:
     """The triples of a document, whatever graph they are in."""
 
@@ -110,8 +133,12 @@ class _Graph:
         self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
         self._objects: dict[str, dict[Any, None]] = defaultdict(dict)
         form = pyoxigraph.RdfFormat.from_media_type(media_type)
-        if form is None:
-            raise WrongDocument(f"it is {media_type or 'of no media type'}, not RDF", source=uri)
+        # RDF/XML has entities and depth without a limit, and no LDES is only in it.
+        if form in (None, pyoxigraph.RdfFormat.RDF_XML):
+            what = media_type or "of no media type"
+            raise WrongDocument(f"it is {what}, not RDF that is accepted", source=uri)
+        if _is_too_deep(data, is_json=form == pyoxigraph.RdfFormat.JSON_LD):
+            raise TooLarge("it is nested too deeply", source=uri)
         try:
             for quad in pyoxigraph.parse(data, form, base_iri=uri):
                 predicate = quad.predicate.value

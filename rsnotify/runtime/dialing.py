@@ -60,18 +60,19 @@ class Dialer:
             TimeoutError: None answers in time.
         """
         async with asyncio.timeout(TIMEOUT):
-            found = await asyncio.get_running_loop().getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-            )
-            infos = {_address(info): info for info in found}
-            order = self.memory.order(infos)
             try:
+                found = await asyncio.get_running_loop().getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+                )
+                infos = {_address(info): info for info in found}
+                order = self.memory.order(infos)
                 return await aiohappyeyeballs.start_connection(
                     [infos[address] for address in order],
                     happy_eyeballs_delay=_HEAD_START,
                     socket_factory=self.create_socket,
                 )
-            except (RuntimeError, ValueError) as error:  # from aiohappyeyeballs and uvloop
+            # From aiohappyeyeballs and uvloop; ValueError also for what is no name of a host.
+            except (RuntimeError, ValueError) as error:
                 raise OSError(str(error)) from error
 
     def create_socket(self, info: Any) -> socket.socket:

@@ -2,22 +2,95 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
+
+#: The seconds in which the first request of a connection has to come, and between two of them.
+_HEAD, _IDLE = 10.0, 60.0
+#: The most connections.
+_MOST = 1_000
 
 
 @asynccontextmanager
 async def serving(
-    app: web.Application, listener: socket.socket, *, shutdown_timeout: float
+    app: web.Application, listener: socket.socket, *, shutdown_timeout: float, **options: Any
 ) -> AsyncIterator[None]:
-    """Serve an application within the context, and close the socket at its end."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_timeout)
+    """Serve an application within the context, and close the socket at its end.
+
+    The options are those of `aiohttp.web.AppRunner`.
+    """
+    connections = _Connections()
+    app.middlewares.append(connections.keep)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        keepalive_timeout=_IDLE,
+        shutdown_timeout=shutdown_timeout,
+        **options,
+    )
     await runner.setup()
+    serve = cast(Callable[[], asyncio.Protocol], runner.server)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _Connection(serve(), connections), sock=listener
+    )
     try:
-        await web.SockSite(runner, listener).start()
         yield
     finally:
+        server.close()
         await runner.cleanup()
+
+
+class _Connections:
+    """The open connections. aiohttp waits for a first request without end, so each has a timer."""
+
+    def __init__(self) -> None:
+        self.open: dict[object, asyncio.TimerHandle] = {}
+
+    @web.middleware
+    async def keep(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Cancel the timer of a connection whose request has arrived."""
+        timer = self.open.get(request.transport)
+        if timer is not None:
+            timer.cancel()
+        return await handler(request)
+
+
+class _Connection(asyncio.Protocol):
+    """Passes the calls of a transport to the protocol that serves it, and counts the connection."""
+
+    def __init__(self, serving: asyncio.Protocol, connections: _Connections) -> None:
+        self._serving = serving
+        self._open = connections.open
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, since uvloop's transports do not inherit from `asyncio.Transport`.
+        made = self._transport = cast(asyncio.Transport, transport)
+        loop = asyncio.get_running_loop()
+        full = len(self._open) >= _MOST
+        self._open[made] = loop.call_later(0 if full else _HEAD, made.abort)
+        self._serving.connection_made(made)
+
+    def data_received(self, data: bytes) -> None:
+        self._serving.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._serving.eof_received()
+
+    def pause_writing(self) -> None:
+        self._serving.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._serving.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        timer = self._open.pop(self._transport, None)
+        if timer is not None:
+            timer.cancel()
+        self._serving.connection_lost(exc)

@@ -257,41 +257,6 @@ def test_one_client_cannot_open_all_connections():
     assert not limit.is_client_full("192.0.2.1")
 
 
-LONG = b"x" * 9000
-FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"GET /" + LONG + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + LONG + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n",
-        HEAD + FORM + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET,
-        HEAD + FORM + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nhub=" + GET,
-        HEAD + FORM + b"Content-Length: +3\r\n\r\nhub" + GET,
-        HEAD + FORM + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + GET,
-        HEAD + FORM + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + GET,
-        HEAD + FORM + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + GET,
-        HEAD + FORM + b"Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n" + GET,
-        HEAD + b"X: y\n\tfolded\r\n\r\n",
-        HEAD + b"X: a\0b\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: other\r\n\r\n",
-        b"GET /healthz HTTP/9.9\r\nHost: localhost\r\n\r\n",
-    ],
-)
-async def test_a_head_that_two_servers_could_read_differently_is_refused(
-    run_hub: RunHub, connect: Connect, sent: bytes
-):
-    async with run_hub(**SHORT) as hub:
-        reader, writer = await connect(hub.url)
-        writer.write(sent)
-        answers = await ends(reader)
-        assert answers.startswith((b"HTTP/1.0 400 ", b"HTTP/1.1 400 "))
-        assert b"ok\n" not in answers
-        assert answers.count(b"HTTP/1.") == 1
-
-
 async def test_a_compressed_body_is_refused(hub: Client):
     status, reason = await hub.publish(fragment(0, 1), Content_Encoding="gzip")
     assert (status, "Content-Encoding" in reason) == (415, True)

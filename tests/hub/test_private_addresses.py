@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.hub.helpers import TOPIC, Callback, LogWatch, RunHub, fragment
 
 
-@pytest.mark.parametrize(
-    ("host", "reason"),
-    [
-        ("127.0.0.1", "loopback"),
-        ("localhost", "is not dialled"),
-        ("[::ffff:127.0.0.1]", "loopback"),
-        ("0.0.0.0", "this network"),
-        # Other spellings of 127.0.0.1, which the HTTP client itself refuses.
-        ("2130706433", "cannot be requested"),
-        ("127.1", "cannot be requested"),
-    ],
-)
-async def test_a_private_callback_is_not_connected_to(
-    run_hub: RunHub, callback: Callback, watch: LogWatch, host: str, reason: str
+async def test_why_a_callback_is_not_connected_to_is_in_the_log(
+    run_hub: RunHub, callback: Callback, watch: LogWatch
 ):
     async with run_hub(allow_private_addresses=False) as hub:
-        url = callback.url.replace("127.0.0.1", host)
-        assert await hub.form(mode="subscribe", topic=TOPIC, callback=url) == (202, "")
-        await watch.line("cannot be reached", reason)
-        await watch.line("did not confirm")
+        assert await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url) == (202, "")
+        await watch.line("cannot be reached", "loopback")
     assert callback.requests == 0
 
 

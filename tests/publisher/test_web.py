@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -151,30 +150,6 @@ async def test_closed_lists_are_served_and_join_the_fresh_open_one(
     assert opened.from_ == archive.resources[-1].until == closed[-1].until
     names = [entry.uri for document in [*closed, opened] for entry in document.resources]
     assert names == [BASE + str(number) for number in range(20)]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "resourcesync/..%2f..%2fjournal.sqlite3",
-        "resourcesync/../../journal.sqlite3",
-        "..%2fjournal.sqlite3",
-        "resourcesync/.changelist.xml.tmp",
-        "resourcesync/none.xml",
-        "journal.sqlite3",
-        "",
-    ],
-)
-async def test_nothing_but_documents_is_served(
-    publisher: Publisher, site: str, client: aiohttp.ClientSession, path: str
-) -> None:
-    address, _, folder = site.removeprefix("http://").partition("/")
-    reader, writer = await asyncio.open_connection(*address.split(":"))
-    writer.write(f"GET /{folder}{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-    answer = await reader.read()
-    writer.close()
-    await writer.wait_closed()
-    assert re.match(rb"HTTP/1\.[01] 404 ", answer)
 
 
 async def test_a_document_that_is_not_written_yet_gets_a_503(

@@ -72,7 +72,7 @@ class SmallSource:
         self.in_flight = 0
         self.most_in_flight = 0
         application = web.Application(middlewares=[self._count])
-        application.router.add_get("/{path:.*}", self._answer)
+        application.router.add_get(r"/{path:[\s\S]*}", self._answer)
         self.server = Server(application)
 
     @property
@@ -258,11 +258,11 @@ def _now() -> Instant:
     return datetime.now(UTC)
 
 
-def body(data: bytes, **options: Any) -> Answer:
+def body(data: bytes, content_type: str = "application/xml", **options: Any) -> Answer:
     """Answer with these bytes."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=data, content_type="application/xml", **options)
+        return web.Response(body=data, content_type=content_type, **options)
 
     return answer
 

@@ -1,10 +1,10 @@
+"""Properties of paths; `tests/security/uris.toml` has the paths of single URIs."""
+
 from __future__ import annotations
 
 import unicodedata
-from pathlib import PurePosixPath
 from urllib.parse import quote
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -98,38 +98,3 @@ names = st.text(
 def test_a_file_that_was_published_is_mirrored_under_its_own_name(path: list[str]) -> None:
     uri = BASE + "/".join(quote(name, safe=PCHAR) for name in path)
     assert MirrorLayout(BASE).natural(uri) == tuple(path)
-
-
-@pytest.mark.parametrize(
-    ("uri", "path"),
-    [
-        ("http://example.com/data/a.ttl", "a.ttl"),
-        ("http://example.com/data/a/b/c.ttl", "a/b/c.ttl"),
-        ("http://example.com/data/a%20b.ttl", "a b.ttl"),
-        ("http://example.com/data/100%25.ttl", "100%.ttl"),
-        ("http://example.com/data/%C3%A9.ttl", "é.ttl"),
-        ("http://example.com/data/Foo_(bar)", "Foo_(bar)"),
-        ("http://example.com/data/@types/x", "@types/x"),
-        ("http://example.com/data/a/", "a/@@"),
-        ("http://example.com/data/", "@@"),
-        ("http://example.com/data/../../etc/passwd", "@@../@@../etc/passwd"),
-        ("http://example.com/data/a%2F..%2Fb", "@@a%252F..%252Fb"),
-        ("http://example.com/data/a?q=1", "@@a%3Fq%3D1"),
-        ("https://example.com/data/a", "@@https/example.com/data/a"),
-        ("http://other.example:8080/x", "@@http/other.example:8080/x"),
-    ],
-)
-def test_the_path_of_a_uri(uri: str, path: str) -> None:
-    assert PurePosixPath(*(MirrorLayout(BASE).natural(uri) or ())) == PurePosixPath(path)
-
-
-@pytest.mark.parametrize("uri", [BASE + "x" * 300, BASE + "d/" * 500 + "x", "urn:isbn:1", "data:,"])
-def test_a_uri_without_a_natural_path_has_a_fallback(uri: str) -> None:
-    assert MirrorLayout(BASE).natural(uri) is None
-    assert len(MirrorLayout(BASE).fallback(uri)[1]) <= 255
-
-
-@pytest.mark.parametrize("name", ["README", "con", "aux.txt", "a.", "a ", "é", "a:b", "lpt1 .x"])
-def test_a_name_that_is_not_portable_is_escaped(name: str) -> None:
-    (path,) = MirrorLayout(BASE, portable=True).natural(BASE + quote(name, safe=PCHAR)) or ()
-    assert path.startswith("@@")

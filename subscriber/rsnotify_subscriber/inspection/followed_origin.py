@@ -37,7 +37,7 @@ async def origin_statements(sessions: Sessions, uri: str) -> tuple[str, ...]:
                 if len(data) > _MOST_BYTES:
                     return (f"{uri} is too long to be read",)
         found = msgspec.json.decode(data, type=FollowedOrigin)
-    except (FetchError, msgspec.DecodeError) as error:
+    except (FetchError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return (f"what is known of the origin cannot be read: {error}",)
     statements = [f"follows {found.origin} by {found.protocol}", found.deletions, *found.limits]
     if found.problem is not None:

@@ -1,0 +1,148 @@
+"""Requests: what two servers could read differently is refused, and what never ends is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from rsnotify.runtime import serving as runtime_serving
+from rsnotify.runtime.serving import serving
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.server import PublishedFolder, server
+from rsnotify_subscriber import Callbacks
+from rsnotify_subscriber.push.websub.inbox import DeliveryInbox, HubSilence
+from rsnotify_subscriber.push.websub.listener import listening
+from tests.hub.helpers import PATIENCE, RunHub
+from tests.security.corpus import vectors
+
+
+class RequestVector(Struct, frozen=True, forbid_unknown_fields=True):
+    """A vector of `requests.toml`, where the fields are explained."""
+
+    why: str
+    fields: str = ""
+    body: str = ""
+    head: str | None = None
+    long: int = 0
+    answers: int = 1
+
+
+VECTORS = vectors("requests", RequestVector)
+POST = (
+    "POST {post} HTTP/1.1\r\nHost: localhost\r\n"
+    "Content-Type: application/x-www-form-urlencoded\r\n%s\r\n%s"
+)
+GET = "GET {get} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+class Site(Struct):
+    """A server, and two targets that it answers."""
+
+    port: int
+    post: str
+    get: str
+
+    async def answers(self, request: str) -> bytes:
+        """Send a request and the GET after it, and return all that comes."""
+        text = (request + GET).replace("{post}", self.post).replace("{get}", self.get)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(text.encode())
+            return await ending(reader)
+        finally:
+            writer.close()
+
+
+async def ending(reader: asyncio.StreamReader) -> bytes:
+    found = b""
+    async with asyncio.timeout(PATIENCE):
+        try:
+            while piece := await reader.read(65_536):
+                found += piece
+        except ConnectionResetError:
+            pass
+    return found
+
+
+@pytest.fixture
+async def sites(tmp_path: Path, run_hub: RunHub) -> AsyncIterator[dict[str, Site]]:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").write_text("content")
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    of_source, of_callbacks = (listener.getsockname()[1] for listener in listeners)
+    base = f"http://127.0.0.1:{of_source}/data/"
+    callbacks = Callbacks(f"http://127.0.0.1:{of_callbacks}/cb/")
+    callback = callbacks.open("http://topic.example/", DeliveryInbox(HubSilence(0, 1)))
+    path = "/cb/" + callback.subscription.callback.rpartition("/")[2]
+    async with AsyncExitStack() as stack:
+        publisher = stack.enter_context(Publisher(tmp_path / "state", base))
+        folder = PublishedFolder(FileNames(tmp_path / "folder", base), publisher)
+        folder.ready.set()
+        app = server(publisher, [folder])
+        await stack.enter_async_context(serving(app, listeners[0], shutdown_timeout=1))
+        await stack.enter_async_context(listening(callbacks, listeners[1]))
+        hub = await stack.enter_async_context(run_hub())
+        yield {
+            "hub": Site(int(hub.url.split(":")[2][:-1]), "/websub", "/healthz"),
+            "source": Site(of_source, "/data/a.txt", "/data/a.txt"),
+            "callbacks": Site(of_callbacks, path, path),
+        }
+
+
+async def test_what_is_ambiguous_is_refused_and_nothing_after_it_is_answered(
+    sites: dict[str, Site],
+) -> None:
+    wrong = {}
+    for name, site in sites.items():
+        for vector in VECTORS:
+            request = vector.head or POST % (vector.fields, vector.body)
+            found = await site.answers(request.replace("{long}", "x" * vector.long))
+            statuses = re.findall(rb"HTTP/1\.[01] (\d{3}) ", found)
+            if len(statuses) != vector.answers or (vector.answers == 1 and statuses != [b"400"]):
+                wrong[name, vector.why] = statuses
+    assert not wrong
+
+
+#: The beginnings of requests that never end.
+SLOW = {
+    "nothing": b"",
+    "a word": b"GET",
+    "half a head": b"GET {get} HTTP/1.1\r\nHost: localhost\r\n",
+    "empty lines": b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", ["source", "callbacks"])
+async def test_a_client_that_is_slow_from_the_beginning_is_disconnected(
+    name: str, sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's own timeouts are in `tests/hub/test_connection_guard.py`."""
+    monkeypatch.setattr(runtime_serving, "_HEAD", 0.1)
+    for sent in SLOW.values():
+        reader, writer = await asyncio.open_connection("127.0.0.1", sites[name].port)
+        writer.write(sent.replace(b"{get}", sites[name].get.encode()))
+        assert await ending(reader) == b""
+        writer.close()
+
+
+@pytest.mark.parametrize("name", ["source", "callbacks"])
+async def test_beyond_the_most_connections_a_new_one_is_closed(
+    name: str, sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_serving, "_MOST", 2)
+    idle = [await asyncio.open_connection("127.0.0.1", sites[name].port) for _ in range(2)]
+    assert await sites[name].answers("") == b""
+    for _, writer in idle:
+        writer.close()
+        await writer.wait_closed()
+    async with asyncio.timeout(PATIENCE):
+        while not await sites[name].answers(""):  # noqa: ASYNC110 - once the ends are noticed
+            await asyncio.sleep(0)
