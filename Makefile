@@ -12,7 +12,7 @@ SEEDS ?= 1-2000
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate simulate-scale mutants power-cuts clean
+.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate simulate-scale mutants power-cuts sabotage clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -82,6 +82,9 @@ mutants: $(VENV)/ready-dev ## which small bugs in rsnotify/sync and format no te
 
 containers: $(VENV)/ready-dev ## the image and docker-compose.yml in a container engine: needs docker with docker compose
 	$(BIN)/pytest -p no:xdist tests/real_containers.py tests/real_cluster.py $(ARGS)
+
+sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
+	$(BIN)/python -m tests.sabotage $(ARGS)
 
 clean:
 	rm -rf $(VENV)

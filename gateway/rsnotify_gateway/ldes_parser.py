@@ -31,7 +31,8 @@ _MOST_STEPS = 10
 #: The depth of JSON, and the number of quoted triples. pyoxigraph overflows the stack, which ends
 #: the process, beyond a few thousand.
 _MOST_DEPTH, _MOST_QUOTED = 200, 1_000
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# One that is not closed ends with the data: to look for the next beginning takes quadratic time.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.?+)*+"?+', re.DOTALL)
 _BRACKET = re.compile(rb"[][{}]")
 
 #: Predicates from a member to a value, one after another.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from msgspec.structs import replace
+
 from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_coverage
 from rsnotify.format.frontier import Frontier
 from rsnotify.format.model import Document, Resource
@@ -53,6 +55,24 @@ def test_t_is_just_before_the_earliest_pending_change() -> None:
     progress = frontiers.progress(at(2))
     assert progress == Progress(at(2) - STEP, at(2) - STEP)
     assert frontiers.progress(None) == Progress(at(3), at(3), LAST, running=True)
+
+
+def test_a_change_a_microsecond_after_t_is_new() -> None:
+    late = Resource("http://a/late", change=ChangeType.UPDATED, datetime=at(1) + STEP)
+    document = Document(Capability.CHANGE_LIST, (*listed(1).resources, late), from_=at(0))
+    frontiers = SyncFrontiers(Progress(at(1), at(1)), hold=10)
+    found = frontiers.push(fragment_coverage(replace(document, from_=at(1))))
+    assert late.uri in [change.uri for change in found]
+    assert late.uri in [change.uri for change in frontiers.pull(change_list_coverage(document))]
+
+
+def test_only_what_describes_a_time_before_the_end_of_an_uncovered_gap_is_old() -> None:
+    frontiers = known_to(0)
+    frontiers.skip_gap(at(5))
+    assert frontiers.covers(at(5) - STEP)
+    assert not frontiers.covers(at(5))
+    frontiers.baseline(at(5))
+    assert frontiers.covers(at(5))
 
 
 def test_t_never_goes_back() -> None:

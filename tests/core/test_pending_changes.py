@@ -104,6 +104,7 @@ def test_a_failure_is_retried_later_each_time_and_holds_up_nothing_else() -> Non
     assert due is not None
     assert 0.5 <= due <= 1
     assert pending.dispatch(10, now=0.4) == []
+    assert pending.low_water() == START + timedelta(seconds=1), "T passes what was not applied"
     (again,) = pending.dispatch(10, now=1)
     assert pending.failed(again, now=1) == 2
     assert 1 <= (pending.wakeup() or 0) - 1 <= 2

@@ -293,5 +293,7 @@ async def heard(socket: aiohttp.ClientWebSocketResponse, until: float) -> list[f
     """Return the seconds of all changes that a subscriber receives, up to the one at `until`."""
     found: list[float] = []
     while not found or found[-1] != until:
-        found += seconds_of(await socket.receive_str(timeout=PATIENCE))
+        text = await socket.receive_str(timeout=PATIENCE)
+        assert text.startswith("<"), f"no fragment: {text}"
+        found += seconds_of(text)
     return found

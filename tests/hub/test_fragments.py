@@ -129,6 +129,8 @@ def test_contiguous_fragments_merge_into_an_equivalent_one(parts: list[list[int]
     merged = merge_fragments(fragments)
     everything = [second for part in parts for second in part]
     assert seconds_of(merged) == everything
+    document = read_document(merged)
+    assert (document.from_, document.until) == (fragments[0].from_, fragments[-1].until)
     checked = read_fragment(merged)
     assert (checked.from_, checked.until) == (fragments[0].from_, fragments[-1].until)
 

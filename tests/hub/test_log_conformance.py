@@ -247,6 +247,32 @@ async def test_a_page_is_read_after_a_position_and_an_instant(store: OpenStore):
         assert await node.store.read(TOPIC, after=0, since=at(300)) == []
 
 
+async def test_a_replay_begins_with_what_ends_a_microsecond_after_its_instant(store: OpenStore):
+    async with store() as node:
+        parts = [made(n / 1e6, (n + 1) / 1e6) for n in range(4)]
+        await node.append(TOPIC, *parts)
+        for number in range(5):
+            found = await node.store.read(TOPIC, after=0, since=at(number / 1e6))
+            assert [entry.fragment for entry in found] == parts[number:]
+            found = await node.store.changes(TOPIC, since=at(number / 1e6))
+            assert [entry.fragment for entry in found] == parts[number:]
+
+
+async def test_a_fragment_is_trimmed_once_it_has_the_age_of_the_retention(
+    store: OpenStore, clock: Clock
+):
+    async with store(LogRetention(10**9, timedelta(hours=1))) as node:
+        await node.append(TOPIC, made(0, 1))
+        clock.advance(hours=1, microseconds=-1)
+        state = await node.store.trim(TOPIC)
+        assert state
+        assert state.kept == 1
+        clock.advance(microseconds=1)
+        state = await node.store.trim(TOPIC)
+        assert state
+        assert state.kept == 0
+
+
 async def test_a_page_has_limited_bytes(store: OpenStore):
     async with store() as node:
         parts = [made(n, n + 1, padding=300_000) for n in range(5)]

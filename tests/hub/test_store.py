@@ -150,6 +150,18 @@ async def test_reading_from_memory_equals_reading_from_disk(tmp_path: Path, cloc
         assert await kept(topics, since=second + 0.5) == parts[second:]
 
 
+async def test_reading_from_memory_is_exact_to_the_microsecond(tmp_path: Path, clock: Clock):
+    parts = [made(n / 1e6, (n + 1) / 1e6) for n in range(4)]
+    async with logs(tmp_path, clock) as (topics, listener):
+        await topics.publish(TOPIC, parts[0])
+    async with logs(tmp_path, clock) as (topics, listener):
+        for part in parts[1:]:  # the first is on the disk only
+            await topics.publish(TOPIC, part)
+        assert len(listener.fragments) == 3
+        for number in range(5):
+            assert await kept(topics, since=number / 1e6) == parts[number:]
+
+
 async def test_a_late_fragment_is_replayed_too(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, _):
         for part in (made(5, 9), made(0, 5)):

@@ -92,6 +92,16 @@ async def test_nothing_is_missed_or_repeated_between_replay_and_live(hub: Client
         assert seconds == list(range(int(since) + 1, total + 1))
 
 
+async def test_a_live_subscriber_receives_every_one_of_many_fragments(hub: Client):
+    total = 3_000
+    sockets = [await hub.listen() for _ in range(2)]
+    source = await hub.source()
+    for second in range(total):
+        await source.send_str(fragment(second, second + 1).decode())
+    for socket in sockets:
+        assert await heard(socket, total) == list(range(1, total + 1))
+
+
 async def test_a_log_that_does_not_reach_back_to_since_is_announced_as_a_gap(run_hub: RunHub):
     size = len(fragment(0, 1))
     async with run_hub(log_bytes=3 * size) as hub:
@@ -152,6 +162,21 @@ async def test_a_subscriber_that_does_not_read_is_cut_off_and_the_others_are_not
         assert len(got) < len(large)
         # It sees the gap when it comes back, and gets the rest.
         assert await heard(await hub.listen(got[-1]), 20) == list(range(len(got) + 1, 21))
+
+
+async def test_what_is_published_while_a_slow_subscriber_replays_reaches_it(hub: Client):
+    size, before, total = 500_000, 6, 9
+    connector = aiohttp.TCPConnector(socket_factory=small_buffers)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        Client(hub.url, session) as client,
+    ):
+        for second in range(before):
+            await hub.accepted(fragment(second, second + 1, padding=size))
+        slow = await client.listen(0)  # whose replay waits at its first page
+        for second in range(before, total):
+            await hub.accepted(fragment(second, second + 1, padding=size))
+        assert await heard(slow, total) == list(range(1, total + 1))
 
 
 async def test_a_second_frame_is_refused(hub: Client):

@@ -113,12 +113,15 @@ class FakeHub:
     def uris(self) -> list[str]:
         return [entry.uri for fragment in self.fragments for entry in fragment.resources]
 
+    def _refusal(self, status: int) -> web.Response:
+        headers = {} if self.retry_after is None else {"Retry-After": self.retry_after}
+        return web.Response(status=status, text="not now", headers=headers)
+
     async def _websub(self, request: web.Request) -> web.Response:
         await self._note(request)
         await self.answering.wait()
         if self.refuse_with is not None:
-            headers = {} if self.retry_after is None else {"Retry-After": self.retry_after}
-            return web.Response(status=self.refuse_with, text="not now", headers=headers)
+            return self._refusal(self.refuse_with)
         body = await request.read()
         if self.refuse_notices and Capability.FRAMEWORK_NOTIFICATION.encode() in body:
             self.refused += 1
@@ -129,7 +132,7 @@ class FakeHub:
     async def _ws(self, request: web.Request) -> web.StreamResponse:
         await self._note(request)
         if self.refuse_with is not None:
-            return web.Response(status=self.refuse_with)
+            return self._refusal(self.refuse_with)
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         self._sockets.add(socket)

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -27,6 +27,7 @@ from rsnotify_publisher.push.channel_push import ChannelPush
 from rsnotify_publisher.push.fragments import OutgoingFragment
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.hub_push import HubPush
+from rsnotify_publisher.push.node_rotation import NodeRotation
 from rsnotify_publisher.push.transports import HubConnections
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
@@ -231,6 +232,21 @@ async def test_a_hub_that_reports_more_than_was_saved_is_trusted(
     assert hub.fragments[0].from_ == hub.through
 
 
+async def test_a_hub_that_has_a_part_of_a_batch_gets_the_rest(tmp_path: Path, hub: FakeHub) -> None:
+    await hub.stop()
+    async with Publisher(
+        tmp_path, BASE, hubs=[hub.url], options=replace(QUICK, grace=0), clock=lambda: 1_000_000
+    ) as publisher:
+        # Their datetimes follow each other by a microsecond.
+        changes = await publisher.arecord([update("a"), update("b"), update("c")])
+    hub.through = changes[0].datetime
+    await hub.start()
+    async with publisher:
+        await hub.has(BASE + "c")
+    assert hub.uris() == [BASE + "b", BASE + "c"]
+    assert hub.fragments[0].from_ == hub.through
+
+
 async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub) -> None:
     hub.refuse_with = 503
     async with Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=QUICK) as publisher:
@@ -238,6 +254,29 @@ async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub) -> No
         await hub.until(lambda: len(hub.headers) >= 3)
         hub.refuse_with = None
         await hub.has(BASE + "a")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_hub_gets_no_requests_for_as_long_as_it_asks(
+    tmp_path: Path, hub: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.refuse_with, hub.retry_after = 503, "3000"
+    waits, has_failed = list[float](), threading.Event()
+    failed = NodeRotation.failed
+
+    def noting(nodes: NodeRotation, now: float, **facts: Any) -> float:
+        waits.append(failed(nodes, now, **facts))
+        has_failed.set()
+        return waits[-1]
+
+    monkeypatch.setattr(NodeRotation, "failed", noting)
+    options = replace(QUICK, grace=0)
+    async with Publisher(
+        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options
+    ) as publisher:
+        await publisher.aupdated(BASE + "a")
+        assert await asyncio.to_thread(has_failed.wait, PATIENCE)
+    assert waits[0] >= 3000
 
 
 async def test_a_hub_that_redirects_the_handshake_is_followed(tmp_path: Path, hub: FakeHub) -> None:

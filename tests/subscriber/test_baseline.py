@@ -101,6 +101,27 @@ async def test_an_interrupted_baseline_continues_where_it_stopped(
     assert source.gets[path_of("r0")] == before
 
 
+async def test_what_is_deleted_while_a_first_copy_is_interrupted_is_removed_from_it(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.archive = False
+    for name in ("goes", "stays", "waits"):
+        source.put(name, name.encode())
+    source.answers[path_of("waits")] = held_back(asyncio.Event(), body(b"never"))
+    subscriber = destination.subscriber()
+    catching_up = asyncio.create_task(subscriber.catch_up())
+    await destination.until(lambda: subscriber.status.applied == 2)
+    catching_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await catching_up
+    assert set(destination.files()) == {"goes", "stays"}
+    source.answers.clear()
+    source.delete("goes")
+    source.rotate()  # no list tells of the deletion
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
 async def test_a_resource_that_cannot_be_fetched_does_not_stop_the_others(
     source: SmallSource, destination: Destination
 ) -> None:

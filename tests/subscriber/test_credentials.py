@@ -171,11 +171,15 @@ async def test_credentials_that_are_refused_are_told_from_none(
     assert "wrong" not in str(caught.value)
 
 
+@pytest.mark.parametrize("size", [1, 100_000])  # which two clients request
 async def test_another_origin_gets_no_credentials(
-    source: LockedSource, other: LockedSource, destination: Destination
+    source: LockedSource, other: LockedSource, destination: Destination, size: int
 ) -> None:
+    source.put("a", b"1" * size)
+    other.contents["a"] = b"1" * size
     listed = source._resource_list()
-    elsewhere = replace(listed.resources[0], uri=other.base + "a")
+    (entry,) = [each for each in listed.resources if each.uri == source.base + "a"]
+    elsewhere = replace(entry, uri=other.base + "a")
     source.answers["/data/resourcelist.xml"] = body(
         write_document(replace(listed, resources=(elsewhere,)))
     )

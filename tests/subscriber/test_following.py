@@ -88,7 +88,7 @@ async def test_inline_content_that_does_not_verify_is_fetched(
 ) -> None:
     async with following(destination):
         change = source.put("new", b"true")
-        lie = source.put_inline("other", b"false").links
+        lie = source.put_inline("other", b"lies").links  # of the same length
         del source.changes[-1], source.contents["other"]
         source.changes[-1] = replace(change, links=lie)
         await push(source, hub)

@@ -35,7 +35,9 @@ from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.sync.prepared_change import PreparedChange
 from rsnotify_subscriber.sync.replay import apply_unfinished
 from rsnotify_subscriber.tasks import Tasks
+from tests.subscriber.destination import Destination, files_of
 from tests.subscriber.power import Disk
+from tests.subscriber.source import SmallSource
 
 BASE = "http://a.example/data/"
 #: Some are the folders of others.
@@ -331,6 +333,19 @@ def test_a_copy_at_the_path_before_its_natural_one_was_free_does_not_come_back(
             check(left, one.through, ())
 
 
+def test_a_copy_that_moves_to_its_natural_path_outlives_a_power_failure(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"a": b"1"})
+        one.apply({"a/b": b"2"})
+        one.flush()
+        one.apply({"a": None})
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ())
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_contents_are_kept_when_a_later_change_could_not_be_applied(
     tmp_path: Path, beside: bool
@@ -384,6 +399,51 @@ def test_a_disk_fault_while_contents_are_put_in_place_again_can_be_retried(tmp_p
                 apply_unfinished(mirror, state, one.incoming)
         with closing(DestinationState(one.folder / "state")) as state:
             assert state.contents.unfinished == {BASE + "a": b"1"}
+
+
+def test_what_is_put_in_place_again_after_a_crash_outlives_a_power_failure(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"e/f": b"1"})  # which makes a folder
+        one.state.close()
+        with closing(DestinationState(one.folder / "state")) as state:
+            mirror = FolderMirror(one.folder / "mirror")
+            mirror.prepare(BASE, one.incoming)
+            apply_unfinished(mirror, state, one.incoming)
+            assert state.database.read("SELECT uri FROM {contents}") == []
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ())
+
+
+def test_a_file_that_was_removed_and_flushed_does_not_come_back(tmp_path: Path) -> None:
+    with copy() as one:
+        one.apply({"d": b"1"})
+        one.flush()
+        one.apply({"d": None})
+        one.flush()
+        one.apply({"e/f": b"2"})  # now the state has the deletion no more
+        for seed in range(20):
+            left = tmp_path / str(seed)
+            left.mkdir()
+            one.disk.fail(left, one.folder / "state", Random(seed))
+            check(left, one.through, ())
+
+
+async def test_a_run_that_has_ended_leaves_nothing_to_be_flushed(
+    source: SmallSource, destination: Destination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination.folder.mkdir()
+    disk = Disk(destination.folder, monkeypatch)
+    source.put("a", b"1")
+    source.put("folder/b", b"2")
+    await destination.catch_up()
+    assert destination.equals_source()
+    for seed in range(20):
+        disk.after_failure(tmp_path / str(seed), Random(seed))
+        assert files_of(tmp_path / str(seed)) == source.contents
+    disk.close()
 
 
 def test_what_was_flushed_need_not_be_kept(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
@@ -125,6 +127,18 @@ def test_resources_that_no_list_of_this_baseline_had_are_returned(state: Destina
     state.begin_baseline()
     state.baseline.compare([Resource("c")], PRECISE)
     assert state.baseline.unlisted(PRECISE) == ["a", "b"]
+
+
+def test_a_baseline_decides_about_what_changed_up_to_its_very_instant(
+    state: DestinationState,
+) -> None:
+    later = PRECISE + timedelta(microseconds=1)
+    for at, concerns in ((PRECISE, True), (later, False)):
+        state.commit([held("listed", at, hash=A), held("unlisted", at, hash=A)], None)
+        state.begin_baseline()
+        listed = Resource("listed", hash=B)
+        assert state.baseline.compare([listed], PRECISE) == ([listed] if concerns else [])
+        assert state.baseline.unlisted(PRECISE) == (["unlisted"] if concerns else [])
 
 
 def test_a_tombstone_is_kept_until_it_is_confirmed(state: DestinationState) -> None:
@@ -448,3 +462,17 @@ def test_doubts_are_stored_until_their_resources_are_settled(
     again.begin_baseline()
     assert again.doubts == {}
     again.close()
+
+
+def test_postgresql_has_flushed_the_record_of_several_changes_when_it_is_stored(
+    postgresql: str,
+) -> None:
+    with (
+        closing(DestinationState(PostgreSQLState(postgresql))) as state,
+        psycopg.connect(postgresql, autocommit=True) as other,
+    ):
+        for _ in range(10):  # without waiting, the server flushes five times a second
+            before = other.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+            state.store_intent(["a", "b"], ())
+            query = "SELECT pg_current_wal_flush_lsn() > %s::pg_lsn"
+            assert other.execute(query, before).fetchone() == (True,)

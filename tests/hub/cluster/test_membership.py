@@ -261,6 +261,13 @@ def test_a_node_that_was_paused_for_longer_than_its_lease_owns_nothing_when_it_c
     assert node.membership.decide(later) == [Revoke(tuple(mine))]
 
 
+def test_a_node_is_fenced_from_the_very_end_of_its_time_on() -> None:
+    membership = Membership("a", SHARDS, PACE)
+    membership.renewed(1000.0)
+    assert not membership.is_fenced(1000.0 + PACE.fence_seconds - 0.001)
+    assert membership.is_fenced(1000.0 + PACE.fence_seconds)
+
+
 def test_a_node_that_was_fenced_without_noticing_owns_nothing_after_its_next_renewal() -> None:
     cluster = Cluster(1)
     node = cluster.start("a")

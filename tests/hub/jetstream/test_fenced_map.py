@@ -16,6 +16,7 @@ from rsnotify_hub.store.jetstream import fenced_map
 from rsnotify_hub.store.jetstream.bucket import Bucket
 from rsnotify_hub.store.jetstream.connection import NatsConnection
 from rsnotify_hub.store.jetstream.fenced_parts import read_fenced, store_fenced
+from rsnotify_hub.store.jetstream.fenced_record import FencedRecord
 from rsnotify_hub.store.jetstream.owned_bridge import OwnedBridge, bridge_format, bridge_key
 from rsnotify_hub.store.jetstream.owned_shard import OwnedShard, ShardBuckets, ShardEvents
 from rsnotify_hub.store.jetstream.restoring import read_records
@@ -268,3 +269,15 @@ async def test_all_subscriptions_of_a_large_shard_are_exported_with_their_cursor
     buckets = ShardBuckets(shards.subscriptions, shards.cursors, "reader")
     found = await read_records(buckets, Sharding(8))
     assert {each.callback: each.position for each in found.subscriptions} == positions(one)
+
+
+async def test_an_owner_that_is_fenced_by_its_own_clock_writes_nothing(shards: Shards) -> None:
+    rights = [True]
+    record = FencedRecord(shards.cursors, "7", lambda: b"mine", lambda: rights[0], lambda: None)
+    await record.read()
+    await record.claim()
+    claimed = await shards.cursors.get("7")
+    rights[0] = False  # no other owner has written yet
+    with pytest.raises(NotOwner):
+        await record.write()
+    assert await shards.cursors.get("7") == claimed

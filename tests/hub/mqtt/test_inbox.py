@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify.errors import StorageError
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify.runtime.refusals import ConnectionRefused
@@ -145,6 +146,25 @@ async def test_an_internal_error_while_storing_loses_only_that_message(
         assert (await listener.next()).payload == fragment(1, 2)
     await watch.line("could not be handled")
     assert await lost(hub) == 1
+
+
+async def test_a_message_that_could_not_be_stored_is_not_acknowledged_and_comes_again(
+    hub: Client, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, failures = TopicLogs.publish, [StorageError("the disk is full")]
+
+    def fail(self: TopicLogs, topic: str, fragment_: Fragment) -> asyncio.Future[None]:
+        if not failures:
+            return publish(self, topic, fragment_)
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failed.set_exception(failures.pop())
+        return failed
+
+    monkeypatch.setattr(TopicLogs, "publish", fail)
+    async with listen() as listener:
+        await send(listener, fragment(0, 1))
+        assert (await listener.next()).payload == fragment(0, 1)
+    assert failures == []
 
 
 async def test_a_message_without_changes_is_refused_on_a_topic_with_changes(
