@@ -39,12 +39,14 @@ BRING = {
     "relay/README.md: In a program": "copy/one.ttl",
     "gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
 }
-#: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, the examples and `make`, and one that
-#: every command has.
+#: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, mypy, the examples, `make`,
+#: and one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode", "--no-buffer"),
     *("--detach", "--profile"),
     "--now",
+    "--strict",
+    *("--minutes", "--rounds", "--seed"),
     *("--from-file", "--kustomize", "--namespace"),
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
