@@ -8,7 +8,9 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -263,6 +265,22 @@ async def test_publishing_after_a_deletion_begins_a_new_log(tmp_path: Path, cloc
         assert topics.position(TOPIC) == 0
     async with opened(tmp_path, clock) as store:
         assert await stored_logs(store) == []
+
+
+async def test_what_is_still_to_be_delivered_is_not_read(tmp_path: Path, clock: Clock):
+    class LateLogs(TopicLogs):
+        def appended(self, *entries: Any) -> None:
+            self.report = partial(super().appended, *entries)
+
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, made(0, 1))
+    async with opened(tmp_path, clock) as store:
+        late = LateLogs(store)
+        await late.start(())
+        await late.publish(TOPIC, made(1, 2))
+        assert [each.fragment for each in await late.read(TOPIC, after=0)] == [made(0, 1)]
+        late.report()
+        assert await kept(late) == [made(0, 1), made(1, 2)]
 
 
 async def test_a_log_may_be_deleted_twice_at_once(tmp_path: Path, clock: Clock):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify_hub.log.topic_log import TopicLog
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_subscriber.push.endpoint_connection import EndpointConnection
+from rsnotify_subscriber.push.websub.hub_membership import HubMembership
 from tests.simulation.history import Wrong
 from tests.simulation.loop import SimulatedLoop, current_machine
 
@@ -38,6 +40,8 @@ class Wire:
         self._lost, self._odd = lost, odd
         self.note = note
         self.is_faulty = True
+        #: How often a machine has subscribed to callbacks.
+        self._joins: Counter[str] = Counter()
         #: The ends of the fragments in the log of each hub, by its machine and the topic.
         self._logs: dict[tuple[str, str], list[Instant]] = {}
 
@@ -59,6 +63,12 @@ class Wire:
                 del self._logs[key]
 
     # At a Destination
+
+    def joined(self) -> None:
+        """Note a subscription by WebSub, which has only what is published after it begins."""
+        machine = current_machine()
+        assert machine is not None
+        self._joins[machine.name] += 1
 
     def received(self, connection: Any, document: bytes) -> None:
         """Check a fragment as it was received, and pass it on: late, twice or not at all."""
@@ -87,7 +97,12 @@ class Wire:
 
         A hub that was not sent something, as the Source no longer had it, passes on that gap.
         """
-        chained = connection.__dict__.get("chained", connection._through)
+        machine = current_machine()
+        assert machine is not None
+        joins = self._joins[machine.name]
+        is_new = connection.__dict__.get("joins", 0) != joins
+        connection.joins = joins
+        chained = None if is_new else connection.__dict__.get("chained", connection._through)
         if chained is not None and begin > chained:
             hub = next((name for url, name in self.hubs.items() if connection.hub == url), "")
             ends = self._logs.get((hub, connection.endpoint.topic), [])
@@ -114,6 +129,7 @@ def short(instant: Instant) -> str:
 
 _fragment = EndpointConnection.fragment
 _gap = EndpointConnection.gap
+_join = HubMembership.join
 _appended = TopicLog.appended
 _forgotten = TopicLog.forgotten
 _sending = HubFeed._sending
@@ -130,6 +146,11 @@ def patch() -> None:
 
     def fragment(self: Any, document: bytes) -> None:
         _wire().received(self, document)
+
+    async def join(self: Any) -> Any:
+        member = await _join(self)
+        _wire().joined()
+        return member
 
     def gap(self: Any) -> None:
         self.chained = None
@@ -153,6 +174,7 @@ def patch() -> None:
     for target, name, replacement in (
         (EndpointConnection, "fragment", fragment),
         (EndpointConnection, "gap", gap),
+        (HubMembership, "join", join),
         (TopicLog, "appended", appended),
         (TopicLog, "forgotten", forgotten),
         (HubFeed, "_sending", sending),

@@ -157,14 +157,19 @@ class TopicLogs:
         return found.recent.after(after, None) if found else None
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        """Read a page of a log, from memory if possible (`Store.read`)."""
+        """Read a page of a log, from memory if possible (`Store.read`).
+
+        What the store has written and not reported yet is left out, as it is still to be delivered.
+        """
         found = self._logs.get(topic)
         if found is None:
             return []
         entries = found.recent.after(after, since)
         if entries is not None:
             return entries
-        return await self._store.read(topic, after=after, since=since)
+        entries = await self._store.read(topic, after=after, since=since)
+        end = self.position(topic)
+        return [entry for entry in entries if entry.position <= end]
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         return await self._store.changes(topic, since=since)
