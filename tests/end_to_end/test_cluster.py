@@ -29,6 +29,7 @@ async def test_a_destination_ends_equal_though_the_nodes_of_the_hub_are_killed_i
         assert await replay(stage, list(history.make_up(300, seed=11)), PLAN, rate=50)
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_when_nodes_and_nats_servers_are_killed_at_random(
     tmp_path: Path,
 ) -> None:

@@ -149,3 +149,4 @@ async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool) -> Non
                     written = tmp_path / "written"
                     written.write_text(f"{number} {round_}")
                     written.rename(folder / f"{number} {round_}.txt")
+            await asyncio.sleep(0.2)  # leaves the processor to the Source

@@ -11,7 +11,7 @@ from pathlib import Path
 _COMMAND = [sys.executable, "-m", "tests.simulation.run"]
 _ROOT = Path(__file__).parents[2]
 #: More, by `make simulate`, take longer than the suite may.
-_SEEDS = "1-150"
+_SEEDS = "1-100"
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
