@@ -144,7 +144,7 @@ def _check_journal(journal: Journal, witness: SourceWitness) -> None:
 def _check_documents(
     folder: Path, journalled: set[Known], witness: SourceWitness, loaded: Mapping[str, str | None]
 ) -> None:
-    """Let a Source continue, and check its documents."""
+    """Continue a Source, and check its documents."""
     options = replace(OPTIONS, grace=0)
     publisher = Publisher(folder, BASE, options=options, content=stored)
     with publisher:

@@ -98,7 +98,7 @@ class World(Struct):
 
 
 async def attempted(*attempts: Awaitable[object]) -> None:
-    """Let all attempts fail."""
+    """Fail all attempts."""
 
     async def one(attempt: Awaitable[object]) -> None:
         with suppress(RsnotifyError):
@@ -239,7 +239,7 @@ def feed_adapter(url: str, client: OriginClient) -> FeedAdapter:
 def by_gateway(
     make: Callable[[str, OriginClient], object], page: Callable[[str], str], content_type: str
 ) -> Way:
-    """Let an origin name the URL of its next page."""
+    """Serve an origin that names the URL of its next page."""
 
     async def way(world: World, urls: list[str], anywhere: bool) -> None:
         pages = {f"/{number}": page(url).encode() for number, url in enumerate(urls)}

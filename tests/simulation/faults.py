@@ -92,7 +92,7 @@ def set_clock(run: Run) -> None:
 
 
 def lose_log(run: Run) -> None:
-    """Let a hub that is down lose its data."""
+    """Delete the data of a hub that is down."""
     for each in run.hubs:
         if each.machine is None:
             run.note(f"{each.name} loses its data")

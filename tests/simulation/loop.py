@@ -46,7 +46,7 @@ class Clock:
         return (now if self._stands_at is None else self._stands_at) + self._ahead
 
     def set(self, ahead: float) -> None:
-        """Let it be ahead of the true time by so many seconds."""
+        """Set it ahead of the true time by so many seconds."""
         self._ahead, self._stands_at = ahead, None
 
     def stop(self, now: float) -> None:

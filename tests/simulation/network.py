@@ -220,7 +220,7 @@ class Network:
             self.break_off(chosen)
 
     def delay_one(self, seconds: float) -> None:
-        """Let what is sent next on a connection take long."""
+        """Delay what is sent next on a connection."""
         ends = sorted(self._ends, key=lambda end: end.serial)
         if ends:
             self.loop.random.choice(ends).delay(seconds)
@@ -261,7 +261,7 @@ class Network:
         return near, protocol
 
     def carry(self, sender: SimulatedTransport, data: bytes | None) -> None:
-        """Let data arrive at the other end, after a delay and after the end of a partition."""
+        """Deliver data to the other end, after a delay and after the end of a partition."""
         receiver = sender.peer
         sender.on_its_way.append(data)
 
@@ -279,7 +279,7 @@ class Network:
             self._ends.discard(sender)
 
     def break_off(self, end: SimulatedTransport) -> None:
-        """Let the other end lose its connection."""
+        """Close the connection of the other end."""
         other = end.peer
         self._ends -= {end, other}
 

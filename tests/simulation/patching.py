@@ -164,7 +164,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def patch() -> None:
-    """Let all code of this process run on simulated machines, for the rest of its life."""
+    """Run all code of this process on simulated machines from now on."""
     os.environ.clear()  # none of it is used, and some code reads all of it
     for target, name, replacement in (
         (rsnotify_hub.hub, "AsyncIOScheduler", SimulatedScheduler),

@@ -142,7 +142,7 @@ def _wire() -> Wire:
 
 
 def patch() -> None:
-    """Let a `Wire`, the attribute of the loop, see what is sent, stored and received."""
+    """Report what is sent, stored and received to the `Wire` of the loop."""
 
     def fragment(self: Any, document: bytes) -> None:
         _wire().received(self, document)

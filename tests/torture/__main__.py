@@ -64,7 +64,7 @@ def equip() -> None:
 
 
 async def torture(scene: Scene, faults: list[Fault], rounds: int) -> None:
-    """Let faults happen, and settle after so many rounds, and at the end.
+    """Cause faults, and settle after so many rounds, and at the end.
 
     Raises:
         Wrong: The promise was broken.
@@ -96,7 +96,7 @@ async def torture(scene: Scene, faults: list[Fault], rounds: int) -> None:
 
 
 async def soak(scene: Scene, faults: list[Fault], pause: float) -> None:
-    """Let a fault happen now and then, audit, and measure; see `torture`."""
+    """Cause a fault now and then, audit, and measure; see `torture`."""
     happening, growth = Faults(scene), Growth(scene.parts)
     async with scene.playing():
         await scene.settle()
