@@ -5,3 +5,5 @@ values and actions, and open no socket or file, start no thread and read no cloc
 `rsnotify_publisher`, `rsnotify_hub` and `rsnotify_subscriber` do the I/O around them; `runtime`
 has the I/O that they share.
 """
+
+__version__ = "0.2.0"

@@ -44,15 +44,21 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Args:
         name: The name of the set of resources, below the base URL.
+        type: The protocol.
+        url: The URL of the Sitemap, repository, feed, stream or database.
         poll: The fewest seconds between two checks.
         poll_most: The most seconds between two checks, if nothing changes.
         robots: Whether to respect robots.txt; without, only if the operator of the origin agrees.
         delay: Seconds between two requests to the origin; a longer Crawl-delay is respected.
         login: A user and password for the origin, as `user:password`.
         bearer: A Bearer token for it.
+        allow_private_addresses: Whether it may be at a private address.
         described_by: The URL of a document about the origin; by default the gateway writes one.
-        prefix: The metadata format (OAI-PMH), and so on as in `OaiHarvest`.
-        compare: The seconds between two comparisons with the whole, also for ResourceSync and IIIF.
+        prefix: The metadata format (OAI-PMH).
+        set: The set that is harvested; None for all records (OAI-PMH).
+        overlap: Seconds by which harvests overlap (OAI-PMH).
+        compare: Seconds between two comparisons with the whole (OAI-PMH, ResourceSync, IIIF).
+        uri: A template for the URIs of resources; None for `GetRecord` (OAI-PMH).
         event: Where an event states a change (Server-Sent Events).
         table: The outbox (PostgreSQL).
     """

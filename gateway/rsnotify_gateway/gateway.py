@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ from aiohttp import web
 from filelock import FileLock, Timeout
 from msgspec import json
 
+from rsnotify import __version__
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify.runtime.disk import make_durably
@@ -106,7 +106,7 @@ class Gateway:
     ) -> None:
         self._base_url = normalize_base_url(base_url)
         self._state = Path(state)
-        agent = f"rsnotify-gateway/{version('rsnotify')} (+{contact})"
+        agent = f"rsnotify-gateway/{__version__} (+{contact})"
         self._connections = Connections(most=_MOST_REQUESTS, per_host=_PER_HOST, user_agent=agent)
         # They do not count as requests, of which a host gets two at a time.
         self._streams = Connections(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC
-from importlib.metadata import version
+from shutil import disk_usage
 
 import aiohttp
 from aiohttp import web
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
+from rsnotify import __version__
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.hub_document import HubDocument
@@ -21,8 +23,11 @@ from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
+from rsnotify_hub.admin.day_history import DayHistory
+from rsnotify_hub.admin.readings import HubReadings
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.service import AdminService
+from rsnotify_hub.admin.status_schemas import DiskInfo
 from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.admin.views import lag_seconds
 from rsnotify_hub.bridges import brokers_of, make_bridges
@@ -39,7 +44,7 @@ from rsnotify_hub.live.selections import SelectionGroups
 from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.metrics import HubReadings, Metrics
+from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 from rsnotify_hub.stores import OpenStore, open_store
 from rsnotify_hub.websocket.handler import WebSocketHandler
@@ -54,7 +59,6 @@ log = logging.getLogger("rsnotify.hub")
 
 Clock = Callable[[], Instant]
 
-_VERSION = version("rsnotify")
 
 #: How often expired leases are ended and quiet logs trimmed, in seconds.
 _CLEAN_UP_SECONDS = 60
@@ -142,22 +146,23 @@ class HubService:
             self.statistics,
         )
         self.events = EventsHandler(self._live, self._connections, replays, public_url + "events")
+        self._disk: DiskInfo | None = None
+        self._history = DayHistory(opened.folder and opened.folder / "history.json")
         reports = Reports(
             self._topics,
             self._live,
-            self._connections,
             self._callbacks,
-            self.statistics,
             rates,
-            version=_VERSION,
-            clock=clock,
-            nodes=opened.nodes,
+            self._readings,
+            self._history,
+            clock,
+            opened.nodes,
         )
         service = AdminService(self._topics, self._callbacks, reports, self)
         self.metrics = Metrics(self._readings)
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store, opened.trouble)
-        self.admin = AdminApi(service, authorizer, self.statistics, version=_VERSION)
+        self.admin = AdminApi(service, authorizer, self.statistics, version=__version__)
 
     async def start(self) -> None:
         await self._topics.start(self._channels)
@@ -196,15 +201,28 @@ class HubService:
         self._selections.close()
         self._filters.close()
         await self._callbacks.close()
+        await self._add_minute()
+
+    async def measure_disk(self) -> None:
+        if self._opened.folder is not None:
+            with suppress(OSError):
+                found = await asyncio.to_thread(disk_usage, self._opened.folder)
+                self._disk = DiskInfo(found.free, found.total)
+
+    async def _add_minute(self) -> None:
+        self._history.add(self._readings(), self._clock())
+        await self._history.save()
 
     def _readings(self) -> HubReadings:
         now, deliveries = self._clock(), self._callbacks.registry.all()
         return HubReadings(
-            version=_VERSION,
+            version=__version__,
             statistics=self.statistics,
             logs=self._topics.states(),
             subscriptions=Counter(each.state for each in deliveries),
-            lags=[lag_seconds(each, now) for each in deliveries if not each.subscription.suspended],
+            lags=lambda: [
+                lag_seconds(each, now) for each in deliveries if not each.subscription.suspended
+            ],
             connections=self.connections(),
             websockets=self._connections.count(DeliveryTransport.WEBSOCKET),
             event_streams=self._connections.count(DeliveryTransport.SSE),
@@ -214,10 +232,13 @@ class HubService:
             brokers=self._bridges.states(),
             nodes=self.describe(),
             moved_shards=self._opened.moved,
+            disk=self._disk,
         )
 
     async def clean_up(self) -> None:
-        """End expired leases, trim logs that nobody publishes to, and check the servers."""
+        """End expired leases, trim logs that nobody publishes to, and check servers and disk."""
+        await self.measure_disk()
+        await self._add_minute()
         try:
             await self._callbacks.expire()
             await self._topics.trim()
@@ -279,6 +300,7 @@ async def open_hub(
         stack.push_async_callback(hub.close)
         await hub.start()
         await opened.check_servers()
+        await hub.measure_disk()
         scheduler = AsyncIOScheduler(timezone=UTC)
         scheduler.add_job(hub.clean_up, "interval", seconds=_CLEAN_UP_SECONDS)
         scheduler.start()

@@ -14,7 +14,6 @@ from heapq import nlargest
 from time import perf_counter
 
 from aiohttp import web
-from msgspec import Struct
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -26,7 +25,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from rsnotify_hub.admin.node_schemas import NodeList, StreamInfo
-from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.admin.readings import HubReadings
+from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.subscriptions import DeliveryState
 
@@ -39,44 +39,6 @@ CACHE_FACTOR = 10
 
 _PREFIX = "rsnotify_hub_"
 _UNKNOWN = float("nan")
-
-
-class BrokerState(Struct, frozen=True):
-    """The state of a broker; `behind` counts the topics that it has not completely."""
-
-    connected: bool
-    behind: int
-
-
-class HubReadings(Struct, frozen=True, kw_only=True):
-    """The values that the metrics are made from.
-
-    Args:
-        lags: How long each WebSub subscription that is not suspended has been behind, in seconds;
-            0 if it is up to date.
-        connections: The number of open connections to the server, of any kind.
-        live_queue: The bytes that wait in all WebSockets and event streams.
-        delivery_queue: The number of WebSub deliveries that wait for a connection.
-        commit_queue: The number of writes that wait for the next transaction.
-        nodes: The nodes; only those of a cluster have metrics.
-        brokers: The state of each broker that the hub has a bridge to.
-        moved_shards: How many shards this node has taken, released and lost.
-    """
-
-    version: str
-    statistics: Statistics
-    logs: Sequence[LogState]
-    subscriptions: Mapping[DeliveryState, int]
-    lags: Sequence[float]
-    connections: int
-    websockets: int
-    event_streams: int
-    live_queue: int
-    delivery_queue: int
-    commit_queue: int
-    brokers: Mapping[DeliveryTransport, BrokerState] = {}
-    nodes: NodeList | None = None
-    moved_shards: Mapping[str, int] = {}
 
 
 def metric_families(readings: HubReadings) -> Iterator[Metric]:
@@ -178,19 +140,20 @@ def _subscriptions(readings: HubReadings) -> Iterator[Metric]:
     for state in DeliveryState:
         states.add_metric([state], readings.subscriptions.get(state, 0))
     yield states
+    lags = readings.lags()
     yield HistogramMetricFamily(
         _PREFIX + "lag_seconds",
         "How long each WebSub subscription has been behind now",
-        buckets=_buckets(readings.lags),
-        sum_value=sum(readings.lags),
+        buckets=_buckets(lags),
+        sum_value=sum(lags),
     )
     worst = GaugeMetricFamily(
         _PREFIX + "lag_seconds_worst", "The longest lags, by rank", labels=["rank"]
     )
-    for rank, lag in enumerate(nlargest(WORST, readings.lags), 1):
+    for rank, lag in enumerate(nlargest(WORST, lags), 1):
         worst.add_metric([str(rank)], lag)
     yield worst
-    behind = sum(lag > 0 for lag in readings.lags)
+    behind = sum(lag > 0 for lag in lags)
     yield _gauge("subscriptions_behind", "WebSub subscriptions that are behind", behind)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from enum import StrEnum
 
+from msgspec import Struct
+
 
 class DeliveryTransport(StrEnum):
     WEBSUB = "websub"
@@ -16,6 +18,8 @@ class DeliveryTransport(StrEnum):
     SSE = "sse"
     MQTT = "mqtt"
     XMPP = "xmpp"
+    #: WebSockets of the pages of the dashboard, which are no Destinations.
+    DASHBOARD = "dashboard"
 
 
 class DeliveryOutcome(StrEnum):
@@ -26,6 +30,13 @@ class DeliveryOutcome(StrEnum):
     GONE = "gone"
     GIVEN_UP = "given-up"
     CUT_OFF = "cut-off"
+
+
+class BrokerState(Struct, frozen=True):
+    """The state of a broker; `behind` counts the topics that it has not completely."""
+
+    connected: bool
+    behind: int
 
 
 class Statistics:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from socket import gethostname
 
 from msgspec import Struct
 
+from rsnotify import __version__
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin.node_schemas import NodeInfo, NodeList
@@ -34,6 +34,7 @@ class OpenStore(Struct):
         check_servers: Checks the servers of the store, once it was started, and logs what is wrong.
         trouble: Returns why this node cannot use the store at the moment; None if it can.
         moved: How many shards this node has taken, released and lost.
+        folder: The data folder, if the store is in one.
     """
 
     store: Store
@@ -43,6 +44,7 @@ class OpenStore(Struct):
     check_servers: Callable[[], Awaitable[None]] = _nothing
     trouble: Callable[[], str | None] = lambda: None
     moved: Mapping[str, int] = {}
+    folder: Path | None = None
 
 
 @asynccontextmanager
@@ -65,15 +67,18 @@ async def open_store(
     this = NodeInfo(
         name=gethostname(),
         url=public_url,
-        version=version("rsnotify"),
+        version=__version__,
         started=clock(),
         draining=False,
         shards=0,
         this=True,
     )
-    store = SqliteStore(Path(configuration.log.data), retention, clock)
+    folder = Path(configuration.log.data)
+    store = SqliteStore(folder, retention, clock)
     try:
-        yield OpenStore(store, SingleNode(), _nothing, lambda: NodeList(rows=(this,)))
+        yield OpenStore(
+            store, SingleNode(), _nothing, lambda: NodeList(rows=(this,)), folder=folder
+        )
     finally:
         await store.close()
 
@@ -99,7 +104,7 @@ async def _open_nats(
     node = NodeRecord(
         name=gethostname(),
         url=public_url,
-        hub=version("rsnotify"),
+        hub=__version__,
         bridges=configuration.has_bridges,
     )
     store = await open_jetstream(settings, retention, clock, node)

@@ -8,6 +8,8 @@ from urllib.parse import unquote, urlsplit
 from rsnotify_hub.refusals import Code, Refusal
 
 MAX_URL_LENGTH = 2048
+#: Shorter parts of a callback are no secrets, and occur in any text.
+SHORTEST_SECRET = 4
 _PORTS = {"http": 80, "https": 443}
 #: How often an escape may itself be escaped (`%252e`) before a URL counts as hostile.
 _DECODINGS = 4
@@ -39,13 +41,30 @@ def check_url(url: str, name: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, the only part of a callback that may be shown."""
+    """Return the host of a URL, the only part of a callback that may be logged."""
     return (urlsplit(url).hostname or "").rstrip(".")  # without the dot of the DNS root
 
 
 def authority_of(url: str) -> str:
     parts = urlsplit(url)
     return f"{host_of(url)}:{parts.port or _PORTS[parts.scheme]}"
+
+
+def redacted_callback(url: str) -> str:
+    """Return a callback without what may be secret in it (WebSub §8.2), to recognize it.
+
+    Of a long part of its path only the first two characters are kept, and of others none, unless
+    they are too short for a secret.
+    """
+    parts = urlsplit(url)
+    path = "/".join(_redacted(part) for part in parts.path.split("/"))
+    return f"{parts.scheme}://{parts.netloc}{path}" + ("?…" if parts.query else "")
+
+
+def _redacted(part: str) -> str:
+    if len(part) < SHORTEST_SECRET:
+        return part
+    return (part[:2] if len(part) >= 2 * SHORTEST_SECRET else "") + "…"
 
 
 def has_dot_segments(url: str) -> bool:

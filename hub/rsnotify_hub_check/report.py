@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 
 import msgspec
 
+from rsnotify import __version__
 from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel
 
 _MARKS = {CheckVerdict.PASSED: "ok", CheckVerdict.FAILED: "FAILED", CheckVerdict.INCONCLUSIVE: "?"}
@@ -40,7 +40,7 @@ def summary(results: Sequence[CheckResult]) -> str:
 
 def as_json(hub: str, results: Sequence[CheckResult], *, strict: bool) -> bytes:
     report = {
-        "suite": f"rsnotify {version('rsnotify')}",
+        "suite": f"rsnotify {__version__}",
         "hub": hub,
         "conforms": conforms(results, strict=strict),
         "checks": results,

@@ -25,8 +25,12 @@ class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A set of resources that are the files of a folder.
 
-    By default, its base URL is its name below that of the Source; its options are added to those
-    of the Source.
+    Args:
+        name: The name of the set.
+        folder: The folder with its files.
+        base_url: The URL of the folder; by default, the name below that of the Source.
+        described_by: URL of a document about the set.
+        options: Tuning of this set, added to that of the Source.
     """
 
     name: Annotated[
@@ -46,6 +50,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """All settings; see the options of the command with these names.
 
     Args:
+        hubs: URLs of hubs to push to, each one hub, or its nodes with commas between them.
         advertise: URLs of the hubs for Destinations, if they differ.
         token: Bearer token for the hubs, a secret, as are `mqtt_password` and `xmpp_password`.
         described_by: URL of a document about the Source.

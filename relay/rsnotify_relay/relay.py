@@ -130,6 +130,8 @@ class Relay:
             identity = state.identity()
             if identity is not None:
                 self._republisher.prepare(identity.base, self._state)
+                if state.is_restored:  # the journal may have later changes, as the mirror may
+                    state.forget(self._republisher.differing(state))
             if self.publisher.is_empty():
                 # Otherwise a mirror that was only followed so far would never be published.
                 state.invalidate()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
@@ -14,6 +14,8 @@ from rsnotify_publisher import Publisher
 from rsnotify_relay.naming import RelayNaming
 from rsnotify_relay.provenance import republished
 from rsnotify_subscriber import FolderMirror, Received
+from rsnotify_subscriber.fetching.digests import agree
+from rsnotify_subscriber.storage.destination_state import DestinationState
 
 _log = logging.getLogger("rsnotify.relay")
 
@@ -69,6 +71,18 @@ class Republisher:
                     records.append(republished(change, uri, known[0] if known else None))
         return records
 
+    def differing(self, state: DestinationState) -> list[str]:
+        """Return the resources that the state has otherwise than they are published."""
+        assert self._naming is not None, "prepare is called first"
+        with self._publisher.source.open_journal() as journal:
+            hashes = {self._naming.at_source(one.uri): one.hash for one in journal.resources()}
+        found = []
+        for uri in state.held_uris():
+            held = state.find(uri)
+            if held is None or not agree(hashes.pop(uri, None), held.hash):
+                found.append(uri)
+        return [*found, *hashes]
+
     # Reading the copy
 
     def content(self, uri: str) -> Path | None:
@@ -98,3 +112,7 @@ class Republisher:
     def held_content(self, uri: str) -> Path | None:
         """Return the file of a resource of the Source, if there is one."""
         return self._mirror.held_content(uri)
+
+    def keep_only(self, paths: Collection[str]) -> int:
+        """Remove all other files of the mirror; return how many."""
+        return self._mirror.keep_only(paths)

@@ -27,6 +27,10 @@ def make_durably(folder: Path, *, mode: int = 0o777) -> None:
             flush(parent)
 
 
+#: Flushes the content of an open file, without its times where the system can leave them out.
+flush_data = getattr(os, "fdatasync", os.fsync)
+
+
 def flush(path: str | Path) -> None:
     if os.name == "nt" and os.path.isdir(path):
         return  # Windows cannot open a folder, and does not need to

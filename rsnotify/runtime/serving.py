@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any, cast
 
 from aiohttp import web
@@ -13,6 +14,8 @@ from aiohttp.typedefs import Handler
 
 #: The seconds in which the first request of a connection has to come, and between two of them.
 _HEAD, _IDLE = 10.0, 60.0
+#: The seconds in which a client has to take something of a response that waits for it.
+_STALLED = 60.0
 #: The most connections: many Destinations may poll a Source.
 _MOST = 10_000
 
@@ -79,6 +82,7 @@ class _Connection(asyncio.Protocol):
         self._serving = serving
         self._open, self._most = connections.open, connections.most
         self._transport: asyncio.Transport | None = None
+        self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, since uvloop's transports do not inherit from `asyncio.Transport`.
@@ -96,11 +100,28 @@ class _Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._serving.pause_writing()
+        self._check_progress()
 
     def resume_writing(self) -> None:
+        self._cancel_check()
         self._serving.resume_writing()
 
+    def _check_progress(self, waiting: float = inf) -> None:
+        """Abort the connection if as many bytes wait for the client as at the last check."""
+        assert self._transport is not None
+        waits = self._transport.get_write_buffer_size()
+        if waits >= waiting:
+            self._transport.abort()
+        else:
+            loop = asyncio.get_running_loop()
+            self._stalled = loop.call_later(_STALLED, self._check_progress, waits)
+
+    def _cancel_check(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_check()
         timer = self._open.pop(self._transport, None)
         if timer is not None:
             timer.cancel()

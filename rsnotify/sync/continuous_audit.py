@@ -15,7 +15,6 @@ if not, the next statement is used. If the two differ:
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.digest import ALGORITHM, SetDigest, SetSum, set_digest
 from rsnotify.format.model import Document
 from rsnotify.plural import counted
+from rsnotify.sync.actions import ActionList
 from rsnotify.sync.pace import Pace
 
 #: The longest wait between two comparisons of everything, as a multiple of the first one.
@@ -38,10 +38,6 @@ class Remedy(Enum):
     NOTHING = "nothing"
     PULL = "read the Change Lists"
     COMPARE = "compare everything"
-
-
-class WriteNote(Protocol):
-    def __call__(self, text: str, *, warning: bool = False) -> None: ...
 
 
 class _Statement(Struct, frozen=True):
@@ -61,9 +57,9 @@ class ContinuousAudit:
     `incomparable`, unless it is empty, says why the copy is not the whole set as it is.
     """
 
-    def __init__(self, pace: Pace, note: WriteNote, incomparable: str = "") -> None:
+    def __init__(self, pace: Pace, actions: ActionList, incomparable: str = "") -> None:
         self._pace = pace
-        self._note = note
+        self._note = actions.note
         self._incomparable = incomparable
         self._statement: _Statement | None = None
         self._latest_list = EARLIEST

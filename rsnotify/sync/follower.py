@@ -117,7 +117,7 @@ class Follower(FollowerView):
         pace = pace or Pace()
         self._state = SyncState(progress, pace, random or Random(), pushed)
         self._catch_up = CatchUp(offer, self._state, compared)
-        self._audit = ContinuousAudit(pace, self._state.actions.note, incomparable)
+        self._audit = ContinuousAudit(pace, self._state.actions, incomparable)
         self._push = PushIntake(self._state, self._catch_up, self._audit)
         missing = progress.missing if progress is not None else ()
         self._results = ApplyResults(self._state, self._catch_up, self._audit, missing)

@@ -86,7 +86,7 @@ class PageJoiner:
         if link is None:
             pages = list(self._pages.values())
             self._pages, self._entries = {}, 0
-            return _joined(pages) if len(pages) > 1 else document
+            return _joined(pages)
         following = resolve(uri, link)
         if following in self._pages:
             raise WrongDocument(f"its link with rel=next leads back to {following}")
@@ -105,7 +105,7 @@ def _joined(pages: list[Document]) -> Document:
         pages[0],
         resources=tuple(resource for page in pages for resource in page.resources),
         from_=min(froms, default=None),
-        until=max(untils, default=None) if len(untils) == len(pages) else None,
+        until=max(untils) if len(untils) == len(pages) else None,
     )
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, without_credentials
 from rsnotify.format.coverage import Change
+from rsnotify.format.offer import Offer
 from rsnotify.runtime.arguments import require, require_function
 from rsnotify.runtime.disk import is_disk_fault
 from rsnotify.runtime.tasks import wait_for_event
@@ -256,7 +257,7 @@ class Subscriber:
         memory = known.memory if known is not None else None
         offers = OfferDiscovery(DescriptionReader(fetcher, memory), self._url)
         identifying = SourceIdentification(
-            self._url, self._location, offers, self._stopping, self._waiting
+            self._url, self._location, offers, self._stopping, self._waiting, self._has_transport
         )
         identity = await identifying.identify(known, patient=not once)
         if identity is None:
@@ -286,10 +287,10 @@ class Subscriber:
         await self._follow(context, once=once)
 
     async def _follow(self, context: RunContext, *, once: bool) -> None:
-        via = self._options.via
-        if via in NAMES and not self._ways.change_endpoints(context.identity.offer):
+        if not self._has_transport(context.identity.offer):
+            name = NAMES[self._options.via]
             raise ConfigurationError(
-                f"{without_credentials(self._url)} offers no hub that speaks {NAMES[via]}"
+                f"{without_credentials(self._url)} offers no hub that speaks {name}"
             )
         self._following = self._followed = Following(context, self._observers, once=once)
         if self._stopping.is_set():
@@ -301,6 +302,9 @@ class Subscriber:
             await presence.check()
         finally:
             watching.cancel()
+
+    def _has_transport(self, offer: Offer) -> bool:
+        return self._options.via not in NAMES or bool(self._ways.change_endpoints(offer))
 
     def _waiting(self, reason: str) -> None:
         self._last = replace(self._last, error=reason)

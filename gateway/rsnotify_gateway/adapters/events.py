@@ -136,13 +136,14 @@ class EventsAdapter:
         stated = [read_event(event.data, self._mapping) for event in events]
         known = [change for change in stated if change is not None]
         checked = self._checked(known)
+        counting = [change for change in known if change.uri is not None]
+        entries = [entry for change in counting if (entry := self._entry(change)) is not None]
         self._last = replace(
             self._last,
             id=events[-1].id,
             began=True,
-            unusable=self._last.unusable + len(stated) - len(known),
+            unusable=self._last.unusable + len(stated) - len(known) + len(counting) - len(entries),
         )
-        entries = [entry for change in known if (entry := self._entry(change)) is not None]
         return OriginBatch(tuple(entries), msgspec.json.encode(self._last).decode(), checked)
 
     def _checked(self, changes: list[StatedChange]) -> int | None:
@@ -157,7 +158,8 @@ class EventsAdapter:
         return min(self._latest - self._disorder, now)
 
     def _entry(self, change: StatedChange) -> SeenEntry | MissingEntry | None:
-        uri = None if change.uri is None else usable_uri(resolve(self._url, change.uri))
+        """Return the entry of a change; None if its URI cannot be used."""
+        uri = usable_uri(resolve(self._url, change.uri or ""))
         if uri is None:
             return None
         if change.deleted:

@@ -57,7 +57,7 @@ class LdesNode(Struct, omit_defaults=True):
         immutable: Whether it never changes.
         condition: The header field of a conditional request.
         members: A digest of each of its members; none of an immutable page.
-        nameless: The number of members without a URI.
+        nameless: The number of members without a URI that can be used.
     """
 
     nodes: tuple[str, ...] = ()
@@ -73,7 +73,8 @@ class LdesCursor(Struct, omit_defaults=True):
     Args:
         pages: The pages, by URI.
         terms: What the stream states about its members.
-        deleted: In a check that is under way, the datetimes of deletions.
+        deleted: The datetimes of deletions: a stream that is divided into other pages shows older
+            versions again.
     """
 
     pages: dict[str, LdesNode] = {}
@@ -103,7 +104,7 @@ class LdesAdapter:
         if stream.timestamp is None:
             limits.append("There is no timestampPath: the version that is read last counts.")
         if nameless := sum(node.nameless for node in self._last.pages.values()):
-            limits.append(f"{nameless:,} members have no URI and are left out.")
+            limits.append(f"{nameless:,} members have no URI that can be used, and are left out.")
         return OriginTerms(
             "LDES",
             None,
@@ -138,7 +139,6 @@ class LdesAdapter:
                 entries.clear()
                 unstored = 0 if is_long else unstored
         state.pages = {uri: node for uri, node in state.pages.items() if uri in reached}
-        state.deleted = {}
         self._last = state
         text = _encode(state)
         yield OriginBatch(tuple(entries), None if text == cursor else text)
@@ -167,7 +167,7 @@ def _node(page: StreamPage, answer: OriginAnswer) -> LdesNode:
         answer.immutable,
         answer.condition,
         () if answer.immutable else tuple(map(_digest, page.members)),
-        page.nameless,
+        page.nameless + sum(usable_uri(member.uri) is None for member in page.members),
     )
 
 
@@ -189,6 +189,8 @@ def _states(
     for uri, (at, entry) in found.items():
         if isinstance(entry, MissingEntry) and at is not None:
             deleted[uri] = at
+        else:
+            deleted.pop(uri, None)  # its datetime is recorded
     return tuple(entry for _, entry in found.values())
 
 

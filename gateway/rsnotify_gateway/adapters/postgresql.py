@@ -84,7 +84,7 @@ class PostgreSQLAdapter:
                 while count == BATCH:
                     async with self._forward(thread) as (lines, refused):
                         count = len(lines)
-                        yield OriginBatch(tuple(_entries(lines, refused)))
+                        yield OriginBatch(tuple(_entries(lines, self._clock(), refused)))
                 yield OriginBatch(checked=began)
                 await run(thread, self._queue.wait, self._poll)
         except StorageError as error:
@@ -132,9 +132,9 @@ class PostgreSQLAdapter:
 
 
 def _entries(
-    lines: Sequence[OutboxLine], refused: dict[int, str]
+    lines: Sequence[OutboxLine], read: int, refused: dict[int, str]
 ) -> Iterator[SeenEntry | MissingEntry]:
-    """Yield the changes in lines, and note the reason for each line that is none."""
+    """Yield the changes in lines that were read at an instant; note why each other is none."""
     for line in lines:
         try:
             change = check_change(_decode(line.entry))
@@ -145,5 +145,5 @@ def _entries(
         if change.change == ChangeType.DELETED:
             yield MissingEntry(change.uri)
         else:
-            # The number of a line is the state, so that a line which is read again changes nothing.
-            yield SeenEntry(change, str(line.number))
+            # Numbers alone may come again, with other changes: after the table was restored.
+            yield SeenEntry(change, f"{read}-{line.number}")

@@ -156,6 +156,21 @@ def subscriptions(
     _show(call, tables.subscriptions, json)
 
 
+@_command("subscription")
+def subscription(
+    id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False
+) -> None:
+    """Show a subscription and its last attempts.
+
+    Only this shows the whole callback, which may contain secrets.
+
+    Examples:
+        rsnotify hub subscription 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29
+        rsnotify hub subscription 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29 --json
+    """
+    _show(_client(url, token).call("subscription", id), tables.details, json)
+
+
 @_command("failures")
 def failures(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
     """List the last failed deliveries, newest first.
@@ -262,7 +277,7 @@ def make_token(
     """
     import secrets
 
-    token = sys.stdin.readline().strip() if existing else secrets.token_urlsafe(32)
+    token = sys.stdin.readline().strip() if existing else secrets.token_hex(32)
     if len(token) < MIN_TOKEN:
         raise ConfigurationError(f"a token has at least {MIN_TOKEN} characters")
     if json:

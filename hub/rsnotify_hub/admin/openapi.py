@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rsnotify_hub.admin import node_schemas, schemas
+from rsnotify_hub.admin import attempt_schemas, node_schemas, schemas, status_schemas
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.schemas import Problem
 
 _REFERENCE = "#/components/schemas/{name}"
 _ARGUMENT = re.compile(r"^    (\w+): (.+?)(?=^    \w|\Z)", re.DOTALL | re.MULTILINE)
-_CLASSES = vars(node_schemas) | vars(schemas)
+_CLASSES = vars(node_schemas) | vars(schemas) | vars(status_schemas) | vars(attempt_schemas)
 _PROBLEMS = {
     "400": "The request is invalid",
     "401": "A token is missing",

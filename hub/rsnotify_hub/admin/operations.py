@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify_hub.admin import node_schemas, schemas
+from rsnotify_hub.admin import attempt_schemas, node_schemas, schemas, status_schemas
 from rsnotify_hub.admin.service import AdminService
 
 #: The path of the API.
@@ -52,7 +52,15 @@ OPERATIONS = (
         path="/status",
         summary="The hub as a whole",
         run=lambda service, request: service.reports.status(),
-        answer=schemas.StatusInfo,
+        answer=status_schemas.StatusInfo,
+    ),
+    Operation(
+        name="history",
+        method="GET",
+        path="/history",
+        summary="What the hub did in each minute of the last day",
+        run=lambda service, request: service.reports.minutes(),
+        answer=status_schemas.HistoryInfo,
     ),
     Operation(
         name="nodes",
@@ -93,6 +101,23 @@ OPERATIONS = (
         run=lambda service, request: service.reports.subscriptions(request.query),
         query=schemas.SubscriptionQuery,
         answer=schemas.SubscriptionList,
+    ),
+    Operation(
+        name="subscription",
+        method="GET",
+        path="/subscriptions/{id}",
+        summary="One subscription, with its callback and its last attempts",
+        run=lambda service, request: service.details(request.id),
+        answer=attempt_schemas.SubscriptionDetails,
+    ),
+    Operation(
+        name="payload",
+        method="GET",
+        path="/subscriptions/{id}/payload",
+        summary="The beginning of what one of its last attempts has sent",
+        run=lambda service, request: service.payload(request.id, request.query),
+        query=attempt_schemas.PayloadQuery,
+        answer=attempt_schemas.PayloadInfo,
     ),
     Operation(
         name="drop",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin import schemas, views
+from rsnotify_hub.admin import schemas, status_schemas, views
+from rsnotify_hub.admin.day_history import DayHistory, joined
 from rsnotify_hub.admin.paging import (
     SUBSCRIPTIONS,
     TOPICS,
@@ -16,6 +17,7 @@ from rsnotify_hub.admin.paging import (
     page_of,
     part_of,
 )
+from rsnotify_hub.admin.readings import HubReadings
 from rsnotify_hub.admin.schemas import (
     PageQuery,
     SubscriptionOrder,
@@ -24,10 +26,9 @@ from rsnotify_hub.admin.schemas import (
 )
 from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.cluster.calls import HubNodes, NodeCall, SingleNode
-from rsnotify_hub.live.connections import LiveConnections
 from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.statistics import DeliveryTransport, Statistics
+from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.channel import WebSubChannel
@@ -37,7 +38,12 @@ from rsnotify_hub.websub.delivery.failures import RECENT_FAILURES
 _NO_BACKLOG = Backlog(0, None)
 
 #: What other nodes have: their own numbers, and the subscribers of some topics.
-STATUS_PART: NodeCall[None, schemas.StatusInfo] = NodeCall("admin.status", None, schemas.StatusInfo)
+STATUS_PART: NodeCall[None, status_schemas.StatusInfo] = NodeCall(
+    "admin.status", None, status_schemas.StatusInfo
+)
+HISTORY_PART: NodeCall[None, status_schemas.HistoryInfo] = NodeCall(
+    "admin.history", None, status_schemas.HistoryInfo
+)
 SUBSCRIBER_COUNTS: NodeCall[list[str], list[schemas.SubscriberCounts]] = NodeCall(
     "admin.subscribers", list[str], list[schemas.SubscriberCounts]
 )
@@ -65,52 +71,46 @@ class Reports:
 
     logs: TopicLogs
     live: LiveChannel
-    connections: LiveConnections
     callbacks: WebSubChannel
-    statistics: Statistics
     rates: TopicRates
-    version: str
+    readings: Callable[[], HubReadings]
+    history: DayHistory
     clock: Callable[[], Instant]
     nodes: HubNodes = field(default_factory=SingleNode)
 
     def __post_init__(self) -> None:
         self._started = self.clock()
         self.nodes.serve(STATUS_PART, self._status)
+        self.nodes.serve(HISTORY_PART, self._minutes)
         self.nodes.serve(SUBSCRIBER_COUNTS, self._count_subscribers)
         self.nodes.serve(SUBSCRIPTION_PART, self._subscriptions)
         self.nodes.serve(DEAD_LETTER_PART, self._dead_letters)
         self.nodes.serve(FAILURE_PART, self._failures)
 
-    async def status(self) -> schemas.StatusInfo:
+    async def status(self) -> status_schemas.StatusInfo:
         others = await self.nodes.ask_others(STATUS_PART, None)
         return views.status_of_all(await self._status(None), others)
 
-    async def _status(self, _: None) -> schemas.StatusInfo:
-        states = self.logs.states()
-        counts = Counter(each.state for each in self.callbacks.registry.all())
-        return schemas.StatusInfo(
-            version=self.version,
-            started=self._started,
-            now=self.clock(),
-            topics=len(states),
-            subscriptions=counts.total(),
-            states={state: counts[state] for state in DeliveryState},
-            websockets=self.connections.count(DeliveryTransport.WEBSOCKET),
-            event_streams=self.connections.count(DeliveryTransport.SSE),
-            accepted=self.statistics.accepted,
-            accepted_bytes=self.statistics.accepted_bytes,
-            deliveries=views.deliveries(self.statistics),
-            log_bytes=sum(state.size for state in states),
-        )
+    async def _status(self, _: None) -> status_schemas.StatusInfo:
+        return views.status(self.readings(), started=self._started, now=self.clock())
+
+    async def minutes(self) -> status_schemas.HistoryInfo:
+        others = await self.nodes.ask_others(HISTORY_PART, None)
+        return joined([await self._minutes(None), *others])
+
+    async def _minutes(self, _: None) -> status_schemas.HistoryInfo:
+        return self.history.info()
 
     async def topics(self, query: TopicQuery) -> schemas.TopicList:
         page = page_of(self._selected(query), TOPICS[query.sort], query)
         counts = await self._subscribers([state.topic for state in page.rows])
+        silent = views.silent_sources(self.logs.states(), self.clock())
         rows = (
             views.topic(
                 state,
                 rate=self.rates.rate(state.topic),
                 subscribers=subscribers,
+                silent=views.source_of(state.topic) in silent,
             )
             for state, subscribers in zip(page.rows, counts, strict=True)
         )
@@ -138,10 +138,17 @@ class Reports:
         ]
 
     def _selected(self, query: TopicQuery) -> list[LogState]:
-        if query.topic is None:
-            return self.logs.states()
-        state = self.logs.state(query.topic)
-        return [] if state is None else [state]
+        if query.topic is not None:
+            state = self.logs.state(query.topic)
+            return [] if state is None else [state]
+        states, text = self.logs.states(), query.search.lower()
+        silent = views.silent_sources(states, self.clock()) if query.silent else ()
+        return [
+            state
+            for state in states
+            if text in state.topic.lower()
+            and (not query.silent or views.source_of(state.topic) in silent)
+        ]
 
     async def subscriptions(self, query: SubscriptionQuery) -> schemas.SubscriptionList:
         """Return a page of subscriptions."""
@@ -150,11 +157,7 @@ class Reports:
         return schemas.SubscriptionList(tuple(page.rows), page.total, page.next)
 
     async def _subscriptions(self, query: SubscriptionQuery) -> PagePart[schemas.SubscriptionInfo]:
-        selected = (
-            each
-            for each in self.callbacks.registry.all()
-            if query.topic in (None, each.subscription.topic) and query.state in (None, each.state)
-        )
+        selected = (each for each in self.callbacks.registry.all() if _is_selected(each, query))
         order = SUBSCRIPTIONS[query.sort]
         page = page_of(selected, order, query, more=1)
         return part_of(page.rows, await self.describe(page.rows), page, order)
@@ -210,3 +213,13 @@ class Reports:
     def _through(self, delivery: Delivery) -> Instant | None:
         state = self.logs.state(delivery.subscription.topic)
         return state.through if state else None
+
+
+def _is_selected(delivery: Delivery, query: SubscriptionQuery) -> bool:
+    found = delivery.subscription
+    if query.topic not in (None, found.topic) or query.state not in (None, delivery.state):
+        return False
+    if query.trouble and delivery.state not in views.TROUBLED:
+        return False
+    text = f"{found.topic} {found.callback} {delivery.id}" if query.search else ""
+    return query.search.lower() in text.lower()

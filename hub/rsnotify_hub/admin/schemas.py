@@ -1,8 +1,7 @@
 """The JSON of the admin API: queries, request bodies and answers.
 
 `openapi.py` describes the API from these classes alone: the first sentence of a class and its
-`Args:` become the descriptions. Of a callback only the host is shown, since its path and query may
-contain a secret.
+`Args:` become the descriptions. Lists show callbacks redacted, since they may contain secrets.
 """
 
 from __future__ import annotations
@@ -72,14 +71,21 @@ class TopicQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         limit: The largest number of rows.
         after: The `next` of the page before, in the same order.
         topic: Only this topic.
+        search: Only topics that contain this text, in any case.
+        silent: Only topics of silent Sources.
         sort: The order: by URI, or `received` for the last changed first.
     """
 
     topic: str | None = None
+    search: str = ""
+    silent: bool = False
     sort: TopicOrder = TopicOrder.TOPIC
 
 
-class SubscriptionQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
+# An older node refuses fields that it does not know.
+class SubscriptionQuery(
+    PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """A page of subscriptions.
 
     Args:
@@ -87,49 +93,17 @@ class SubscriptionQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_o
         after: The `next` of the page before, in the same order.
         topic: Only subscriptions of this topic.
         state: Only subscriptions in this state.
+        trouble: Only subscriptions that are retried or given up.
+        search: Only subscriptions whose topic, callback or id contains this text, in any case.
         sort: The order: by topic, or `trouble` for given up, retrying, suspended and active, and
             the longest lag first in each state.
     """
 
     topic: str | None = None
     state: DeliveryState | None = None
+    trouble: bool = False
+    search: str = ""
     sort: SubscriptionOrder = SubscriptionOrder.TOPIC
-
-
-class StatusInfo(Struct, frozen=True, kw_only=True):
-    """The hub as a whole; on a cluster, all nodes that answered at once.
-
-    Args:
-        version: The version of the hub, or of this node.
-        started: When it, or this node, started; the counts of each node begin when it starts.
-        now: The time of its clock.
-        nodes: How many nodes these numbers are about.
-        topics: The number of topics with a log.
-        subscriptions: The number of WebSub subscriptions.
-        states: The number of subscriptions in each state.
-        websockets: The number of open WebSockets.
-        event_streams: The number of open event streams.
-        accepted: Fragments that became durable.
-        accepted_bytes: Their bytes.
-        deliveries: Deliveries and attempts, by transport and outcome.
-        log_bytes: The bytes of all kept fragments.
-        admin: Always true, since only admins receive this.
-    """
-
-    version: str
-    started: _When
-    now: _When
-    nodes: int = 1
-    topics: int
-    subscriptions: int
-    states: dict[DeliveryState, int]
-    websockets: int
-    event_streams: int
-    accepted: int
-    accepted_bytes: int
-    deliveries: dict[str, dict[str, int]]
-    log_bytes: int
-    admin: bool = True
 
 
 class SubscriberCounts(Struct, frozen=True, kw_only=True):
@@ -155,6 +129,8 @@ class TopicInfo(Struct, frozen=True, kw_only=True):
         websockets: The number of WebSockets subscribed to it.
         event_streams: The number of event streams subscribed to it.
         subscriptions: The number of its WebSub subscriptions.
+        silent: Whether its Source is silent: nothing has come on any topic of the same host for 15
+            minutes, although Sources send heartbeats.
     """
 
     id: str
@@ -168,6 +144,7 @@ class TopicInfo(Struct, frozen=True, kw_only=True):
     websockets: int
     event_streams: int
     subscriptions: int
+    silent: bool = False
 
 
 class TopicList(Struct, frozen=True):
@@ -214,6 +191,7 @@ class SubscriptionInfo(Struct, frozen=True, kw_only=True):
         failures: The number of consecutive failed attempts.
         retry_at: When the next attempt is due; null if none is.
         last_failure: Its last failed delivery since the hub started.
+        callback: Its callback, redacted.
     """
 
     id: str
@@ -226,6 +204,7 @@ class SubscriptionInfo(Struct, frozen=True, kw_only=True):
     failures: int
     retry_at: _When | None
     last_failure: FailureInfo | None
+    callback: str = ""
 
 
 class SubscriptionList(Struct, frozen=True):
@@ -253,6 +232,7 @@ class SubscriptionFailure(Struct, frozen=True, kw_only=True):
         status: The HTTP status of the answer; null without an answer.
         reason: Why it failed.
         excerpt: The beginning of the body of the answer.
+        callback: Its callback, redacted.
     """
 
     id: str
@@ -262,6 +242,7 @@ class SubscriptionFailure(Struct, frozen=True, kw_only=True):
     status: int | None
     reason: str
     excerpt: str
+    callback: str = ""
 
 
 class FailureList(Struct, frozen=True):

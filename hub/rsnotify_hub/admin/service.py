@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.admin.attempt_schemas import PayloadInfo, PayloadQuery, SubscriptionDetails
 from rsnotify_hub.admin.node_schemas import NodeList
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.schemas import Redelivery, SubscriptionInfo
-from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.admin.views import attempts, topic_id
 from rsnotify_hub.cluster.calls import NodeCall
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
@@ -20,6 +21,9 @@ from rsnotify_hub.websub.channel import WebSubChannel
 #: The reasons that a subscriber receives when an admin ends its subscription (`hub.reason`).
 DROPPED = "an administrator of the hub ended this subscription"
 TOPIC_DROPPED = "an administrator of the hub removed this topic"
+
+#: How much of a payload is shown.
+PAYLOAD_BYTES = 16 * 1024
 
 
 class UnknownId(RsnotifyError):
@@ -40,14 +44,27 @@ class SubscriptionCommand(Struct, frozen=True, kw_only=True):
     since: Instant | None = None
 
 
+class PayloadRequest(Struct, frozen=True):
+    """The attempt of a subscription whose payload is requested."""
+
+    id: str
+    attempt: PayloadQuery
+
+
 class CommandOutcome(Struct, frozen=True):
     """The subscription that was changed; None if it was dropped."""
 
     info: SubscriptionInfo | None
 
 
+DETAILS: NodeCall[str, SubscriptionDetails | None] = NodeCall(
+    "admin.details", str, SubscriptionDetails | None
+)
 COMMAND: NodeCall[SubscriptionCommand, CommandOutcome | None] = NodeCall(
     "admin.change", SubscriptionCommand, CommandOutcome | None
+)
+PAYLOAD: NodeCall[PayloadRequest, PayloadInfo | None] = NodeCall(
+    "admin.payload", PayloadRequest, PayloadInfo | None
 )
 #: Drops all subscriptions of a topic.
 DROP_ALL: NodeCall[str, None] = NodeCall("admin.drop-all", str, None)
@@ -82,6 +99,8 @@ class AdminService:
         self._callbacks = callbacks
         self._control = control
         self._nodes = reports.nodes
+        self._nodes.serve(DETAILS, self._details_here)
+        self._nodes.serve(PAYLOAD, self._payload_here)
         self._nodes.serve(COMMAND, self._run_here)
         self._nodes.serve(DROP_ALL, self._drop_all_here)
 
@@ -94,6 +113,46 @@ class AdminService:
         if not any(row.alive and not row.draining for row in rows if not row.this):
             raise Refusal(Code.BAD_REQUEST, "no other node could do its work: just stop it")
         await self._control.drain()
+
+    async def details(self, id: str) -> SubscriptionDetails:
+        found = await self._nodes.find(DETAILS, id)
+        if found is None:
+            raise _no_subscription()
+        return found
+
+    async def _details_here(self, id: str) -> SubscriptionDetails | None:
+        delivery = self._callbacks.registry.get(id)
+        if delivery is None:
+            return None
+        (row,) = await self.reports.describe([delivery])
+        return SubscriptionDetails(
+            subscription=row,
+            callback=delivery.subscription.callback,
+            attempts=attempts(delivery),
+        )
+
+    async def payload(self, id: str, attempt: PayloadQuery) -> PayloadInfo:
+        found = await self._nodes.find(PAYLOAD, PayloadRequest(id, attempt))
+        if found is None:
+            raise UnknownId("there is no such subscription, or it has newer attempts only")
+        return found
+
+    async def _payload_here(self, request: PayloadRequest) -> PayloadInfo | None:
+        delivery = self._callbacks.registry.get(request.id)
+        if delivery is None:
+            return None
+        wanted = request.attempt
+        found = [
+            each
+            for each in (*delivery.failed, *delivery.delivered)
+            if wanted.after in (None, each.after) and wanted.through in (None, each.through)
+        ]
+        if not found:
+            return None
+        last = max(found, key=lambda each: each.at)
+        body = await self._callbacks.notifications.again(delivery.subscription.topic, last)
+        text = None if body is None else body[:PAYLOAD_BYTES].decode(errors="replace")
+        return PayloadInfo(text=text, size=last.size)
 
     async def redeliver(self, id: str, request: Redelivery) -> SubscriptionInfo:
         since = parse_since(request.since)

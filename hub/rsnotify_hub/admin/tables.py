@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.plural import counted
 from rsnotify_hub.admin import schemas
+from rsnotify_hub.admin.attempt_schemas import SubscriptionDetails
 from rsnotify_hub.admin.node_schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
+from rsnotify_hub.admin.status_schemas import StatusInfo
 
 
-def status(value: schemas.StatusInfo) -> Iterator[str]:
+def status(value: StatusInfo) -> Iterator[str]:
     counts = [
         (f"deliveries {way} {outcome}", str(count))
         for way, outcomes in sorted(value.deliveries.items())
@@ -31,9 +33,31 @@ def status(value: schemas.StatusInfo) -> Iterator[str]:
             f"{counted(value.accepted, 'fragment')}, {counted(value.accepted_bytes, 'byte')}",
         ),
         ("log", counted(value.log_bytes, "byte")),
+        ("silent sources", str(value.silent)),
+        ("connections", str(value.connections)),
+        ("queues", _queues(value)),
+        *_brokers(value),
+        *_disk(value),
         *counts,
     ]
     yield from aligned(facts)
+
+
+def _queues(value: StatusInfo) -> str:
+    deliveries = counted(value.delivery_queue, "delivery", "deliveries")
+    writes = counted(value.commit_queue, "write")
+    return f"{deliveries}, {writes}, {counted(value.live_queue, 'byte')} to live connections"
+
+
+def _brokers(value: StatusInfo) -> Iterator[tuple[str, str]]:
+    for way, broker in value.brokers.items():
+        state = "connected" if broker.connected else "not connected"
+        yield f"{way} broker", f"{state}, {counted(broker.behind, 'topic')} behind"
+
+
+def _disk(value: StatusInfo) -> Iterator[tuple[str, str]]:
+    if value.disk is not None:
+        yield "disk", f"{value.disk.free:,} of {counted(value.disk.size, 'byte')} free"
 
 
 def nodes(found: NodeList) -> Iterator[str]:
@@ -119,22 +143,46 @@ def subscriptions(page: schemas.SubscriptionList) -> Iterator[str]:
             f"{each.lag_seconds:.1f}",
             str(each.behind),
             str(each.failures),
-            each.host,
+            each.callback or each.host,
             each.topic,
             each.last_failure.reason if each.last_failure else "",
         )
         for each in page.subscriptions
     ]
-    heads = ("ID", "STATE", "LAG", "BEHIND", "FAILURES", "HOST", "TOPIC", "LAST FAILURE")
+    heads = ("ID", "STATE", "LAG", "BEHIND", "FAILURES", "CALLBACK", "TOPIC", "LAST FAILURE")
     yield from _table(heads, rows, page.total)
+
+
+def details(found: SubscriptionDetails) -> Iterator[str]:
+    yield from subscriptions(schemas.SubscriptionList((found.subscription,), 1, None))
+    yield f"callback {found.callback}"
+    rows = [
+        (
+            format_datetime(each.at),
+            f"{each.seconds:.3f}",
+            f"{each.after}-{each.through}",
+            f"{each.size:,}",
+            each.reason,
+            _excerpt(each),
+        )
+        for each in found.attempts
+    ]
+    yield from _table(("AT", "SECONDS", "LOG", "BYTES", "OUTCOME", "ANSWER"), rows, len(rows))
 
 
 def failures(found: schemas.FailureList) -> Iterator[str]:
     rows = [
-        (format_datetime(each.at), each.id, each.host, each.topic, each.reason, _excerpt(each))
+        (
+            format_datetime(each.at),
+            each.id,
+            each.callback or each.host,
+            each.topic,
+            each.reason,
+            _excerpt(each),
+        )
         for each in found.failures
     ]
-    heads = ("AT", "ID", "HOST", "TOPIC", "REASON", "ANSWER")
+    heads = ("AT", "ID", "CALLBACK", "TOPIC", "REASON", "ANSWER")
     yield from _table(heads, rows, len(rows))
 
 
@@ -159,7 +207,7 @@ def _instant(instant: Instant | None) -> str:
     return "-" if instant is None else format_datetime(instant)
 
 
-def _excerpt(failure: schemas.SubscriptionFailure) -> str:
+def _excerpt(failure: schemas.SubscriptionFailure | schemas.FailureInfo) -> str:
     return " ".join(failure.excerpt.split())[:60]
 
 

@@ -5,25 +5,49 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TypeVar
 
 from msgspec.structs import asdict, replace
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin import schemas
+from rsnotify_hub.admin import attempt_schemas, schemas, status_schemas
+from rsnotify_hub.admin.readings import HubReadings
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
-from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
+from rsnotify_hub.subscriptions import DeliveryState
+from rsnotify_hub.urls import redacted_callback
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryAttempt
 
 K = TypeVar("K")
+
+TROUBLED = (DeliveryState.RETRYING, DeliveryState.GIVEN_UP)
+
+#: After so much silence a Source, which sends heartbeats, is down or does not reach the hub.
+SILENT = timedelta(minutes=15)
 
 
 def topic_id(topic: str) -> str:
     return hashlib.sha256(topic.encode()).hexdigest()[:32]
 
 
+def source_of(topic: str) -> str:
+    """Return the host and port of a topic. A Source need not send heartbeats on all its topics."""
+    return topic.partition("://")[2].partition("/")[0]
+
+
+def silent_sources(logs: Iterable[LogState], now: Instant) -> set[str]:
+    silent: set[str] = set()
+    others: set[str] = set()
+    since = now - SILENT
+    for log in logs:
+        if not log.whole:  # whole contents come from any publisher of WebSub, without heartbeats
+            (silent if log.received < since else others).add(source_of(log.topic))
+    return silent - others
+
+
 def topic(
-    state: LogState, *, rate: float, subscribers: schemas.SubscriberCounts
+    state: LogState, *, rate: float, subscribers: schemas.SubscriberCounts, silent: bool
 ) -> schemas.TopicInfo:
     return schemas.TopicInfo(
         id=topic_id(state.topic),
@@ -37,6 +61,7 @@ def topic(
         websockets=subscribers.websockets,
         event_streams=subscribers.event_streams,
         subscriptions=subscribers.subscriptions,
+        silent=silent,
     )
 
 
@@ -45,6 +70,34 @@ def total_subscribers(every: Sequence[schemas.SubscriberCounts]) -> schemas.Subs
         websockets=sum(each.websockets for each in every),
         event_streams=sum(each.event_streams for each in every),
         subscriptions=sum(each.subscriptions for each in every),
+    )
+
+
+def status(readings: HubReadings, *, started: Instant, now: Instant) -> status_schemas.StatusInfo:
+    counts, done = readings.subscriptions, readings.statistics
+    return status_schemas.StatusInfo(
+        version=readings.version,
+        started=started,
+        now=now,
+        topics=len(readings.logs),
+        subscriptions=sum(counts.values()),
+        states={state: counts.get(state, 0) for state in DeliveryState},
+        websockets=readings.websockets,
+        event_streams=readings.event_streams,
+        accepted=done.accepted,
+        accepted_bytes=done.accepted_bytes,
+        deliveries=deliveries(done),
+        log_bytes=sum(log.size for log in readings.logs),
+        silent=len(silent_sources(readings.logs, now)),
+        connections=readings.connections,
+        live_queue=readings.live_queue,
+        delivery_queue=readings.delivery_queue,
+        commit_queue=readings.commit_queue,
+        brokers={
+            way.value: status_schemas.BrokerInfo(broker.connected, broker.behind)
+            for way, broker in readings.brokers.items()
+        },
+        disk=readings.disk,
     )
 
 
@@ -67,6 +120,29 @@ def subscription(delivery: Delivery, backlog: Backlog, now: Instant) -> schemas.
         failures=delivery.failures,
         retry_at=delivery.retry_at,
         last_failure=_last_failure(delivery),
+        callback=redacted_callback(delivery.subscription.callback),
+    )
+
+
+def attempts(delivery: Delivery) -> tuple[attempt_schemas.AttemptInfo, ...]:
+    every = [_attempt(each, delivered=False) for each in delivery.failed]
+    every += [_attempt(each, delivered=True) for each in delivery.delivered]
+    return tuple(sorted(every, key=lambda each: each.at, reverse=True))
+
+
+def _attempt(attempt: DeliveryAttempt, *, delivered: bool) -> attempt_schemas.AttemptInfo:
+    info = _failure_info(attempt)
+    took = timedelta(seconds=attempt.seconds if delivered else 0.0)
+    return attempt_schemas.AttemptInfo(
+        at=info.at + took,
+        status=info.status,
+        reason=info.reason,
+        excerpt=info.excerpt,
+        seconds=attempt.seconds,
+        delivered=delivered,
+        after=attempt.after,
+        through=attempt.through,
+        size=attempt.size,
     )
 
 
@@ -86,8 +162,8 @@ def dead_letter(
 
 
 def status_of_all(
-    own: schemas.StatusInfo, others: Sequence[schemas.StatusInfo]
-) -> schemas.StatusInfo:
+    own: status_schemas.StatusInfo, others: Sequence[status_schemas.StatusInfo]
+) -> status_schemas.StatusInfo:
     """Return the status of a hub from those of its nodes, which all have the same logs."""
     every = [own, *others]
     return replace(
@@ -96,12 +172,26 @@ def status_of_all(
         subscriptions=sum(each.subscriptions for each in every),
         websockets=sum(each.websockets for each in every),
         event_streams=sum(each.event_streams for each in every),
+        connections=sum(each.connections for each in every),
+        live_queue=sum(each.live_queue for each in every),
+        delivery_queue=sum(each.delivery_queue for each in every),
+        commit_queue=sum(each.commit_queue for each in every),
+        brokers={way: _broker_of_all(way, every) for way in own.brokers},
         states=_sums(each.states for each in every),
         deliveries={
             way: _sums(each.deliveries[way] for each in every if way in each.deliveries)
             for way in own.deliveries
         },
     )
+
+
+def _broker_of_all(
+    way: str, every: Sequence[status_schemas.StatusInfo]
+) -> status_schemas.BrokerInfo:
+    # Only the node with its cursors is connected.
+    found = [each.brokers[way] for each in every if way in each.brokers]
+    behind = sum(each.behind for each in found)
+    return status_schemas.BrokerInfo(any(each.connected for each in found), behind)
 
 
 def _sums(counts: Iterable[Mapping[K, int]]) -> dict[K, int]:
@@ -115,16 +205,20 @@ def _last_failure(delivery: Delivery) -> schemas.FailureInfo | None:
     return None if delivery.last_failure is None else _failure_info(delivery.last_failure)
 
 
-def _failure_info(failed: DeliveryFailure) -> schemas.FailureInfo:
+def _failure_info(failed: DeliveryAttempt) -> schemas.FailureInfo:
     excerpt = failed.excerpt.decode(errors="replace")
     return schemas.FailureInfo(
         at=failed.at, status=failed.status, reason=failed.reason, excerpt=excerpt
     )
 
 
-def failure(id: str, topic: str, host: str, failed: DeliveryFailure) -> schemas.SubscriptionFailure:
+def failure(delivery: Delivery, failed: DeliveryAttempt) -> schemas.SubscriptionFailure:
     return schemas.SubscriptionFailure(
-        id=id, topic=topic, host=host, **asdict(_failure_info(failed))
+        id=delivery.id,
+        topic=delivery.subscription.topic,
+        host=delivery.host,
+        callback=redacted_callback(delivery.subscription.callback),
+        **asdict(_failure_info(failed)),
     )
 
 

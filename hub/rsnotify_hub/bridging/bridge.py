@@ -24,8 +24,7 @@ from rsnotify_hub.bridging.broker_cursors import BrokerCursors
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.metrics import BrokerState
-from rsnotify_hub.statistics import DeliveryTransport
+from rsnotify_hub.statistics import BrokerState, DeliveryTransport
 from rsnotify_hub.store.interface import BridgeOwner, LogEntry, NotOwner
 
 _MAX_RETRY_SECONDS = 30.0

@@ -46,7 +46,7 @@ def hand_over(
     """
     transport, protocol = request.transport, request.protocol
     if transport is None or transport.is_closing():
-        raise ConnectionResetError
+        return HandedOver()  # the client has left, so there is nobody to answer
     tail = _TailParser()
     protocol.set_parser(tail)  # type: ignore[arg-type]
     protocol.keep_alive(False)

@@ -6,12 +6,12 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO
 
 from msgspec import Struct
 
+from rsnotify import __version__
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.disk import flush
 from rsnotify_hub.store.interface import Store
@@ -44,7 +44,7 @@ async def write_export(path: Path, store: Store) -> ExportCounts:
     """
     counts = ExportCounts()
     with _new_file(path) as file:
-        file.write(encode(ExportHeader(exported=datetime.now(UTC), hub=version("rsnotify"))))
+        file.write(encode(ExportHeader(exported=datetime.now(UTC), hub=__version__)))
         async for record in read_store(store):
             file.write(encode(record))
             counts.records += 1

@@ -226,3 +226,11 @@ class WebSocketConnection(LiveConnection):
         self._has_received, self._frames = self.is_paused, 0
         if not self.is_paused:
             self.send(_PING)
+
+
+class DashboardConnection(WebSocketConnection):
+    """A WebSocket of a page of the dashboard, which is not counted as a subscriber."""
+
+    __slots__ = ()
+
+    kind: ClassVar[DeliveryTransport] = DeliveryTransport.DASHBOARD

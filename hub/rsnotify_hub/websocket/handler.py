@@ -21,7 +21,11 @@ from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
-from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
+from rsnotify_hub.websocket.connection import (
+    DashboardConnection,
+    FrameHandler,
+    WebSocketConnection,
+)
 from rsnotify_hub.websocket.frames import (
     POLICY_VIOLATION,
     TRY_AGAIN_LATER,
@@ -34,7 +38,7 @@ from rsnotify_hub.websocket.frames import (
 from rsnotify_hub.websocket.handshake import accept_upgrade
 from rsnotify_hub.websocket.many_topics import ManyTopics
 from rsnotify_hub.websocket.publishing import WebSocketPublication
-from rsnotify_hub.websocket.subscribing import FRAMES, WebSocketSubscriber
+from rsnotify_hub.websocket.subscribing import DASHBOARD_FRAMES, FRAMES, WebSocketSubscriber
 
 _CLOSE_CODES = {
     Code.BAD_REQUEST: POLICY_VIOLATION,
@@ -85,7 +89,8 @@ class WebSocketHandler:
         transport: asyncio.Transport,
         lost: Callable[[LiveConnection], None],
     ) -> WebSocketConnection:
-        connection = WebSocketConnection(transport, lost, max_bytes=self._intake.max_bytes)
+        kind = DashboardConnection if "dashboard" in request.query else WebSocketConnection
+        connection = kind(transport, lost, max_bytes=self._intake.max_bytes)
         connection.handler = _FirstFrame(
             partial(begin, connection, request),
             partial(self.refuse, connection, _NO_FIRST_FRAME),
@@ -111,8 +116,13 @@ class WebSocketHandler:
             if isinstance(frame, PublishFrame):
                 connection.handler = self._publish(connection, request, frame.topic, refuse)
             else:
+                is_page = isinstance(connection, DashboardConnection)
                 subscriber = WebSocketSubscriber(
-                    connection, frame.topic, self._channel, FRAMES, refuse=refuse
+                    connection,
+                    frame.topic,
+                    self._channel,
+                    DASHBOARD_FRAMES if is_page else FRAMES,
+                    refuse=refuse,
                 )
                 self._subscribe(request, subscriber, frame)
                 connection.handler = subscriber

@@ -32,6 +32,7 @@ class WebSocketFrames(Encoding):
 
 
 FRAMES = WebSocketFrames(DeliveryTransport.WEBSOCKET)
+DASHBOARD_FRAMES = WebSocketFrames(DeliveryTransport.DASHBOARD)
 
 
 class NamedFrames(Encoding):

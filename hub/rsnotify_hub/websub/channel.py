@@ -56,6 +56,7 @@ class WebSubChannel(DeliveryChannel):
             requests, topics, self._scheduler, self._updates, configuration, clock, statistics
         )
         self.recent_failures = self._sender.failures.recent
+        self.notifications = self._sender.notifications
 
     def acquired(self, stored: Sequence[StoredSubscription]) -> None:
         """Continue with stored subscriptions: deliver what they miss, retry what failed."""

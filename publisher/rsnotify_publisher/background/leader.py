@@ -19,6 +19,7 @@ from functools import partial
 from random import Random
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.background.pool import PublisherPool, WorkKind
@@ -38,6 +39,8 @@ _TIDY_EVERY = 10
 _CHECK_DUMP_EVERY = 0.1
 # Seconds after which the next set may start, though not all documents of this one are written.
 _PATIENCE = 10.0
+#: How much later than the clock the last change may be before that is logged, in microseconds.
+_AHEAD = 60_000_000
 
 _Job = Callable[[], Awaitable[object]]
 
@@ -72,6 +75,7 @@ class Leader:
         self._published = asyncio.Event()
         self._written: tuple[int, int, int] | None = None
         self._skipped_writes = 0
+        self._is_ahead = False
 
     async def lead(self, stop: asyncio.Event) -> None:
         """Lead until `stop` is set, then end in order."""
@@ -125,7 +129,7 @@ class Leader:
         """Yield the seconds between two runs, and the job."""
         options, store = self.source.options, self._store
         delete_discarded = partial(self._in_thread, WorkKind.CHANGES, store.delete_discarded)
-        yield options.refresh, self._write_change_lists
+        yield options.refresh, self._write_changes
         yield _NOTE_CURSORS_EVERY, self.push.save_cursors
         yield options.refresh * _TIDY_EVERY, delete_discarded
         if options.change_dump:
@@ -193,11 +197,21 @@ class Leader:
                 return True
         return False
 
+    async def _write_changes(self) -> None:
+        """Write the Change Lists; first the Resource List if resources were loaded after it."""
+        with self.journal.snapshot() as state:
+            begins = state.pruned if self.journal.is_unclosed() else 0
+        if 0 <= self._store.listed < begins:
+            await self._write_resource_list()
+        else:
+            await self._write_change_lists()
+
     async def _write_change_lists(self) -> None:
         """Write the Change Lists if the journal has something that they do not show yet."""
         self._skipped_writes += 1
         with self.journal.snapshot() as state:
             current = state.last_change, state.closed, self.journal.last_notice()
+        self._check_clock(state.last_change)
         # Limits by age are reached at any time, so they are checked now and then.
         by_age = self.source.rotation.age is not None and self._skipped_writes >= _TIDY_EVERY
         if current == self._written and not by_age:
@@ -207,6 +221,17 @@ class Leader:
             changes, _, notices = current
             self.push.changes.news.set_documented(changes)
             self.push.notices.set_documented(notices)
+
+    def _check_clock(self, last: int) -> None:
+        """Log once that the last change is dated long after the clock, if it is."""
+        is_ahead = last - self.source.clock() > _AHEAD
+        if is_ahead and not self._is_ahead:
+            _log.warning(
+                "the last change is dated %s, which the clock has not reached; until then, changes "
+                "are dated just after it, and copies that compare everything are not in step",
+                format_datetime(from_microseconds(last)),
+            )
+        self._is_ahead = is_ahead
 
     async def _write_last(self) -> None:
         """Write the newest changes, and the first Resource List if there is none yet."""

@@ -55,7 +55,9 @@ class DocumentStore:
         self._prepared = False
         #: Whether the Capability List and every document that it must list are written.
         self.is_complete = False
-        self._listed = self._told = -1
+        #: The last change that the Resource List covers; -1 if it was not written yet.
+        self.listed = -1
+        self._told = -1
         # A job that was cancelled may still be at work in its thread.
         self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
         self._offering = threading.Lock()
@@ -176,7 +178,7 @@ class DocumentStore:
                 self._write_resource_list(journal)
 
     def _write_resource_list(self, journal: Journal) -> None:
-        if journal.state().last_change != self._listed:
+        if journal.state().last_change != self.listed:
             state = self._recorder.run(Journal.promise)
             self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
             resources = self._resources(journal)
@@ -184,7 +186,7 @@ class DocumentStore:
                 self._source, state.reached, resources, self._recorder.promise
             )
             self._archives.replace(journal, document)
-            self._listed = state.last_change
+            self.listed = state.last_change
             self._offer()
 
     def write_resource_dump(self) -> None:

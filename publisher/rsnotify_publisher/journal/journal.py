@@ -87,9 +87,12 @@ class Journal(NoticeLog, CurrentSet):
             self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:
-        tables = ("changes", "resources", "volumes WHERE kind = 'changelist'")
-        query = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in tables)
-        return not self._value(f"SELECT {query}")
+        query = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in ("changes", "resources"))
+        return self.is_unclosed() and not self._value(f"SELECT {query}")
+
+    def is_unclosed(self) -> bool:
+        """Whether it has no closed Change List: then it begins where it was made, or loaded."""
+        return not self._value("SELECT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist')")
 
     def promise(self) -> JournalState:
         """Promise that no later change gets a datetime up to now; within a transaction."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.digest import SetDigest, SetSum
 from rsnotify.runtime.disk import make_durably
-from rsnotify.runtime.folder_roles import check_role
+from rsnotify.runtime.folder_roles import check_role, later_version
 from rsnotify_publisher.journal import schema
 from rsnotify_publisher.journal.recorded_changes import RecordedChanges
 
@@ -103,9 +103,7 @@ class JournalConnection:
                     with self.transaction():
                         schema.migrate(self._db, self._version())
         if self._version() != schema.VERSION:
-            raise StorageError(
-                f"{self._path} was written by a later version of rsnotify; use that one"
-            )
+            raise later_version(self._path)
         known = self._value("SELECT base_url FROM state")
         if known != base_url:
             raise ConfigurationError(

@@ -56,6 +56,9 @@ class HubFeed:
     def __post_init__(self) -> None:
         #: After which instant (µs) the next fragment begins.
         self.sent = self.cursor
+        #: Through which instant (µs) a hub may have something that is in the journal: where it
+        #: ended before this process promised anything, or what was sent since.
+        self._published = self.stream.state().reached
         self._is_pinged = False
         self._digest_due = 0.0
         #: The last state whose digest is known, which is sent with the last change before it.
@@ -82,12 +85,12 @@ class HubFeed:
         self.sent = resume_at(reported, self.cursor, state)
         clock = asyncio.get_running_loop().time
         due = clock() + self.heartbeat
-        if reported is not None and reported > state.reached:
+        if reported is not None and reported > self._published:
             _log.warning(
-                "the hub has changes until %s, and this journal ends at %s: it was restored from a "
-                "backup, or is not the one that was published before. Destinations that have the "
+                "the hub has changes until %s, and this journal ended at %s: it was restored from "
+                "a backup, or is not the one that was published before. Destinations that have the "
                 "later changes must compare what they hold with the Resource List",
-                *(format_datetime(from_microseconds(at)) for at in (reported, state.reached)),
+                *(format_datetime(from_microseconds(at)) for at in (reported, self._published)),
             )
             due = 0.0  # send a fragment without these changes at once
         while True:
@@ -126,4 +129,5 @@ class HubFeed:
 
     def _sending(self, fragment: OutgoingFragment) -> OutgoingFragment:
         self.sent = to_microseconds(fragment.until)
+        self._published = max(self._published, self.sent)
         return fragment

@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import datetime
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, TextIO
 
 import typer
 
+from rsnotify import __version__
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.cli.commands import CommandGroup, Subcommand
 from rsnotify.runtime.cli.running import complain, printable
@@ -78,7 +79,7 @@ def _load(point: EntryPoint) -> Any:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"rsnotify {version('rsnotify')}")
+        typer.echo(f"rsnotify {__version__}")
         raise typer.Exit
 
 

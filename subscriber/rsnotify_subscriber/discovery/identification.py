@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -35,6 +36,8 @@ class SourceIdentification:
     stopping: asyncio.Event
     #: Is called with the reason while the Source cannot be reached.
     waiting: Callable[[str], None]
+    #: Whether an offer has what the run needs.
+    suffices: Callable[[Offer], bool]
     #: Whether the offer was read in this run.
     checked: bool = False
 
@@ -44,23 +47,24 @@ class SourceIdentification:
         Args:
             known: The Source of the state; a state of another set is a `ConfigurationError`.
             patient: Whether to wait for a Source that cannot be reached. Then the offer of the
-                state is returned unchecked.
+                state is returned unchecked, if it suffices.
         """
         if known is not None:  # an earlier version may have stored a password in it
             known = replace(known, url=without_login(known.url))
-        if known is not None and known.url == self.url and patient:
+        if known is not None and known.url == self.url and patient and self.suffices(known.offer):
             return known
         self.checked = True
         return await self._unless_stopped(self._identified(known, patient=patient))
 
     async def _identified(self, known: Identity | None, *, patient: bool) -> Identity:
         if known is None:
-            offer = await self._found(patient=patient)
+            offer = await self._found(self.offers.find, patient=patient)
             return Identity(self.url, base_of(offer), offer, memory=self.offers.memory)
         if known.url == self.url:
-            offer = await self.offers.revalidate(known.offer)
+            offer = await self._found(partial(self.offers.revalidate, known.offer), patient=patient)
         else:
-            found = await same_set(self.offers, known, await self._found(patient=patient))
+            there = await self._found(self.offers.find, patient=patient)
+            found = await same_set(self.offers, known, there)
             if found is None:
                 raise ConfigurationError(
                     f"{self.place} holds the state of {without_credentials(known.url)}; "
@@ -70,13 +74,13 @@ class SourceIdentification:
             offer = found
         return replace(known, url=self.url, offer=offer, memory=self.offers.memory)
 
-    async def _found(self, *, patient: bool) -> Offer:
+    async def _found(self, find: Callable[[], Awaitable[Offer]], *, patient: bool) -> Offer:
         """Return the offer, if `patient` after waiting for a Source that is not up yet."""
         random = Random()
         attempts = 0
         while True:
             try:
-                return await self.offers.find()
+                return await find()
             except Unavailable as error:
                 if not patient:
                     raise

@@ -8,13 +8,13 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Any
 from weakref import WeakValueDictionary
 
 import aiohttp
 from yarl import URL
 
+from rsnotify import __version__
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.addresses import refusal
 from rsnotify.runtime.dialing import any_socket
@@ -76,7 +76,7 @@ class Connections:
         per_host: int = PER_HOST,
         tls: ssl.SSLContext | None = None,
         silence: float = _SILENCE,
-        user_agent: str = f"rsnotify/{version('rsnotify')}",
+        user_agent: str = f"rsnotify/{__version__}",
     ) -> None:
         self._most = most
         self._tls = tls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -114,6 +114,15 @@ class FolderMirror:
         assert self._tree is not None, "prepare is called first"
         path = Path(self._tree.find(uri))
         return path if path.is_file() and not path.is_symlink() else None
+
+    def keep_only(self, paths: Collection[str]) -> int:
+        """Remove all files but these, durably; return how many."""
+        assert self._tree is not None, "prepare is called first"
+        others = [path for path in map(str, self._tree.files()) if path not in paths]
+        for path in others:
+            self._remove(path, self._unflushed)
+        self.flush()
+        return len(others)
 
     async def apply(self, changes: Sequence[Received]) -> None:
         """Write the files of changes durably."""

@@ -53,15 +53,8 @@ class StateDatabase(Protocol):
     def savepoint(self) -> AbstractContextManager[object]:
         """Roll back the changes made inside, and no others, if an exception passes through."""
 
-    def store_intent(self, record: bytes, *, durably: bool) -> None:
-        """Store a record in place of the last one, so that it outlives the process.
-
-        A durable one should outlive a power failure too; it is on the disk when the next
-        transaction is committed, and nearly always before. Nothing waits for another.
-        """
-
-    def flush_intent(self) -> None:
-        """Wait until a record that is to be durable is on the disk."""
+    def store_intent(self, record: bytes) -> None:
+        """Store a record durably in place of the last one."""
 
     def read_intent(self) -> bytes | None:
         """Return the record that was last stored, if there is one; it may be damaged."""

@@ -89,19 +89,14 @@ class DestinationState:
             with self.transactions.writing():
                 self._write(_unknown(unfinished), None)
 
-    def store_intent(
-        self, uris: Sequence[str], refused: Collection[str], *, flush: bool = False
-    ) -> None:
-        """Store which resources are about to be applied, until the next commit.
+    def store_intent(self, uris: Sequence[str], refused: Collection[str]) -> None:
+        """Store durably which resources are about to be applied, until the next commit.
 
-        The record outlives the process, so that the next one knows which changes were applied and
-        not committed. With `flush`, it outlives a power failure too, as it must where the handler
-        makes the changes durable before the commit. Otherwise that of a single change does not, as
-        a flush takes longer than everything else that is done for it.
-        `refused` are those that a handler failed to apply before, and which may be applied in part.
+        So the next run knows which changes may be applied and are not committed. `refused` are
+        those that a handler failed to apply before, and which may be applied in part.
         """
         with self.transactions.storage_errors():
-            self._intents.store(uris, refused, flush=flush)
+            self._intents.store(uris, refused)
 
     def unknown_uris(self) -> list[str]:
         """Return the resources whose content is unknown because of a crash."""
@@ -196,10 +191,16 @@ class DestinationState:
                 query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"
                 self.database.execute(query)
 
+    @property
+    def is_restored(self) -> bool:
+        """Whether the state was restored from a backup, and the copy may have later changes."""
+        return self.transactions.read_fact("restored", bool) is True
+
     def invalidate(self, uris: Sequence[str] | None = None) -> None:
         """Mark resources, or all, to be fetched again, and everything to be compared."""
         with self.transactions.writing():
             self.transactions.delete_progress()
+            self.transactions.write_facts(restored=False)
             if uris is None:
                 self.database.execute(_INVALIDATE)
             else:

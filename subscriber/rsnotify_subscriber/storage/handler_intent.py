@@ -1,9 +1,8 @@
 """The record of the changes that a handler is about to apply.
 
-It is stored before a handler is called and outlives the process, beside the database since a commit
-would wait for the disk. The next commit has the number of the record. A record with a later number
-is of effects that may exist though the state does not know of them: a file of a mirror would stay
-for ever if the Source deleted the resource meanwhile.
+It is stored durably before a handler is called. The next commit has the number of the record. A
+record with a later number is of effects that may exist though the state does not know of them: a
+file of a mirror would stay for ever if the Source deleted the resource meanwhile.
 """
 
 from __future__ import annotations
@@ -50,13 +49,11 @@ class IntentLog:
         if self.unfinished:
             self._batch = max(committed, intent.batch) + 1
 
-    def store(self, uris: Sequence[str], refused: Collection[str], *, flush: bool) -> None:
-        """Store an intent in place of the last, flushed or not; `refused` as in `HandlerIntent`."""
+    def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
+        """Store an intent durably in place of the last; the arguments are as in `HandlerIntent`."""
         self._batch += 1
         record = msgspec.json.encode(HandlerIntent(self._batch, tuple(uris), tuple(refused)))
-        self._database.store_intent(record, durably=flush or len(uris) > 1)
-        if flush:
-            self._database.flush_intent()
+        self._database.store_intent(record)
 
     @property
     def batch(self) -> int:
@@ -64,9 +61,8 @@ class IntentLog:
         return self._batch
 
     def settle(self) -> int | None:
-        """Flush the last intent, and return its number for the commit; None if that has it."""
+        """Return the number of the last intent for the next commit; None if the last one had it."""
         if self._batch == self._committed:
             return None
-        self._database.flush_intent()
         self._committed = self._batch
         return self._batch

@@ -35,7 +35,7 @@ SELECT FROM information_schema.columns
 """
 _INTEND = """
 INSERT INTO {facts} SELECT 'intent', ?
-    WHERE set_config('synchronous_commit', ?, true) IS NOT NULL
+    WHERE set_config('synchronous_commit', 'on', true) IS NOT NULL
     ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
@@ -172,12 +172,8 @@ class PostgreSQLDatabase:
     def savepoint(self) -> AbstractContextManager[Any]:
         return self.connection.transaction()
 
-    def store_intent(self, record: bytes, *, durably: bool) -> None:
-        """Store a record; unless it is to be durable, without waiting for the server's disk."""
-        self.execute(_INTEND, (record, "on" if durably else "off"))
-
-    def flush_intent(self) -> None:
-        """Do nothing: a durable record was committed as such."""
+    def store_intent(self, record: bytes) -> None:
+        self.execute(_INTEND, (record,))
 
     def read_intent(self) -> bytes | None:
         row = self.execute("SELECT value FROM {facts} WHERE name = 'intent'").fetchone()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -15,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.runtime.disk import flush, make_durably
+from rsnotify.runtime.disk import flush, flush_data, make_durably
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_subscriber.storage.database import Row, Rows
 
@@ -73,8 +71,6 @@ class SQLiteDatabase:
         self._folder = path.parent
         self._lock = lock
         self._intent: FileIO | None = None
-        self._flusher: ThreadPoolExecutor | None = None
-        self._flushing: Future[None] | None = None
         self._reader, self.connection = (
             sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
         )
@@ -117,25 +113,14 @@ class SQLiteDatabase:
         finally:
             self.connection.execute("RELEASE handler")
 
-    def store_intent(self, record: bytes, *, durably: bool) -> None:
-        """Store a record in a file of its own: a commit would wait for the disk.
-
-        It is flushed while the handler flushes its files, so that both happen at once.
-        """
+    def store_intent(self, record: bytes) -> None:
+        """Store a record in a file of its own, which costs less than a commit."""
         if self._intent is None:
             self._intent = open(self._folder / "applying", "wb", buffering=0)  # noqa: SIM115
             flush(self._folder)
         self._intent.seek(0)
         self._intent.write(_LENGTH.pack(len(record)) + record)
-        if durably:
-            if self._flusher is None:
-                self._flusher = ThreadPoolExecutor(1, "rsnotify-intent")
-            self._flushing = self._flusher.submit(os.fsync, self._intent.fileno())
-
-    def flush_intent(self) -> None:
-        flushing, self._flushing = self._flushing, None
-        if flushing is not None:
-            flushing.result()
+        flush_data(self._intent.fileno())
 
     def read_intent(self) -> bytes | None:
         try:
@@ -154,8 +139,6 @@ class SQLiteDatabase:
         return folder
 
     def close(self) -> None:
-        if self._flusher is not None:
-            self._flusher.shutdown()
         if self._intent is not None:
             self._intent.close()
         self._reader.close()

@@ -24,7 +24,8 @@ _UPSERT = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 class StateTransactions:
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
-        self._failed = False
+        #: Why a transaction failed; empty if none did.
+        self._failed = ""
         self._begun = False
 
     @contextmanager
@@ -38,8 +39,8 @@ class StateTransactions:
                 if not waits:
                     self._database.execute("COMMIT")
                     self._begun = False
-        except BaseException:
-            self._failed = True
+        except BaseException as error:
+            self._failed = str(error).strip() or type(error).__name__
             with suppress(*self._database.errors):
                 self._database.execute("ROLLBACK")
             raise
@@ -56,14 +57,15 @@ class StateTransactions:
     def _begin(self) -> None:
         if self._failed:
             raise StorageError(
-                f"{self._database.name}: an earlier commit failed, so none is made any more"
+                f"{self._database.name}: an earlier commit failed, so none is made any more "
+                f"({self._failed})"
             )
         if not self._begun:
             try:
                 with self.storage_errors():
                     self._database.execute("BEGIN")
-            except BaseException:
-                self._failed = True
+            except BaseException as error:
+                self._failed = str(error).strip() or type(error).__name__
                 raise
             self._begun = True
 

@@ -153,7 +153,7 @@ class Applier:
             stored = self._to_store(batch)
             return await self._in_worker(self._call_and_commit, self._blocking, new, batch, *stored)
         if new:
-            await self._in_worker(self._store_intent, new, True)
+            await self._in_worker(self._store_intent, new)
             if await self._call(new) is not None:
                 return False
         await self._in_worker(self._commit, batch, *self._to_store(batch))
@@ -198,11 +198,11 @@ class Applier:
 
     # In the worker
 
-    def _store_intent(self, new: Sequence[PreparedChange], flush: bool = False) -> None:
+    def _store_intent(self, new: Sequence[PreparedChange]) -> None:
         """Store which changes are about to be applied, in case of a crash before the commit."""
         if self._within is None:
             uris = [ready.decided.uri for ready in new if ready.decided is not None]
-            self._state.store_intent(uris, self._refused, flush=flush)
+            self._state.store_intent(uris, self._refused)
 
     def _call_and_commit(
         self,
@@ -218,7 +218,7 @@ class Applier:
             unflushed = unflushed_contents(new) if self._unflushed is not None else None
             if self._unflushed is not None and unflushed is not None:
                 apply = self._unflushed
-            self._store_intent(new, flush=apply is not self._unflushed)
+            self._store_intent(new)
             if self._call_blocking(apply, new) is not None:
                 return False
         self._commit(batch, states, progress, unflushed)

@@ -1,19 +1,22 @@
 """Whether the files of the state still exist: a folder may be unmounted, removed or replaced.
 
 A folder is identified by its device and inode. Where these have changed, as after a copy to a new
-disk, every file is looked up; where they have not, a few are.
+disk, every file is looked up; where they have not, a few are. If the state was restored from a
+backup, the files may be of a later time, so every file is compared with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from itertools import islice
+from pathlib import Path
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.sync.fallback_order import resource_documents
+from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.handlers import LocatedHandler
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity
@@ -32,21 +35,56 @@ def check_files(handler: object, state: DestinationState, identity: Identity) ->
     Where some are missing, the state marks them to be fetched, and everything to be compared. It is
     a `ConfigurationError` if all are missing, or some that could not be found in any list.
     """
-    if not isinstance(handler, LocatedHandler) or not state.resources:
+    restored = state.is_restored
+    if not isinstance(handler, LocatedHandler):
+        if restored:
+            logger.warning("the state was restored from a backup; everything is fetched again")
+            state.invalidate()
         return
-    if handler.place == identity.place:
+    if handler.place == identity.place and not restored:
         sample = list(islice(state.held_uris(), _SAMPLE))
         if all(handler.held_content(uri) is not None for uri in sample):
             return
     missing = [uri for uri in state.held_uris() if handler.held_content(uri) is None]
-    if not missing:
-        return
-    if len(missing) == state.resources or not resource_documents(identity.offer):
+    if missing and (len(missing) == state.resources or not resource_documents(identity.offer)):
         raise ConfigurationError(_lost(state, len(missing), f", as that of {missing[0]}"))
+    if missing:
+        logger.warning(
+            "%d files are missing, as that of %s; they are fetched again", len(missing), missing[0]
+        )
+    if restored:
+        with state.transactions.storage_errors():
+            _compare_files(handler, state, missing)
+    elif missing:
+        state.invalidate(missing)
+
+
+def _compare_files(
+    handler: LocatedHandler, state: DestinationState, missing: Sequence[str]
+) -> None:
+    """Mark files with other content than in a restored state, and remove those it does not have."""
+    paths, differing = set(), []
+    for uri in state.held_uris():
+        path, held = handler.held_content(uri), state.find(uri)
+        if path is not None and held is not None:
+            paths.add(str(path))
+            if not agree(held.hash, _hashes(path, held.hash)):
+                differing.append(uri)
+    removed = handler.keep_only(paths)
     logger.warning(
-        "%d files are missing, as that of %s; they are fetched again", len(missing), missing[0]
+        "the state was restored from a backup: %d files that differ from it are fetched again, "
+        "%d that it does not have were removed, and everything is compared with the Source",
+        *(len(differing), removed),
     )
-    state.invalidate(missing)
+    state.invalidate([*missing, *differing])
+
+
+def _hashes(path: Path, announced: str | None) -> str:
+    digester = Digester(announced)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digester.update(chunk)
+    return digester.hashes
 
 
 def check_location(handler: object, state: DestinationState) -> None:

@@ -34,6 +34,7 @@ const known = new WeakMap();
  */
 export function showEach(parent, items, keyOf, create, update) {
   const before = known.get(parent) ?? new Map();
+  const focused = document.activeElement;
   const after = new Map(items.map(item => [keyOf(item), null]));
   for (const [key, child] of before) if (!after.has(key)) child.remove();
   let place = parent.firstElementChild;
@@ -45,4 +46,6 @@ export function showEach(parent, items, keyOf, create, update) {
     else parent.insertBefore(child, place);
   }
   known.set(parent, after);
+  // An element that is moved loses the focus.
+  if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }

@@ -1,18 +1,25 @@
 /** The table of failed deliveries. */
 
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { ago, count, many, whenever } from "./figures.js";
-import { failureText } from "./subscriptions.js";
+import { ago, many, whenever } from "./figures.js";
+import { failureText, shortId } from "./subscriptions.js";
+import { contains } from "./topics.js";
 import { inOneLine, printable, uriParts } from "./uris.js";
 
 const MOST_ROWS = 30;
 
-/** Show failures, newest first; equal failures of one callback are one row. */
-export function showFailures(panel, failures) {
-  panel.hidden = failures.length === 0;
-  setText(find(".amount", panel), failures.length ? `the last ${count(failures.length)}` : "");
-  const rows = together(failures).slice(0, MOST_ROWS);
-  showEach(find(".failures", panel), rows, row => row.key, makeRow, updateRow);
+/**
+ * Show failures, newest first; equal failures of one callback are one row.
+ * @param {{topic: ?string, search: string}} wanted which ones the user wants to see
+ * @param {function(string): void} open called with the id of the subscription that the user selects
+ */
+export function showFailures(panel, failures, { topic: only, search }, open) {
+  const shown = failures.filter(({ topic, callback, host, id, reason }) =>
+    [null, topic].includes(only) && contains([topic, callback, host, id, reason], search));
+  panel.hidden = shown.length === 0;
+  setText(find(".amount", panel), many(shown.length, "failure"));
+  const rows = together(shown).slice(0, MOST_ROWS);
+  showEach(find(".failures", panel), rows, row => row.key, row => makeRow(row, open), updateRow);
 }
 
 function together(failures) {
@@ -26,12 +33,16 @@ function together(failures) {
   return [...rows.values()];
 }
 
-function makeRow({ failure }) {
+function makeRow({ failure }, open) {
+  const callback = printable(failure.callback || failure.host);
+  const name = { type: "button", class: "callback", "aria-label": `Details of ${shortId(failure.id)}, ${callback}` };
+  const button = element("button", name, element("bdi", {}, callback), " ", element("code", { class: "id" }, shortId(failure.id)));
+  button.addEventListener("click", () => open(failure.id));
   const excerpt = failure.excerpt
     ? element("p", { class: "excerpt" }, inOneLine(failure.excerpt)) : null;
   return element("li", {},
     element("time"),
-    element("bdi", { class: "callback" }, printable(failure.host)),
+    button,
     element("span", { class: "why" }),
     element("span", { class: "uri" }, ...uriParts(failure.topic)),
     excerpt);

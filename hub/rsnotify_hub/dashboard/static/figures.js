@@ -58,6 +58,13 @@ export function timeOfDay(milliseconds) {
   return date.toLocaleTimeString("en-GB") + "." + String(date.getMilliseconds()).padStart(3, "0");
 }
 
+/** Format the time of day of a minute, counted since 1970. */
+export const timeOfMinute = minute =>
+  new Date(60_000 * minute).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+
+/** Return the present minute, by the hub's clock. */
+export const presentMinute = () => Math.floor((Date.now() + ahead) / 60_000);
+
 /** Format an instant with its date, in the user's locale. */
 export const whenever = instant =>
   new Date(instant).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });

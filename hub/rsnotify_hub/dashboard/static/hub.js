@@ -62,10 +62,9 @@ async function reasonOf(answer) {
   }
 }
 
-/** Return the address of the hub's WebSocket. */
+/** Return the address of the hub's WebSocket; the hub does not count those of its dashboard. */
 export function socketUrl() {
-  const url = new URL("ws", document.baseURI);
+  const url = new URL("ws?dashboard", document.baseURI);
   url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-  url.search = url.hash = "";
   return url.href;
 }

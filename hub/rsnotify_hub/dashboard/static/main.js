@@ -3,9 +3,10 @@
 import { Details } from "./details.js";
 import { find, setAttribute, setText } from "./dom.js";
 import { showFailures } from "./failures.js";
-import { setClock } from "./figures.js";
+import { presentMinute, setClock } from "./figures.js";
 import { Refused } from "./hub.js";
 import { missing, showNodes } from "./nodes.js";
+import { Parts } from "./parts.js";
 import { offerSigning, showSigning } from "./signing.js";
 import { SubscriptionTable } from "./subscriptions.js";
 import { Tail } from "./tail.js";
@@ -14,36 +15,44 @@ import { TopicTable } from "./topics.js";
 import { printable, uriLink } from "./uris.js";
 import { Watch } from "./watch.js";
 
-/** Initially; more would push the subscriptions, which may be failing, out of sight. */
-const FIRST_TOPICS = 20;
+/** Initially; more would push the other panels out of sight. */
+const FIRST_ROWS = 20;
 const ROWS = 100;
 const MOST_ROWS = 1000;
 
-const wanted = { topic: null, topicRows: FIRST_TOPICS, subscriptionRows: ROWS };
+const wanted = {
+  topic: null, search: "", state: "", silent: false, subscription: null,
+  topicRows: FIRST_ROWS, subscriptionRows: FIRST_ROWS,
+};
 let seen = { admin: false, topics: [], subscriptions: { subscriptions: [] } };
 
 const watch = new Watch(show, tell, wanted);
 const tail = new Tail(find("#tail"));
-const tiles = new Tiles(find("#tiles"));
+const tiles = new Tiles(find("#tiles"), leadToTrouble);
+const parts = new Parts(find("#parts"), () => lead("#topics", { silent: true }));
 const topics = new TopicTable(find("#topics"), choose);
 const subscriptions = new SubscriptionTable(find("#subscriptions"), open);
-const details = new Details(find("#details"), done);
+const details = new Details(find("#details"), done, id => {
+  wanted.subscription = id;
+  if (id) watch.now();
+});
 
 function show(now) {
   seen = now = { ...now, missing: missing(now) };
   if (now.status) setClock(now.status.now);
-  tiles.show(now);
-  topics.show(now, wanted.topic);
+  if (now.history) now.history.now = presentMinute();
+  tiles.show(now, parts.show(now));
+  topics.show(now, wanted);
   tail.follow(now.topics, wanted.topic);
   showSigning(find("#access"), now.admin);
-  showFailures(find("#failures"), now.failures ?? []);
+  showFailures(find("#failures"), now.failures ?? [], wanted, open);
   showNodes(find("#nodes"), now.nodes);
   setText(find("#subscriptions .problem"), printable(now.problem ?? ""));
   if (!now.admin) return subscriptions.hide();
   const page = now.subscriptions;
   if (!page) return subscriptions.wait();
-  subscriptions.show(page);
-  details.refresh(page.subscriptions);
+  subscriptions.show(page, Boolean(wanted.topic || wanted.search || wanted.state));
+  details.refresh(now.details);
 }
 
 function tell(state, error) {
@@ -54,15 +63,44 @@ function tell(state, error) {
   setText(pill, state === "live" ? "Live" : problem);
 }
 
-/** Show one topic only, or all. The choice is in the address, so that it can be shared. */
+/** Show one topic only, or all. */
 function choose(topic) {
-  const hash = topic === null || topic === wanted.topic ? "" : "#topic=" + encodeURIComponent(topic);
+  change({ topic: topic === wanted.topic ? null : topic });
+}
+
+/** Change what the user wants to see. It is in the address, so that it can be shared. */
+function change(choice) {
+  const { topic, search, state, silent } = { ...wanted, ...choice };
+  const given = Object.entries({ topic, search, state, silent }).filter(([, value]) => value);
+  const hash = given.length ? "#" + new URLSearchParams(given) : "";
   history.replaceState(null, "", location.pathname + location.search + hash);
   narrow();
 }
 
+/** Go to the subscriptions in trouble, or if there are none, to the parts of the hub. */
+function leadToTrouble() {
+  const { "given-up": bad = 0, retrying: slow = 0 } = seen.status.states;
+  if (bad + slow) lead("#subscriptions", { state: "trouble" });
+  else lead("#parts", {});
+}
+
+/** Show some subscriptions or topics only, and go there. */
+function lead(selector, choice) {
+  change(choice);
+  find(selector).focus();
+  find(selector).scrollIntoView();
+}
+
 function narrow() {
-  wanted.topic = new URLSearchParams(location.hash.slice(1)).get("topic");
+  if (document.getElementById(location.hash.slice(1))) return; // the link to skip to a panel
+  const chosen = new URLSearchParams(location.hash.slice(1));
+  wanted.topic = chosen.get("topic");
+  wanted.search = find("#search").value = chosen.get("search") ?? "";
+  const states = find("#subscriptions select");
+  states.value = chosen.get("state") ?? "";
+  wanted.state = states.value; // empty if there is no such state
+  wanted.silent = chosen.has("silent");
+  find("#topics select").value = wanted.silent ? "silent" : "";
   const line = find("#narrowed");
   line.hidden = wanted.topic === null;
   find(".subject", line).replaceChildren(...(wanted.topic ? [uriLink(wanted.topic)] : []));
@@ -71,8 +109,7 @@ function narrow() {
 }
 
 function open(id) {
-  const subscription = seen.subscriptions?.subscriptions.find(each => each.id === id);
-  if (subscription) details.open(subscription);
+  details.open(id);
 }
 
 function done(sentence) {
@@ -93,6 +130,10 @@ setText(find("#host"), location.host);
 more("#topics", "topicRows");
 more("#subscriptions", "subscriptionRows");
 find("#narrowed button").addEventListener("click", () => choose(null));
+find("#find").addEventListener("submit", event => event.preventDefault());
+find("#search").addEventListener("input", event => change({ search: event.target.value }));
+find("#subscriptions select").addEventListener("change", event => change({ state: event.target.value }));
+find("#topics select").addEventListener("change", event => change({ silent: event.target.value === "silent" }));
 addEventListener("hashchange", narrow);
 offerSigning(find("#access"), find("#sign-in"), () => watch.signedInOrOut());
 narrow();

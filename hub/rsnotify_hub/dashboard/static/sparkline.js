@@ -1,4 +1,4 @@
-/** Draws the history of a rate as a line. */
+/** Draws numbers as a line. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 120, HEIGHT = 28, POINTS = 90;
@@ -12,19 +12,23 @@ export class History {
     if (this.#values.length > POINTS) this.#values.shift();
   }
 
-  /** Return the line, and the area under it, as SVG paths; the newest value is at the right. */
-  paths() {
-    if (this.#values.length < 2) return { line: "", area: "" };
-    const top = Math.max(1, ...this.#values);
-    const step = WIDTH / (POINTS - 1);
-    const left = WIDTH - step * (this.#values.length - 1);
-    const points = this.#values.map((value, index) => {
-      const y = HEIGHT - 1.5 - (value / top) * (HEIGHT - 4);
-      return `${(left + index * step).toFixed(1)} ${y.toFixed(1)}`;
-    });
-    const line = "M" + points.join("L");
-    return { line, area: `${line}L${WIDTH} ${HEIGHT}L${left.toFixed(1)} ${HEIGHT}Z` };
+  get values() {
+    return this.#values;
   }
+}
+
+/** Return the line, and the area under it, as SVG paths; the newest value is at the right. */
+function paths(values, points) {
+  if (values.length < 2) return { line: "", area: "" };
+  const top = Math.max(1, ...values);
+  const step = WIDTH / (points - 1);
+  const left = WIDTH - step * (values.length - 1);
+  const places = values.map((value, index) => {
+    const y = HEIGHT - 1.5 - (value / top) * (HEIGHT - 4);
+    return `${(left + index * step).toFixed(1)} ${y.toFixed(1)}`;
+  });
+  const line = "M" + places.join("L");
+  return { line, area: `${line}L${WIDTH} ${HEIGHT}L${left.toFixed(1)} ${HEIGHT}Z` };
 }
 
 /** Return an empty picture for `drawSparkline`. The present value is shown beside it. */
@@ -36,8 +40,9 @@ export function sparkline() {
   return picture;
 }
 
-export function drawSparkline(picture, history) {
-  const { line, area } = history.paths();
+/** Draw values, oldest first; the picture has room for a number of points. */
+export function drawSparkline(picture, values, points = POINTS) {
+  const { line, area } = paths(values, points);
   picture.firstElementChild.setAttribute("d", area);
   picture.lastElementChild.setAttribute("d", line);
 }

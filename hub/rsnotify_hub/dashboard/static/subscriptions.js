@@ -3,6 +3,7 @@
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
 import { count, hence, lasting, many, whenever } from "./figures.js";
 import { cell, showPair } from "./topics.js";
+import { nextStep, showEmpty } from "./empty.js";
 import { printable, uriParts } from "./uris.js";
 
 /** The worst states first. */
@@ -13,7 +14,7 @@ const WORDS = { "given-up": "given up" };
 export class SubscriptionTable {
   /**
    * @param {Element} panel its panel
-   * @param {function(object): void} open called with the subscription that the user selects
+   * @param {function(string): void} open called with the id of the subscription that the user selects
    */
   constructor(panel, open) {
     this.panel = panel;
@@ -21,13 +22,20 @@ export class SubscriptionTable {
     this.open = open;
   }
 
-  /** @param {{subscriptions: object[], total: number, next: ?string}} page the answer of the admin API */
-  show({ subscriptions, total, next }) {
+  /**
+   * @param {{subscriptions: object[], total: number, next: ?string}} page the answer of the admin API
+   * @param {boolean} narrowed whether the user has chosen some of them
+   */
+  show({ subscriptions, total, next }, narrowed) {
     const sorted = [...subscriptions].sort(byTrouble);
     showEach(this.body, sorted, each => each.id, each => this.#makeRow(each), updateRow);
     setText(find(".amount", this.panel), total ? count(total) : "");
     find(".more", this.panel).hidden = !next;
-    this.#explain(sorted.length ? "" : "No Destination has subscribed by WebSub.");
+    find("select", this.panel).hidden = false;
+    if (sorted.length) this.#explain();
+    else if (narrowed) this.#explain("No subscription matches.");
+    else this.#explain("No Destination has subscribed by WebSub. One follows a Source with:",
+      nextStep("rsnotify follow https://source.example/ FOLDER"));
   }
 
   /** Show that they require signing in. */
@@ -43,25 +51,26 @@ export class SubscriptionTable {
   #empty(text) {
     showEach(this.body, [], each => each, null, null);
     setText(find(".amount", this.panel), "");
-    find(".more", this.panel).hidden = true;
+    find(".more", this.panel).hidden = find("select", this.panel).hidden = true;
     this.#explain(text);
   }
 
-  #explain(text) {
-    find("table", this.panel).hidden = text !== "";
-    find(".empty", this.panel).hidden = text === "";
-    setText(find(".empty", this.panel), text);
+  #explain(...parts) {
+    find("table", this.panel).hidden = parts.length > 0;
+    showEmpty(find(".empty", this.panel), ...parts);
   }
 
   #makeRow(subscription) {
     const details = element("button", { type: "button", class: "details" }, "Details");
     details.addEventListener("click", () => this.open(subscription.id));
-    const name = `Details of ${printable(subscription.host)}, ${printable(subscription.topic)}`;
+    const callback = printable(subscription.callback || subscription.host);
+    const name = `Details of ${shortId(subscription.id)}, ${callback}, ${printable(subscription.topic)}`;
     setAttribute(details, "aria-label", name);
     return element("tr", { role: "row" },
       cell("state", null, element("span", { class: "badge" })),
       cell("name", null,
-        element("bdi", { class: "callback" }, printable(subscription.host)),
+        element("span", { class: "callback" }, element("bdi", {}, callback), " ",
+          element("code", { class: "id" }, shortId(subscription.id))),
         element("span", { class: "uri topic" }, ...uriParts(subscription.topic))),
       cell("lag number", "Lag", element("span"), element("span", { class: "second" })),
       cell("error", "Last error", element("span")),
@@ -70,6 +79,9 @@ export class SubscriptionTable {
     );
   }
 }
+
+/** Return the beginning of an id, which is enough to tell subscriptions apart, and to find one. */
+export const shortId = id => id.slice(0, 8);
 
 export const failureText = ({ status, reason }) =>
   printable(status === null || reason.includes(status) ? reason : `${status}: ${reason}`);

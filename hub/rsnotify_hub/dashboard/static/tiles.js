@@ -1,16 +1,21 @@
-/** The tiles with the main numbers of the hub. */
+/** The tiles with the main numbers of the hub, now and during the last day. */
 
 import { element, find, setAttribute, setText } from "./dom.js";
-import { bytes, connections, count, lasting, many, rate, secondsSince } from "./figures.js";
-import { drawSparkline, History, sparkline } from "./sparkline.js";
+import { bytes, connections, count, lasting, many, rate, secondsSince, timeOfMinute } from "./figures.js";
+import { drawSparkline, sparkline } from "./sparkline.js";
 
 /** The interval of a rate, in milliseconds. */
 const SPAN_MILLISECONDS = 5000;
 
+/** The columns of a minute in the answer of the admin API. */
+const MINUTE = 0, ACCEPTED = 1, DELIVERED = 2, SUBSCRIBERS = 4, TROUBLED = 5;
+
+/** The points of a picture of the day: each shows the largest of ten minutes. */
+const POINTS = 144, MINUTES_OF_POINT = 10;
+
 /** The rate of a counter. */
 class Rate {
   #samples = [];
-  history = new History();
 
   add(total) {
     const now = performance.now();
@@ -20,20 +25,27 @@ class Rate {
     const [first, last] = [this.#samples[0], this.#samples.at(-1)];
     const seconds = (last.now - first.now) / 1000;
     this.now = seconds ? (last.total - first.total) / seconds : 0;
-    if (seconds) this.history.add(this.now);
   }
 }
 
 export class Tiles {
-  constructor(place) {
+  /**
+   * @param {Element} place the tiles
+   * @param {function(): void} lead called when the user wants to see what is in trouble
+   */
+  constructor(place, lead) {
     this.place = place;
     this.accepted = new Rate();
     this.delivered = new Rate();
-    for (const name of ["in", "out"]) find(`#${name}`, place).append(sparkline());
+    for (const day of place.querySelectorAll(".day")) day.append(sparkline());
+    find("#health button", place).addEventListener("click", lead);
   }
 
-  /** @param {object} seen the data for an admin; others see no tiles */
-  show({ admin, status, missing }) {
+  /**
+   * @param {object} seen the data for an admin; others see no tiles
+   * @param {number} parts how many parts of the hub are in trouble
+   */
+  show({ admin, status, history, missing }, parts) {
     this.place.hidden = !admin;
     if (!admin) return;
     this.#flow("in", this.accepted, status.accepted, `${bytes(status.accepted_bytes)} in all`);
@@ -42,14 +54,20 @@ export class Tiles {
       [...connections(status), many(status.subscriptions, "callback"), missing].filter(Boolean).join(" · "));
     const { "given-up": bad = 0, retrying: slow = 0 } = status.states;
     const up = `up ${lasting(secondsSince(status.started))} · log ${bytes(status.log_bytes)}`;
-    this.#figure("health", count(bad + slow), bad + slow ? `${count(bad)} given up · ${count(slow)} retrying` : up);
-    setAttribute(find("#health", this.place), "data-state", bad ? "given-up" : slow ? "retrying" : "active");
+    const troubles = [[bad, "given up"], [slow, "retrying"], [parts, parts === 1 ? "part of the hub" : "parts of the hub"]];
+    const texts = troubles.filter(([number]) => number).map(([number, text]) => `${count(number)} ${text}`);
+    this.#figure("health", count(bad + slow + parts), texts.join(" · ") || up);
+    setAttribute(find("#health", this.place), "data-state", bad ? "given-up" : texts.length ? "retrying" : "active");
+    if (!history) return;
+    this.#day("in", history, ACCEPTED, number => `${rate(number / 60)}/s`);
+    this.#day("out", history, DELIVERED, number => `${rate(number / 60)}/s`);
+    this.#day("listeners", history, SUBSCRIBERS, count);
+    this.#day("health", history, TROUBLED, count);
   }
 
   #flow(name, speed, total, note) {
     speed.add(total);
     this.#figure(name, rate(speed.now), note, "/s");
-    drawSparkline(find(`#${name} .sparkline`, this.place), speed.history);
   }
 
   #figure(name, text, note, unit = "") {
@@ -58,8 +76,23 @@ export class Tiles {
       figure.replaceChildren(text, element("small", {}, unit));
     setText(find(`#${name} .note`, this.place), note);
   }
+
+  #day(name, { minutes, now }, column, text) {
+    const values = new Array(POINTS).fill(0);
+    let most = null, first = POINTS;
+    for (const each of minutes) {
+      const point = POINTS - 1 - Math.floor((now - each[MINUTE]) / MINUTES_OF_POINT);
+      if (point < 0 || point >= POINTS) continue;
+      values[point] = Math.max(values[point], each[column]);
+      first = Math.min(first, point);
+      if (most === null || each[column] >= most[column]) most = each;
+    }
+    drawSparkline(find(`#${name} .sparkline`, this.place), most ? values.slice(Math.min(first, POINTS - 2)) : [], POINTS);
+    const peak = most?.[column] ? `at most ${text(most[column])}, at ${timeOfMinute(most[MINUTE])}` : "none";
+    setText(find(`#${name} .most`, this.place), most ? `24 hours: ${peak}` : "24 hours: from the next minute on");
+  }
 }
 
 /** Return the number of successful deliveries, over all transports. */
 const sent = ({ deliveries }) =>
-  Object.values(deliveries).reduce((sum, outcomes) => sum + (outcomes.delivered ?? 0), 0);
+  Object.entries(deliveries).reduce((sum, [way, { delivered = 0 }]) => sum + (way === "dashboard" ? 0 : delivered), 0);

@@ -2,6 +2,7 @@
 
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
 import { ago, bytes, connections, many, rate, whenever } from "./figures.js";
+import { nextStep, showEmpty } from "./empty.js";
 import { drawSparkline, History, sparkline } from "./sparkline.js";
 import { openLink, printable, uriParts } from "./uris.js";
 
@@ -24,12 +25,14 @@ export class TopicTable {
   /**
    * @param {{topics: object[], total: ?number, next: ?string, admin: boolean, missing: string}} page
    *   the answer of the admin API, or of the public list; `missing` names nodes without an answer
-   * @param {?string} only the topic that the user selected
+   * @param {{topic: ?string, search: string, silent: boolean}} wanted what the user wants to see
    */
-  show({ topics, total = topics.length, next, admin, missing }, only) {
+  show({ topics, total = topics.length, next, admin, missing }, { topic: only, search, silent }) {
     for (const topic of topics) this.#remember(topic);
     setAttribute(this.panel, "data-admin", admin);
-    const shown = only ? topics.filter(each => each.topic === only) : [...topics];
+    const shown = topics.filter(each => contains([each.topic], search) && [null, each.topic].includes(only));
+    if (!admin && search) total = shown.length;
+    find("select", this.panel).hidden = !admin;
     // By name, so that rows do not move while rates change.
     shown.sort((one, other) => (nameOf(one) < nameOf(other) ? -1 : 1));
     showEach(this.body, shown, each => each.topic, each => this.#makeRow(each), (row, each) =>
@@ -38,10 +41,10 @@ export class TopicTable {
     const listeners = missing ? ` · listeners ${missing}` : "";
     setText(find(".amount", this.panel), topics.length ? amount + listeners : "");
     find("table", this.panel).hidden = shown.length === 0;
-    const empty = find(".empty", this.panel);
-    empty.hidden = shown.length > 0;
-    setText(empty, only ? "Nothing is published on this topic any more." : EMPTY);
-    find(".more", this.panel).hidden = Boolean(only) || !next;
+    const parts = only ? ["Nothing is published on this topic any more."]
+      : search || silent ? ["No topic matches."] : [EMPTY, nextStep(publish())];
+    showEmpty(find(".empty", this.panel), ...(shown.length ? [] : parts));
+    find(".more", this.panel).hidden = Boolean(only || (search && !admin)) || !next;
   }
 
   #remember({ topic, rate }) {
@@ -58,8 +61,8 @@ export class TopicTable {
     return element("tr", { role: "row" },
       cell("name", null, name, openLink(topic)),
       cell("rate", "Rate", sparkline(), element("span", { class: "figure" })),
-      cell("heard number", "Last heard", element("time")),
-      cell("listening number", "Listeners", element("span"), element("span", { class: "second" })),
+      cell("heard number", "Last fragment", element("time")),
+      cell("listening number", "Subscribers", element("span"), element("span", { class: "second" })),
       cell("log number", "Log", element("span"), element("span", { class: "second" })),
     );
   }
@@ -67,19 +70,25 @@ export class TopicTable {
   #update(row, topic, only) {
     const heard = find(".heard time", row);
     setAttribute(find(".choose", row), "aria-pressed", String(topic.topic === only));
-    setText(heard, ago(topic.received));
+    setText(heard, ago(topic.received) + (topic.silent ? " · silent" : ""));
+    setAttribute(row, "data-silent", Boolean(topic.silent));
     setAttribute(heard, "datetime", topic.received);
     setAttribute(heard, "title", whenever(topic.received));
     showPair(find(".log", row), [many(topic.kept, "fragment"), bytes(topic.bytes ?? topic.size)]);
     if (topic.rate === undefined) return;
     setText(find(".rate .figure", row), `${rate(topic.rate)}/s`);
     setAttribute(row, "data-live", topic.rate > 0);
-    drawSparkline(find(".sparkline", row), this.#histories.get(topic.topic));
+    drawSparkline(find(".sparkline", row), this.#histories.get(topic.topic).values);
     showPair(find(".listening", row), listeners(topic));
   }
 }
 
-const EMPTY = "Nothing was published yet. A topic appears here with its first fragment.";
+const EMPTY = "Nothing was published yet. A topic appears here with its first fragment. A Source publishes with:";
+const publish = () =>
+  `rsnotify source FOLDER --base-url https://source.example/ --hub ${new URL(".", document.baseURI).href}`;
+
+/** Return whether one of some texts contains what the user searches. */
+export const contains = (texts, search) => texts.some(text => text.toLowerCase().includes(search.toLowerCase()));
 
 const nameOf = ({ topic }) => topic.replace(/^https?:/, "");
 

@@ -8,12 +8,18 @@ import { get, isAdmin, Refused, token } from "./hub.js";
 const EVERY_MILLISECONDS = 750;
 const LONGEST_WAIT_MILLISECONDS = 5000;
 
+/** How often the history is requested, which has one value a minute. */
+const HISTORY_MILLISECONDS = 30_000;
+
 /** How long a round waits for subscriptions, if earlier ones can be shown. */
 const DELIVERIES_MILLISECONDS = 1500;
 const LATE = "Some nodes have not answered yet: this is what they said before.";
 
 /** If there are more subscriptions, they are requested in every fourth round only. */
 const MANY_SUBSCRIPTIONS = 1000;
+
+/** The public list of topics is searched in the page. */
+const MOST_PUBLIC_TOPICS = 1000;
 
 export class Watch {
   #admin = null;
@@ -22,11 +28,14 @@ export class Watch {
   #round = 0;
   #deliveries = null;
   #late = null;
+  #history = null;
 
   /**
    * @param {function(object): void} show called with the data
    * @param {function(string, ?Error): void} tell called with `live`, or with `lost` and the error
-   * @param {{topic: ?string, topicRows: number, subscriptionRows: number}} wanted the number of rows, and the topic
+   * @param {{topic: ?string, search: string, state: string, silent: boolean, topicRows: number,
+   *   subscriptionRows: number, subscription: ?string}} wanted what the user wants to see, the number
+   *   of rows, and the id of the subscription whose details are shown
    */
   constructor(show, tell, wanted) {
     this.show = show;
@@ -49,6 +58,7 @@ export class Watch {
   }
 
   async #ask(round) {
+    const began = performance.now();
     let wait = EVERY_MILLISECONDS;
     try {
       const seen = await this.#look();
@@ -56,6 +66,8 @@ export class Watch {
       this.#failures = 0;
       this.tell("live");
       this.show(seen);
+      // A large hub is not kept busy by its dashboard.
+      wait = Math.min(LONGEST_WAIT_MILLISECONDS, Math.max(wait, 5 * (performance.now() - began)));
     } catch (error) {
       if (round !== this.#round) return;
       wait = this.#failed(error);
@@ -65,26 +77,44 @@ export class Watch {
 
   async #look() {
     this.#admin ??= await isAdmin();
-    const { topic, topicRows } = this.wanted;
+    const { topic, search, silent, topicRows, subscription } = this.wanted;
     if (!this.#admin) {
       token.forget(); // it was withdrawn
-      return { admin: false, ...(await get("topics", { limit: topicRows })) };
+      return { admin: false, ...(await get("topics", { limit: search ? MOST_PUBLIC_TOPICS : topicRows })) };
     }
-    const [status, nodes, topics, deliveries] = await Promise.all([
+    const query = { sort: "received", limit: topicRows, topic, search: search || null, silent: silent || null };
+    const [status, nodes, topics, deliveries, details, history] = await Promise.all([
       get("admin/status"),
       get("admin/nodes"),
-      get("admin/topics", { sort: "received", limit: topicRows, topic }),
+      get("admin/topics", query),
       this.#askDeliveries(),
+      subscription && this.#getDetails(subscription),
+      this.#getHistory(),
     ]);
-    return { admin: true, status, nodes, ...topics, ...deliveries };
+    return { admin: true, status, nodes, ...topics, ...deliveries, details, history };
+  }
+
+  async #getDetails(id) {
+    try {
+      return await get(`admin/subscriptions/${id}`);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      return { problem: error.status === 404 ? "This subscription has ended." : error.message };
+    }
+  }
+
+  async #getHistory() {
+    if (this.#history === null || performance.now() - this.#history.at > HISTORY_MILLISECONDS)
+      this.#history = { at: performance.now(), ...(await get("admin/history")) };
+    return this.#history;
   }
 
   async #askDeliveries() {
-    const { topic, subscriptionRows: limit } = this.wanted;
-    const same = this.#deliveries?.topic === topic && this.#deliveries.limit === limit;
+    const query = this.#deliveryQuery();
+    const same = this.#deliveries?.query === query;
     const many = this.#deliveries?.subscriptions.total > MANY_SUBSCRIPTIONS;
     if (same && many && this.#round % 4) return this.#deliveries;
-    const answer = (same && this.#late) || this.#getDeliveries(topic, limit);
+    const answer = (same && this.#late) || this.#getDeliveries(query);
     this.#late = null;
     if (!same) return answer;
     answer.catch(() => {}); // if it comes too late, the next round fails as well
@@ -95,19 +125,25 @@ export class Watch {
     return { ...this.#deliveries, problem: LATE };
   }
 
+  #deliveryQuery() {
+    const { topic, search, state, subscriptionRows: limit } = this.wanted;
+    const chosen = state === "trouble" ? { trouble: true } : { state };
+    const given = Object.entries({ sort: "trouble", limit, topic, search, ...chosen });
+    return new URLSearchParams(given.filter(([, value]) => value)).toString();
+  }
+
   /** While shards of a cluster have no owner, this takes seconds, or is refused. */
-  async #getDeliveries(topic, limit) {
+  async #getDeliveries(query) {
     try {
       const [subscriptions, { failures }] = await Promise.all([
-        get("admin/subscriptions", { sort: "trouble", limit, topic }),
+        get(`admin/subscriptions?${query}`),
         get("admin/failures"),
       ]);
-      return (this.#deliveries = { topic, limit, subscriptions, failures });
+      return (this.#deliveries = { query, subscriptions, failures });
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 503) throw error;
       const last = this.#deliveries;
-      const same = last?.topic === topic && last.limit === limit;
-      return { ...(same ? last : {}), problem: `Not up to date: ${error.message}.` };
+      return { ...(last?.query === query ? last : {}), problem: `Not up to date: ${error.message}.` };
     }
   }
 

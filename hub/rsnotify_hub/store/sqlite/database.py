@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.folder_roles import later_version
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS topic (
@@ -87,13 +87,13 @@ def connect(path: Path, connection: type[sqlite3.Connection]) -> sqlite3.Connect
     return database
 
 
-def prepare(database: sqlite3.Connection) -> None:
+def prepare(database: sqlite3.Connection, path: Path) -> None:
     """Create the tables, or migrate those of an older version."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return  # without a write, so a hub starts even if its disk is full
     if version not in range(_VERSION):
-        raise ConfigurationError(f"the hub's data has format {version}, this hub reads {_VERSION}")
+        raise later_version(path)
     changes = (_FROM_1 if version == 1 else "") + _SCHEMA
     # In one transaction: a hub that is killed meanwhile starts the migration again.
     database.executescript(f"BEGIN; {changes} PRAGMA user_version = {_VERSION}; COMMIT;")

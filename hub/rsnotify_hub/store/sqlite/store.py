@@ -81,7 +81,7 @@ class SqliteStore:
         with ExitStack() as stack:
             try:
                 writer = stack.enter_context(closing(connect(path, self._connection)))
-                prepare(writer)
+                prepare(writer, path)
                 self._reader = connect(path, self._connection)
             except (sqlite3.Error, OSError) as error:
                 raise ConfigurationError(f"cannot use the hub's data in {path}: {error}") from None

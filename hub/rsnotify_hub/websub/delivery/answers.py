@@ -8,12 +8,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from msgspec import Struct
 
 from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.urls import SHORTEST_SECRET
 
 #: How much of a failed answer's body is kept, so that an operator can find the cause.
 EXCERPT_BYTES = 512
 
-#: Shorter parts of a callback are not redacted: they are no secrets, and occur in any text.
-_SHORTEST_SECRET = 4
 _REDACTED = b"[...]"
 
 
@@ -68,5 +67,5 @@ def _secrets(subscription: Subscription) -> list[str]:
     found = [subscription.secret or "", parts.query, *parts.path.split("/")]
     found += [unquote(part) for part in found[1:]]  # as servers read them
     found += [value or name for name, value in parse_qsl(parts.query, keep_blank_values=True)]
-    long_enough = {part for part in found if len(part) >= _SHORTEST_SECRET}
+    long_enough = {part for part in found if len(part) >= SHORTEST_SECRET}
     return sorted(long_enough, key=len, reverse=True)

@@ -16,7 +16,7 @@ subscription waits for an administrator.
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
@@ -26,14 +26,34 @@ from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.delivery.answers import Answer, redacted
 from rsnotify_hub.websub.delivery.scheduler import DeliverySlot
 
+#: How many failed and how many successful attempts are kept in memory for each subscription.
+KEPT_FAILED, KEPT_DELIVERED = 10, 5
+#: The time between two successful attempts that are kept. So most deliveries cost nothing more, and
+#: those that are kept show more than the last moment.
+_APART = timedelta(seconds=10)
+_ALWAYS = datetime.min.replace(tzinfo=UTC)
 
-class DeliveryFailure(Struct, frozen=True):
-    """A failed attempt; the reason is worded to follow "the callback"."""
+
+class DeliveryAttempt(Struct, frozen=True, gc=False):
+    """An attempt to deliver; the reason is worded to follow "the callback".
+
+    Args:
+        at: When it failed, or when one that succeeded began.
+        excerpt: The first bytes of the answer, if it says that the attempt failed.
+        seconds: How long it took.
+        after: The position in the log that the subscription had.
+        through: The position of the last fragment that was sent.
+        size: The bytes that were sent.
+    """
 
     at: Instant
     status: int | None
     reason: str
-    excerpt: bytes
+    excerpt: bytes = b""
+    seconds: float = 0.0
+    after: int = 0
+    through: int = 0
+    size: int = 0
 
 
 class Trouble(Struct, frozen=True):
@@ -46,7 +66,7 @@ class Trouble(Struct, frozen=True):
     behind_since: Instant | None
     trying_since: Instant | None
     given_up_since: Instant | None
-    last_failure: DeliveryFailure | None
+    last_failure: DeliveryAttempt | None
 
 
 class Delivery:
@@ -56,6 +76,9 @@ class Delivery:
         behind_since: When it fell behind; None while it is up to date.
         backoff_until: When the next attempt is due by the backoff, even if one was made earlier.
         is_extra: Whether the next attempt is one besides those of the backoff.
+        failed: Its last failed attempts.
+        delivered: Some of its last successful attempts.
+        kept_after: Successful attempts are kept from this instant on.
         stored_trouble: The trouble that the store has.
         given_up_since: When it was given up; None unless it is.
         slot: The attempt that runs or waits for capacity.
@@ -75,7 +98,9 @@ class Delivery:
         self.backoff_until: Instant | None = None
         self.is_extra = False
         self.stored_trouble: Trouble | None = None
-        self.last_failure: DeliveryFailure | None = None
+        self.failed: list[DeliveryAttempt] = []
+        self.delivered: list[DeliveryAttempt] = []
+        self.kept_after = _ALWAYS
         self.given_up_since: Instant | None = None
         self.slot: DeliverySlot | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -90,6 +115,10 @@ class Delivery:
         if self.given_up_since is not None:
             return DeliveryState.GIVEN_UP
         return DeliveryState.RETRYING if self.failures else DeliveryState.ACTIVE
+
+    @property
+    def last_failure(self) -> DeliveryAttempt | None:
+        return self.failed[-1] if self.failed else None
 
     @property
     def trouble(self) -> Trouble | None:
@@ -110,20 +139,35 @@ class Delivery:
         self.behind_since = trouble.behind_since
         self._trying_since = trouble.trying_since
         self.given_up_since = trouble.given_up_since
-        self.last_failure = trouble.last_failure
+        self.failed = [] if trouble.last_failure is None else [trouble.last_failure]
+
+    def attempt(
+        self, answer: Answer, at: Instant, seconds: float, through: int, size: int
+    ) -> DeliveryAttempt:
+        excerpt = redacted(answer.excerpt, self.subscription)
+        before = self.subscription.position
+        return DeliveryAttempt(
+            at, answer.status, answer.reason, excerpt, seconds, before, through, size
+        )
+
+    def keep(self, attempt: DeliveryAttempt) -> None:
+        """Keep a successful attempt."""
+        self.delivered.append(attempt)
+        del self.delivered[:-KEPT_DELIVERED]
+        self.kept_after = attempt.at + _APART
 
     def record_success(self) -> None:
         self.failures = 0
         self.is_extra = False
         self.given_up_since = self.retry_at = self.backoff_until = self._trying_since = None
 
-    def record_failure(self, answer: Answer, now: Instant) -> DeliveryFailure:
+    def record_failure(self, attempt: DeliveryAttempt) -> None:
         """Count a failed attempt; an extra one only if none had failed before."""
         self.failures += not (self.is_extra and self.failures)
-        self._trying_since = self._trying_since or now
-        excerpt = redacted(answer.excerpt, self.subscription)
-        self.last_failure = DeliveryFailure(now, answer.status, answer.reason, excerpt)
-        return self.last_failure
+        self._trying_since = self._trying_since or attempt.at
+        self.failed.append(attempt)
+        del self.failed[:-KEPT_FAILED]
+        self.kept_after = _ALWAYS
 
     def has_failed_for(self, seconds: float, now: Instant) -> bool:
         """Return whether attempts have failed for so long since the first, or since an update."""

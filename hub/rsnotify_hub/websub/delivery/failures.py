@@ -11,8 +11,7 @@ from random import Random
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.websub.delivery.answers import Answer
-from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryAttempt
 
 log = logging.getLogger("rsnotify.hub.websub")
 
@@ -24,24 +23,25 @@ class FailureHandling:
     """Handles the failed attempts of all deliveries.
 
     Attributes:
-        recent: The newest failures: the delivery's id, its topic, the host of its callback, and the
-            failure.
+        recent: The newest failed attempts.
     """
 
     def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
-        self.recent: deque[tuple[str, str, str, DeliveryFailure]] = deque(maxlen=RECENT_FAILURES)
+        self.recent: deque[tuple[Delivery, DeliveryAttempt]] = deque(maxlen=RECENT_FAILURES)
         self._retry = retry
         self._give_up_seconds = give_up_seconds
         self._statistics = statistics
         self._random = Random()
 
-    def record(self, delivery: Delivery, answer: Answer, now: Instant) -> float | None:
+    def record(
+        self, delivery: Delivery, attempt: DeliveryAttempt, retry_after: float | None
+    ) -> float | None:
         """Return the seconds until the next attempt, or None if the delivery is given up."""
-        failure = delivery.record_failure(answer, now)
+        now = attempt.at
+        delivery.record_failure(attempt)
         self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
-        topic = delivery.subscription.topic
-        self.recent.append((delivery.id, topic, delivery.host, failure))
-        facts = _facts(delivery, answer)
+        self.recent.append((delivery, attempt))
+        facts = _facts(delivery, attempt)
         # Warn once for each callback that fails; its further failures are details.
         level = logging.WARNING if delivery.failures == 1 else logging.INFO
         log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
@@ -54,19 +54,15 @@ class FailureHandling:
             )
             return None
         is_extra, delivery.is_extra = delivery.is_extra, False
-        at_least = min(answer.retry_after or 0.0, self._retry.most)
+        at_least = min(retry_after or 0.0, self._retry.most)
         if is_extra and delivery.backoff_until is not None and delivery.backoff_until > now:
             return max(at_least, (delivery.backoff_until - now).total_seconds())
         return self._retry.delay(delivery.failures, self._random, at_least=at_least)
 
     def restore(self, deliveries: Iterable[Delivery]) -> None:
         """Fill `recent` with the last failures from before a restart."""
-        found = [
-            (each.id, each.subscription.topic, each.host, each.last_failure)
-            for each in deliveries
-            if each.last_failure is not None
-        ]
-        self.recent.extend(sorted(found, key=lambda failure: failure[3].at))
+        found = [(each, each.last_failure) for each in deliveries if each.last_failure is not None]
+        self.recent.extend(sorted(found, key=lambda failure: failure[1].at))
 
     def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
         """Return how long a delivery that was given up must still wait.
@@ -79,12 +75,12 @@ class FailureHandling:
         return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
 
 
-def _facts(delivery: Delivery, answer: Answer) -> dict[str, object]:
+def _facts(delivery: Delivery, attempt: DeliveryAttempt) -> dict[str, object]:
     return {
         "id": delivery.id,
         "topic": delivery.subscription.topic,
         "host": delivery.host,
-        "status": answer.status,
-        "reason": answer.reason,
+        "status": attempt.status,
+        "reason": attempt.reason,
         "failures": delivery.failures,
     }

@@ -11,6 +11,7 @@ from rsnotify_hub.fragments.fragment import MERGED_CONTENT_TYPE, count_chained, 
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.store.interface import LogEntry, LogState
 from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub.delivery.delivery import DeliveryAttempt
 
 #: How large a merged fragment may be.
 MERGED_BYTES = 256 * 1024
@@ -54,6 +55,15 @@ class Notifications:
         if not entries:  # the undelivered entries were trimmed
             return Notification(None, "", state.position)
         return self._remember(state, after, await _merged(entries[: _chained(entries)]))
+
+    async def again(self, topic: str, attempt: DeliveryAttempt) -> bytes | None:
+        """Return what an attempt has sent; None if the log has not all of it any more."""
+        read = await self._topics.read(topic, after=attempt.after)
+        entries = _latest([each for each in read if each.position <= attempt.through])
+        if not entries or entries[-1].position != attempt.through:
+            return None
+        body = (await _merged(entries)).body
+        return body if body is not None and len(body) == attempt.size else None
 
     def _known(self, state: LogState | None, after: int) -> Notification | None:
         if self._last is not None and self._last[0] is state and self._last[1] == after:

@@ -165,6 +165,7 @@ class DeliverySlot:
     Attributes:
         task: Does its work, if it needs a task.
         ended: Resolved when it has ended, if `DeliveryScheduler.close` waits for that.
+        due: When the time of its last request ends, by the clock of the event loop.
     """
 
     host: str
@@ -173,6 +174,7 @@ class DeliverySlot:
     deadlines: Deadlines
     task: asyncio.Task[None] | None = None
     ended: asyncio.Future[None] | None = None
+    due: float = 0.0
     _cancel_request: Callable[[], None] | None = None
     _done: Callable[[Answer | None], None] | None = None
     _is_requesting: bool = False
@@ -230,6 +232,11 @@ class DeliverySlot:
             self._own_task.cancel()
 
     @property
+    def seconds(self) -> float:
+        """How long its last request has taken until now."""
+        return self.deadlines.since(self.due)
+
+    @property
     def is_started(self) -> bool:
         return self.task is not None or self._cancel_request is not None
 
@@ -253,12 +260,16 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, slot: DeliverySlot) -> None:
-        self._due[slot] = due = self._loop.time() + self._seconds
+        self._due[slot] = slot.due = due = self._loop.time() + self._seconds
         if self._timer is None:
             self._timer = self._loop.call_at(due, self._expire)
 
     def remove(self, slot: DeliverySlot) -> None:
         self._due.pop(slot, None)
+
+    def since(self, due: float) -> float:
+        """Return the seconds since a slot was added."""
+        return self._loop.time() - due + self._seconds
 
     def _expire(self) -> None:
         self._timer = None

@@ -64,7 +64,7 @@ class DeliverySender:
         self._clock = clock
         self._statistics = statistics
         self._topics = topics
-        self._notifications = Notifications(topics)
+        self.notifications = Notifications(topics)
         self._closed = False
 
     # What may trigger an attempt.
@@ -182,17 +182,18 @@ class DeliverySender:
         Nearly all deliveries take this path; `_attempt` can do everything.
         """
         subscription = delivery.subscription
-        notification = self._notifications.cached(subscription)
+        notification = self.notifications.cached(subscription)
         if notification is None or notification.body is None:
             return False
-        if is_expired(subscription, self._clock()) or not self._updates.may_deliver(delivery):
+        now = self._clock()
+        if is_expired(subscription, now) or not self._updates.may_deliver(delivery):
             return False
         request = self._requests.begin(
             subscription, notification.body, notification.content_type, slot.complete
         )
         if request is None:
             return False
-        slot.watch(request.cancel, partial(self._answered, delivery, slot, notification))
+        slot.watch(request.cancel, partial(self._answered, delivery, slot, notification, now))
         return True
 
     def _answered(
@@ -200,18 +201,19 @@ class DeliverySender:
         delivery: Delivery,
         slot: DeliverySlot,
         notification: Notification,
+        began: Instant,
         answer: Answer | None,
     ) -> None:
         if answer is None:
             self._scheduler.run(slot, self._attempt(delivery, slot))
         elif not answer.succeeded:
             # A coroutine made here would never be awaited if the task is cancelled before it runs.
-            failed = partial(self._record_failure, delivery, answer)
+            failed = partial(self._record_failure, delivery, slot, notification, answer)
             self._scheduler.run(slot, self._finish(delivery, slot, failed))
         else:
             wait = 0.0
             try:
-                self._record_success(delivery, notification)
+                self._record_success(delivery, slot, notification, answer, began)
             except Exception:
                 wait = self._log_fault(delivery)
             delivery.slot = None
@@ -261,17 +263,20 @@ class DeliverySender:
         """
         if not self._updates.may_deliver(delivery):
             raise NotOwner("another node delivers to this callback")
-        if is_expired(delivery.subscription, self._clock()):
+        began = self._clock()
+        if is_expired(delivery.subscription, began):
             ended = await self._end(delivery, "its lease has ended")
             return None if ended else self._retry.first
         try:
-            notification = await self._notifications.next(delivery.subscription)
+            notification = await self.notifications.next(delivery.subscription)
         except StorageError as error:
             log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
             return self._retry.first
         if not self._updates.may_deliver(delivery):
             raise NotOwner("another node delivers to this callback")
-        if notification.body is not None:
+        if notification.body is None:
+            self._updates.move_cursor(delivery, notification.position)
+        else:
             answer = await slot.limit(
                 self._requests.deliver(
                     delivery.subscription,
@@ -283,25 +288,38 @@ class DeliverySender:
             if delivery.slot is not slot:
                 return None
             if answer.verdict is not AnswerVerdict.DELIVERED:
-                return await self._record_failure(delivery, answer)
-        self._record_success(delivery, notification)
+                return await self._record_failure(delivery, slot, notification, answer)
+            self._record_success(delivery, slot, notification, answer, began)
         return 0.0
 
-    def _record_success(self, delivery: Delivery, notification: Notification) -> None:
-        if notification.body is not None:
-            self._statistics.deliveries[_DELIVERED] += 1
-            self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += len(notification.body)
-            delivery.record_success()
-            if delivery.stored_trouble is not None:
-                self._updates.store_trouble(delivery)
-        self._updates.move_cursor(delivery, notification.position)
+    def _record_success(
+        self,
+        delivery: Delivery,
+        slot: DeliverySlot,
+        sent: Notification,
+        answer: Answer,
+        began: Instant,
+    ) -> None:
+        self._statistics.deliveries[_DELIVERED] += 1
+        size = len(sent.body or b"")
+        self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
+        if began >= delivery.kept_after:
+            delivery.keep(delivery.attempt(answer, began, slot.seconds, sent.position, size))
+        delivery.record_success()
+        if delivery.stored_trouble is not None:
+            self._updates.store_trouble(delivery)
+        self._updates.move_cursor(delivery, sent.position)
 
-    async def _record_failure(self, delivery: Delivery, answer: Answer) -> float | None:
+    async def _record_failure(
+        self, delivery: Delivery, slot: DeliverySlot, sent: Notification, answer: Answer
+    ) -> float | None:
+        size = len(sent.body or b"")
+        attempt = delivery.attempt(answer, self._clock(), slot.seconds, sent.position, size)
         gone = answer.verdict is AnswerVerdict.GONE
         if gone and await self._end(delivery, "its callback is gone (410)"):
             self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GONE)
             return None
-        wait = self.failures.record(delivery, answer, self._clock())
+        wait = self.failures.record(delivery, attempt, answer.retry_after)
         self._updates.store_trouble(delivery)
         return wait
 
