@@ -23,6 +23,7 @@ from typing import Any
 import aiohttp
 from msgspec import Struct
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 60
 
 Params = dict[str, Any]
@@ -182,7 +183,7 @@ class Page:
         await self.call("Input.dispatchKeyEvent", type="keyUp", **named)
 
     async def view(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Show it in a window of so many pixels; under 600 wide it is a phone."""
+        """Show it in a window of so many pixels, still; under 600 wide it is a phone."""
         phone = width < 600
         await self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -192,7 +193,8 @@ class Page:
             mobile=phone,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme, still])
 
     async def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """Write a PNG of the window, or of the whole page."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -27,6 +29,10 @@ os.environ["SSL_CERT_FILE"] = os.devnull
 # time, nor the workers the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Thousands of tests store something, and each would wait for a disk several times.
+_MEMORY, _ENOUGH = "/dev/shm", 2_000_000_000
+if os.path.isdir(_MEMORY) and shutil.disk_usage(_MEMORY).free > _ENOUGH:
+    tempfile.tempdir = _MEMORY
 watchdog.start()
 fork_server.start()
 # What a shell starts in the background may ignore interruptions, and so would all that tests start.
@@ -59,7 +65,14 @@ def pytest_runtest_makereport(
 
 #: What takes longest begins first, so that no worker is left with it while the others are idle.
 _LONG = (
+    "tests/torture/",
+    "tests/simulation/",
     "tests/end_to_end/",
+    "tests/fuzzing/",
+    "tests/power_cuts/",
+    "tests/sabotage/",
+    "tests/gateway/test_processes.py",
+    "tests/hub/jetstream/",
     "tests/relay/",
     "tests/interop/",
     "tests/test_roles.py",

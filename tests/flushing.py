@@ -17,6 +17,7 @@ from pathlib import Path
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.state_copies import copy_state
 from rsnotify.sync.actions import Progress
 from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.log.topic_logs import TopicLogs
@@ -84,6 +85,8 @@ def commit_progress(folder: Path) -> None:
             state.store_intent([one.uri for one in held], ())
             state.commit(held, Progress(at, at), {}, None)
     state.close()
+    with marked("back up"):
+        copy_state(folder, folder.with_name("backup"))
 
 
 def main() -> None:

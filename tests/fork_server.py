@@ -68,7 +68,7 @@ LATE = (
 )
 #: Variables that are read only when a command runs, or are heeded here.
 OURS = (
-    *("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES", "HOME"),
+    *("RSNOTIFY_", "PYTEST_", "PYTHONUNBUFFERED", "COLUMNS", "LINES", "HOME", "NETRC"),
     "FAKETIME_TIMESTAMP_FILE",
 )
 _PR_SET_CHILD_SUBREAPER = 36

@@ -19,6 +19,7 @@ import pytest
 
 from tests.ports import free_port
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 60
 #: Where Debian keeps servers, too.
 PATH = f"{os.environ['PATH']}:/usr/sbin"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 
 from tests.ports import free_port
+from tests.running import children_of, wait_for_end
 from tests.watchdog import watch
 
 #: Where Debian keeps the programs of the server, beside PATH.
@@ -22,6 +24,7 @@ DEBIAN = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=Tru
 PATH = ":".join([*DEBIAN, os.environ["PATH"]])
 #: The server refuses to run as root; this is whose it is on Debian.
 USER = "postgres" if os.getuid() == 0 else None
+#: Seconds; only what hangs takes them.
 PATIENCE = 60
 
 
@@ -35,6 +38,7 @@ class PostgreSQL:
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self._folder = folder
+        self._number = folder / "data/postmaster.pid"
         self._run("initdb", "-D", "data", "-U", "owner", "-A", "trust", "--no-sync", "-E", "UTF8")
 
     def _run(self, *command: str) -> None:
@@ -63,11 +67,41 @@ class PostgreSQL:
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories=''"
         options += " -c fsync=off"
         self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "-o", options, "start")
-        watch(int((self._folder / "data/postmaster.pid").read_text().split()[0]))
+        watch(self._processes()[0])
+
+    def _processes(self) -> list[int]:
+        """Return the first process, and those that it has started."""
+        first = int(self._number.read_text().split()[0])
+        return [first, *children_of(first)]
 
     def crash(self) -> None:
         """End it as a crash does: connections break, and it has to recover at the next start."""
         self._run("pg_ctl", "-D", "data", "-m", "immediate", "-w", "stop")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it: in order, or each process by SIGKILL."""
+        if how is not signal.SIGKILL:
+            self._run("pg_ctl", "-D", "data", "-m", "fast", "-w", "stop")
+            return
+        self.pause()  # or it would start others
+        for number in self._processes():
+            process = os.pidfd_open(number)
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            wait_for_end(process)
+        # The next one would take a number that nobody has waited for yet for a server that runs.
+        self._number.unlink()
+
+    def pause(self) -> None:
+        """Make it unresponsive from now on."""
+        # The first one first: it would start others.
+        os.kill(self._processes()[0], signal.SIGSTOP)
+        for number in self._processes()[1:]:
+            os.kill(number, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Resume the processes."""
+        for number in reversed(self._processes()):
+            os.kill(number, signal.SIGCONT)
 
     def database(self, backup_of: str = "template1") -> str:
         """Make a new database, and return how to connect to it.
@@ -98,5 +132,6 @@ def running_postgresql() -> Iterator[PostgreSQL]:
         try:
             yield server
         finally:
-            with suppress(AssertionError):  # it may be down already
+            with suppress(AssertionError, FileNotFoundError):  # it may be down already
+                server.resume()
                 server.crash()

@@ -17,6 +17,7 @@ from rsnotify.runtime.xmpp.login import XmppLogin
 from tests.certificates import Authority
 from tests.ports import free_port
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 60
 DOMAIN = "xmpp.example"
 SERVICE = "pubsub.xmpp.example"

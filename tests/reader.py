@@ -27,11 +27,14 @@ from tests.running import Running
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+#: What a reader does, too; this stands for a fence in the language `stop`.
+STOP = re.compile(r"Press Ctrl-C in the\sterminal\sof `([^`]+)`")
 #: How a file names itself in its first line.
 NAMED = re.compile(r"^(?:#|<!--) (\S+\.(?:py|toml|xml))")
 #: What a program says once it does what it goes on doing.
 WORKS = re.compile(
-    r"listening on|serving|in step|\"level\":true|Running on|stations at|answered at|following"
+    r"[Ll]istening (on|at)|serving|in step|\"level\":true|Running on|stations at|answered at"
+    r"|following"
 )
 #: The ports of the pages.
 PORTS = ("8000", "8001", "8010", "8080")
@@ -45,8 +48,10 @@ MEANS_SOMETHING = re.compile(r"[$`\\*?\[\]~<>|&;(){}!#\n]")
 NOTHING: Mapping[str, str] = MappingProxyType({})
 #: What readers of the pages have for a secret.
 TOKEN = token_hex(16)
+#: Programs that end, though they begin like those that go on.
+ENDS = tuple(f"python {one}" for one in ("-c", "-m django", "manage.py m", "manage.py startapp"))
 #: What other tests try, by the first word of the command.
-ELSEWHERE = ("docker", "make", "pip")
+ELSEWHERE = ("docker", "git clone", "make", "pip", "python3 -m venv", ".venv/bin/pip", ". .venv/")
 #: Options that programs of the pages get here, so that they take less time.
 SHORTER = {"rsnotify-hub-check": "--only leases-are-short"}
 
@@ -64,6 +69,11 @@ class Story(Struct, frozen=True):
     @property
     def fences(self) -> list[tuple[str, str]]:
         return fences_of(self.text)
+
+    @property
+    def steps(self) -> list[tuple[str, str]]:
+        """The fences, and what the reader stops between them."""
+        return fences_of(STOP.sub(r"\n```stop\n\1\n```\n", self.text))
 
     @property
     def commands(self) -> list[str]:
@@ -102,7 +112,7 @@ def goes_on(command: str) -> bool:
     """Tell whether a command runs until it is stopped; of a program only its reader knows."""
     words = shlex.split(command, comments=True)
     if words[0] == "python":
-        return words[1] != "-c"
+        return not command.startswith(ENDS)
     if words[0] != "rsnotify":
         return False
     if words[1] == "hub":
@@ -181,17 +191,32 @@ class Reader:
         Args:
             story: What to do.
             shows: What some commands have to print. Those that end are repeated until they do,
-                as their reader would.
+                as their reader would. A fence in the language `text` is all that the command
+                before it prints; there `…` is any text, and in a line of its own any lines.
         """
         if "checkout" in story.text:
             for path in CHECKOUT:
                 (self.folder / path).symlink_to(ROOT / path)
-        for language, body in story.fences:
+        steps = story.steps
+        for (language, body), (following, output) in zip(
+            steps, [*steps[1:], ("", "")], strict=True
+        ):
             if language == "sh":
-                for command in lines_of(body):
-                    self._follow(command, shows.get(command))
+                commands = lines_of(body)
+                for command in commands:
+                    if command == commands[-1] and following == "text":
+                        self._follow(command, self._pattern(output))
+                    elif command in shows and not goes_on(command):
+                        self._follow(command, re.compile(re.escape(shows[command])))
+                    else:
+                        self._follow(command)
+            elif language == "stop":
+                self.end([one for one in self._running if one.startswith(body.strip())])
             elif named := NAMED.match(body):
-                self.write(named[1], with_secrets(body))
+                before = ""
+                if ", at its end" in body.partition("\n")[0]:
+                    before = (self.folder / named[1]).read_text()
+                self.write(named[1], before + with_secrets(body))
                 if "[[admins]]" in body:
                     self._environment["RSNOTIFY_ADMIN_TOKEN"] = TOKEN
         for command, expected in shows.items():
@@ -199,15 +224,28 @@ class Reader:
                 self._running[command].says(expected)
         self.end()
 
-    def _follow(self, command: str, shows: str | None) -> None:
+    def _follow(self, command: str, shows: re.Pattern[str] | None = None) -> None:
         if command.startswith(ELSEWHERE):
             return
         if goes_on(command):
             self.start(command)
+            if shows:
+                self._running[command].says(shows)
         elif shows is None:
             self.do_once(command)
         else:
-            eventually(lambda: shows in self._run(command).output())
+            eventually(lambda: shows.search(self.run(command)) is not None)
+
+    def _pattern(self, output: str) -> re.Pattern[str]:
+        lines = [
+            r"(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + r"(?:\n|\Z)"
+            for line in self.adapt(output).splitlines()
+        ]
+        return re.compile(rf"\A{''.join(lines)}\Z")
+
+    def run(self, command: str) -> str:
+        """Run a command that ends, and return what it prints."""
+        return self._run(command).output()
 
     def do_once(self, command: str) -> None:
         """Run a command that ends, and ends well."""

@@ -167,6 +167,7 @@ def test_every_package_is_in_the_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert {path.rpartition("/")[2] for path in packages} == set(FOLDERS)
+    assert project["tool"]["check-wheel-contents"]["package"] == packages
 
 
 LONGEST = 350

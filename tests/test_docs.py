@@ -6,6 +6,7 @@ and then to end in order. The pages for each role are done by test_roles.py.
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -15,7 +16,9 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
+from docs.hooks import reference
 from rsnotify.runtime.cli.application import application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.command import app as hub_check
@@ -237,3 +240,49 @@ def test_every_page_is_led_to_from_the_first() -> None:
         targets = re.findall(r"\]\((?!http)([^)#]+\.md)", page.read_text())
         new |= {(page.parent / target).resolve() for target in targets} - known
     assert {str(page.relative_to(ROOT)) for page in known} == set(ALL_PAGES)
+
+
+def pages_in(navigation: Any) -> Iterator[str]:
+    """Yield the pages of a navigation of MkDocs, in which some have titles."""
+    if isinstance(navigation, str):
+        yield navigation
+    else:
+        parts = navigation.values() if isinstance(navigation, dict) else navigation
+        for part in parts:
+            yield from pages_in(part)
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    shown = list(pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    # The first page of the decisions lists them.
+    pages = [page for page in ALL_PAGES if not page.startswith("docs/decisions/0")]
+    assert sorted(shown) == sorted([*pages, *reference.PAGES])
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_every_picture_is_described(page: str) -> None:
+    for words in re.findall(r"!\[([^\]]*)\]\(", (ROOT / page).read_text()):
+        assert len(words.split()) > 2, words
+
+
+def texts_in(program: str) -> Iterator[str]:
+    """Yield the texts of a program that are no docstrings."""
+    tree = ast.parse(program)
+    docstrings = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            yield str(node.value)
+
+
+def test_every_message_that_troubleshooting_explains_is_one() -> None:
+    packages = ("rsnotify", "hub", "publisher", "subscriber", "relay", "gateway")
+    modules = [path.read_text() for package in packages for path in (ROOT / package).rglob("*.py")]
+    said = "\n".join(text for module in modules for text in texts_in(module))
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    messages = [
+        message
+        for first in re.findall(r"^\| (.+?) \|", page, re.MULTILINE)
+        for message in re.findall(r"`([^`]+)`", first)
+    ]
+    assert len(messages) > 20
+    assert [message for message in messages if message not in said] == []

@@ -84,6 +84,15 @@ def test_an_export_is_flushed_before_it_counts_as_written(work: Work) -> None:
     assert "flush hub/export.jsonl" in work["export"]
 
 
+def test_a_backup_is_flushed_before_it_counts_as_made(work: Work) -> None:
+    steps = work["back up"]
+    assert steps[-3:] == [
+        "flush backup/state.sqlite.partial",
+        "rename to backup/state.sqlite",
+        "flush backup",
+    ]
+
+
 def test_t_is_flushed_after_the_record_of_what_is_about_to_be_applied(work: Work) -> None:
     assert set(work["commit 0"]) == {"flush state", *work["commit 1"]}
     assert work["commit 1"] == ["flush state/applying", "flush state/state.sqlite-wal"]

@@ -196,7 +196,7 @@ def test_nodes_reach_nats_and_no_private_address_besides(base: Documents) -> Non
 def test_the_overlay_of_the_readme_has_its_own_image_settings_and_namespace(
     overlay: Documents,
 ) -> None:
-    assert container(overlay)["image"] == "registry.example/rsnotify:0.1.0"
+    assert container(overlay)["image"] == "registry.example/rsnotify:0.2.0"
     assert "own.example" in overlay["ConfigMap"]["data"]["hub.toml"]
     assert {one["metadata"]["namespace"] for one in overlay.values()} == {"rsnotify"}
     (settings,) = [one for one in pod(overlay)["volumes"] if one["name"] == "settings"]

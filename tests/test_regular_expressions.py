@@ -11,6 +11,7 @@ import importlib
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import product, starmap
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.growth import check_growth, limited
 ROOT = Path(__file__).parents[1]
 PACKAGES = [
     "rsnotify",
+    "demo/rsnotify_demo",
     "hub/rsnotify_hub",
     "publisher/rsnotify_publisher",
     "relay/rsnotify_relay",
@@ -101,6 +103,14 @@ def _used(module_name: str, module: object, tree: ast.Module) -> Iterator[Use]:
             literal = node.args[0] if node.args else None
             if ast.unparse(node.func).startswith("re.") and isinstance(literal, ast.Constant):
                 found[repr(literal.value), node.func.attr] = re.compile(literal.value)  # type: ignore[attr-defined]
+    # Those in tables, in classes and in functions, whose use no name shows.
+    known = {id(pattern) for pattern in found.values()}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
+            with suppress(NameError):  # of an argument: the module has a name for the result
+                pattern = eval(ast.unparse(node), vars(module))
+                if id(pattern) not in known:  # `re` returns one object for one expression
+                    found[f"without a name, {len(found)}", "fullmatch"] = pattern
     for (name, method), pattern in found.items():
         yield f"{module_name} {name}.{method}", pattern, method
 

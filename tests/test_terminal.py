@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 60.0
 RSNOTIFY = (sys.executable, "-m", "rsnotify")
 #: Where nothing listens: each attempt fails, and is logged.

@@ -19,6 +19,7 @@ from rsnotify_subscriber.storage.sqlite import SQLiteFolder
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 120
 #: No command gets as far as to listen: the port is none.
 NO_PORT = "70000"

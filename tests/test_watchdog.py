@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from tests import mosquitto, nats_servers, postgresql
 from tests.reader import ROOT
 from tests.running import children_of, wait_for_end
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 60.0
 #: What a run may start: processes of its own session, with children; a child that is orphaned; one
 #: that is asyncio's; and one that the fork server forks. Each holds the write end of a pipe, so
@@ -82,3 +86,31 @@ def test_a_browser_ends_with_it() -> None:
                 wait_for_end(browser)
         finally:
             process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["group", "first"])
+@pytest.mark.parametrize(
+    ("program", "path", "tests"),
+    [
+        ("mosquitto", mosquitto.PATH, "tests/hub/mqtt"),
+        ("nats-server", nats_servers.PATH, "tests/hub/jetstream/test_log.py"),
+        ("prosody", None, "tests/hub/xmpp"),
+        ("postgres", postgresql.PATH, "tests/gateway/test_postgresql.py"),
+        ("chromium", None, "tests/hub/test_browser_page.py"),
+    ],
+)
+def test_a_run_that_is_interrupted_leaves_no_server_and_no_browser(
+    program: str, path: str | None, tests: str, whom: str
+) -> None:
+    if shutil.which(program, path=path) is None:
+        pytest.skip(f"{program} is not installed")
+    command = [sys.executable, "-m", "tests.interrupted", program, whom]
+    done = subprocess.run(
+        [*command, "-n", "2", "-p", "no:cacheprovider", tests],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert json.loads(done.stdout) == {"ran": True, "interrupted": True, "left": []}, done.stderr

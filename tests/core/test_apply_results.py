@@ -38,7 +38,7 @@ class Copy:
     def __init__(self, missing: tuple[str, ...] = ()) -> None:
         self.state = SyncState(Progress(NOW, NOW), PACE, Random(1))
         self.catch_up = CatchUp(OFFER, self.state, compared=0)
-        self.audit = ContinuousAudit(PACE, self.state.actions.note)
+        self.audit = ContinuousAudit(PACE, self.state.actions)
         self.results = ApplyResults(self.state, self.catch_up, self.audit, missing)
 
     def dispatch(self, now: float) -> Change:

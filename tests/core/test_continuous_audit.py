@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Document
 from rsnotify.format.vocabulary import Capability
+from rsnotify.sync.actions import ActionList, LogNote
 from rsnotify.sync.continuous_audit import ContinuousAudit, Remedy
 from rsnotify.sync.pace import Pace
 
@@ -18,20 +19,14 @@ SECOND = timedelta(seconds=1)
 PACE = Pace(poll=10, repair=100)
 
 
-class Log:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.warnings: list[bool] = []
-
-    def __call__(self, text: str, *, warning: bool = False) -> None:
-        self.lines.append(text)
-        self.warnings.append(warning)
-
-
 def total(*names: str) -> SetSum:
     made = SetSum()
     made.add((name, "sha-256:" + "0" * 64) for name in names)
     return made
+
+
+def notes(log: ActionList) -> list[LogNote]:
+    return [action for action in log if isinstance(action, LogNote)]
 
 
 def heartbeat(*names: str) -> Document:
@@ -42,7 +37,7 @@ def heartbeat(*names: str) -> Document:
 
 @pytest.fixture
 def audit() -> ContinuousAudit:
-    return ContinuousAudit(PACE, Log())
+    return ContinuousAudit(PACE, ActionList())
 
 
 def compared(audit: ContinuousAudit, document: Document, *held: str, now: float = 0.0) -> Remedy:
@@ -100,14 +95,14 @@ def test_remedies_become_more_expensive_and_rarer(audit: ContinuousAudit) -> Non
 
 
 def test_each_step_of_a_repair_is_logged_once() -> None:
-    log = Log()
+    log = ActionList()
     audit = ContinuousAudit(PACE, log)
     logged = []
 
     def check(*held: str, now: float) -> str:
         compared(audit, heartbeat("a", "b"), *held, now=now)
-        logged.append(len(log.lines))
-        return log.lines[-1] if log.lines else ""
+        logged.append(len(log))
+        return notes(log)[-1].text if log else ""
 
     assert (audit.repairing, audit.reason) == (False, "")
     check("a", "b", now=0)
@@ -119,7 +114,7 @@ def test_each_step_of_a_repair_is_logged_once() -> None:
     assert audit.differences == 0
     audit.differences = 3
     assert check("a", now=1_020).startswith("3 resources differed from the Source's list, but")
-    assert "compared again in 90 s at the earliest" in log.lines[-1]
+    assert "compared again in 90 s at the earliest" in notes(log)[-1].text
     check("a", now=1_030)
     assert check("a", now=1_110).endswith("so all resources are compared")
     assert check("a", now=1_120).startswith("nothing differed")
@@ -127,11 +122,11 @@ def test_each_step_of_a_repair_is_logged_once() -> None:
     assert (audit.repairing, audit.reason) == (False, "")
     check("a", "b", now=1_140)
     assert logged == [0, 1, 1, 2, 3, 3, 4, 5, 6, 6]
-    assert log.warnings == [True, False, True, False, True, False]
+    assert [note.warning for note in notes(log)] == [True, False, True, False, True, False]
 
 
 def test_without_a_resource_list_the_change_lists_are_read_less_and_less_often() -> None:
-    log = Log()
+    log = ActionList()
     audit = ContinuousAudit(PACE, log)
     pulled = []
     for now in range(0, 2_000, 10):
@@ -140,7 +135,9 @@ def test_without_a_resource_list_the_change_lists_are_read_less_and_less_often()
         assert remedy is not Remedy.COMPARE
         pulled += [now] if remedy is Remedy.PULL else []
     assert pulled == [0, 10, 110, 310, 710, 1510]
-    assert len([line for line in log.lines if "has no list of all its resources" in line]) == 5
+    assert (
+        len([note for note in notes(log) if "has no list of all its resources" in note.text]) == 5
+    )
 
 
 def test_a_statement_is_compared_once_more_after_a_remedy(

@@ -106,3 +106,12 @@ def test_a_naive_datetime_denotes_no_instant_and_is_not_written() -> None:
 @given(INSTANTS)
 def test_microseconds_are_exact(instant: datetime) -> None:
     assert from_microseconds(to_microseconds(instant)) == instant
+
+
+def test_a_datetime_of_the_usual_length_is_read_by_the_same_rules() -> None:
+    assert parse_datetime("2013-01-03T09:00:00.1234567") == parse_datetime(
+        "2013-01-03T09:00:00.123456Z"
+    )
+    for wrong in ("2013-01-03x09:00:00Z", "2013-01-03_09:00:00.000000Z"):
+        with pytest.raises(ValueError, match="W3C Datetime"):
+            parse_datetime(wrong)

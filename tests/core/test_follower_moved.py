@@ -24,6 +24,7 @@ def test_an_unchanged_dump_is_compared_once_more_after_a_move() -> None:
     assert wire.follower.level
     moved = replace(OFFER, capability_list="two")
     wire.actions = wire.follower.offered(moved, wire.now)
+    assert not wire.follower.level
     wire.wait()
     compare(wire, "old")
     assert [change.uri for action in wire.actions for change in getattr(action, "changes", ())] == [

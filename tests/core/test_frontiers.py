@@ -134,15 +134,19 @@ def test_a_fragment_beyond_a_gap_received_over_several_transports_is_held_once()
 
 def test_fragments_without_changes_beyond_a_gap_are_limited_as_well() -> None:
     held = ReorderBuffer(limit=5)
+    assert count_added(held) == 5
+    assert not held.is_ahead_of(at(0))
+    assert count_added(held) == 5, "there is space again"
+    held.add(fragment_coverage(listed(from_=3)))
+    held.clear()
+    assert count_added(held) == 5
+
+
+def count_added(held: ReorderBuffer) -> int:
+    """Add more fragments than fit, and return how many join the first."""
     for begin in range(1, 20):
         held.add(fragment_coverage(listed(from_=begin)))
-    kept = 0
-    while held.pop_joining(at(20)) is not None:
-        kept += 1
-    assert kept == 5
-    assert not held.is_ahead_of(at(0))
-    held.add(fragment_coverage(listed(from_=3)))
-    assert held.is_ahead_of(at(0)), "there is space again"
+    return sum(held.pop_joining(at(20)) is not None for _ in range(20))
 
 
 def test_t_waits_before_a_gap_until_a_younger_resource_list_was_compared() -> None:
@@ -204,7 +208,7 @@ def test_a_restart_at_an_earlier_instant_forgets_what_was_known_after_it() -> No
     assert not frontiers.has_push_gap
     assert frontiers.uncovered_gap is None
     assert (frontiers.known, frontiers.confirmed) == (at(4), at(4))
-    assert frontiers.progress(None) == Progress(at(4), at(4))
+    assert frontiers.progress(at(3)) == Progress(at(4), at(4)), "T does not go back any further"
     frontiers.reset()
     assert (frontiers.known, frontiers.confirmed) == (None, EARLIEST)
     assert frontiers.progress(None) is None
@@ -221,6 +225,27 @@ def test_a_restart_continues_with_what_was_stored() -> None:
     frontiers = SyncFrontiers(behind, hold=10)
     assert frontiers.progress(None) == Progress(at(3), at(2), behind.seen)
     assert [change.at for change in frontiers.pull(change_list_coverage(listed(2, 3)))] == [at(3)]
+
+
+def test_what_was_seen_at_an_earlier_instant_is_new_at_t() -> None:
+    again = replace(listed(2, from_=1).resources[0], datetime=at(3))
+    frontiers = SyncFrontiers(Progress(at(3), at(2), (("http://a/2", "updated", ""),)), hold=10)
+    fragment = fragment_coverage(replace(listed(from_=1), resources=(again,)))
+    assert [change.at for change in frontiers.push(fragment)] == [at(3)]
+
+
+def test_changes_of_a_fragment_without_from_count_and_advance_nothing() -> None:
+    frontiers = known_to(2)
+    fragment = fragment_coverage(replace(listed(1, 3), from_=None))
+    assert [change.at for change in frontiers.push(fragment)] == [at(3)]
+    assert frontiers.known == at(2)
+    assert SyncFrontiers(None, hold=10).push(fragment) == []
+
+
+def test_a_hub_that_repeats_the_last_change_of_a_list_announces_nothing_new() -> None:
+    frontiers = known_to(1)
+    frontiers.pull(change_list_coverage(listed(2)))
+    assert frontiers.push(fragment_coverage(listed(2, from_=1))) == []
 
 
 def test_after_a_baseline_a_document_has_to_begin_before_the_second_of_its_list() -> None:

@@ -102,7 +102,7 @@ def test_a_failure_is_retried_later_each_time_and_holds_up_nothing_else() -> Non
     pending.applied(b)
     due = pending.wakeup()
     assert due is not None
-    assert 0.5 <= due <= 1
+    assert 0.5 <= due < 1
     assert pending.dispatch(10, now=0.4) == []
     assert pending.low_water() == START + timedelta(seconds=1), "T passes what was not applied"
     (again,) = pending.dispatch(10, now=1)
@@ -167,6 +167,28 @@ def test_each_resource_that_has_failed_counts_once_until_it_changes_again() -> N
     assert pending.untried == 0
     pending.add(change("a", 3))
     assert pending.untried == 1
+    for _ in range(2):
+        for one in pending.dispatch(10, now=99):
+            pending.applied(one)
+        assert pending.untried == 0
+        pending.add(change("c", 4))
+        assert pending.untried == 1
+
+
+def test_a_resource_in_flight_that_has_failed_counts_after_the_others_are_dropped() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    pending.failed(pending.dispatch(1, now=0)[0], now=0)
+    pending.dispatch(1, now=1)
+    pending.drop_waiting()
+    assert (len(pending), pending.untried) == (1, 0)
+
+
+def test_an_answer_to_a_change_that_is_not_pending_changes_nothing() -> None:
+    pending = empty()
+    assert pending.applied(change("a", 1))
+    assert pending.failed(change("a", 1), now=0) == 0
+    assert (len(pending), pending.in_flight) == (0, 0)
 
 
 def test_an_older_change_does_not_supersede_a_newer_one_but_counts_for_t() -> None:

@@ -76,6 +76,10 @@ def test_an_archive_index_is_followed_to_the_lists_that_may_have_new_changes() -
     step = pull.read(changes(2, 5, 3, 5), known(2))
     assert step.coverage is not None
     assert name(step.fetch) == "changelist.xml"
+    opened = Fetch(OFFER.change_list or "", DocumentKind.CHANGE_LIST)
+    assert pull.is_open(opened)
+    assert not pull.is_open(replace(opened, kind=DocumentKind.CHANGE_LIST_ARCHIVE))
+    assert not pull.is_open(replace(opened, package=Resource("package.zip")))
     assert pull.read(changes(5, None, 6), known(5)).fetch is None
 
 
@@ -531,3 +535,26 @@ def test_a_document_of_another_kind_is_refused(capability: str) -> None:
         Baseline(OFFER, START).read(Document(capability))
     with pytest.raises(WrongDocument):
         Pull(OFFER).read(Document(capability), known(0))
+
+
+def test_the_next_page_of_a_list_is_requested_and_none_counts_alone() -> None:
+    pull = Pull(OFFER)
+    step = pull.read(page(0, 6, 4, 1), known(2))
+    assert (name(step.fetch), step.coverage) == ("page-1.xml", None)
+    step = pull.read(page(0, 6, 3, None), known(2))
+    assert step.coverage is not None
+    assert [change.at for change in step.coverage.changes] == [at(4), at(3)]
+
+
+def test_the_members_of_an_index_are_read_oldest_first_and_have_to_join() -> None:
+    newest_first = (
+        Resource(BASE + "new.xml", from_=at(5)),
+        Resource(BASE + "old.xml", from_=at(2), until=at(5)),
+    )
+    pull = Pull(OFFER)
+    assert name(pull.read(index(Capability.CHANGE_LIST, *newest_first), known(3)).fetch) == (
+        "old.xml"
+    )
+    late = Pull(OFFER)
+    step = late.read(index(Capability.CHANGE_LIST, newest_first[0]), known(3))
+    assert name(step.fetch) == "archive.xml"

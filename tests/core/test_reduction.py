@@ -94,6 +94,12 @@ def test_two_different_entries_of_one_datetime_are_ambiguous_if_the_list_has_no_
     entries = [change("b", CREATED, 5), change("a", DELETED, 2), change("a", UPDATED, 2)]
     assert reduce_changes(entries, ordered=False).ambiguous == {"a"}
     assert not reduce_changes(sorted(entries, key=lambda one: one.at), ordered=True).ambiguous
+    rising = [change("c", UPDATED, 1), change("a", DELETED, 2), change("a", UPDATED, 2), entries[0]]
+    reduced = reduce_changes([*rising, change("c", UPDATED, 0)], ordered=False)
+    assert reduced.ambiguous == {"a"}
+    assert reduced.latest["a"].resource.change is DELETED, "it need not be there"
+    equal = [change("a", UPDATED, 2, dated=False), change("b", CREATED, 5)]
+    assert not reduce_changes([equal[0], *equal], ordered=False).ambiguous
 
 
 def test_datetimes_that_may_be_wrong_are_compared_also_in_an_ordered_list() -> None:
@@ -124,6 +130,11 @@ def test_an_entry_dated_before_its_list_is_ambiguous(ordered: bool, place: int) 
     assert reduced.latest["a"].check is CheckMethod.FETCH
     assert reduced.latest["a"].change is DELETED, "it need not be there"
     assert reduced.latest["a"].resource.hash is None
+
+
+def test_an_entry_dated_at_the_beginning_of_its_list_is_reliable() -> None:
+    entries = [change("a", CREATED, 0), change("a", UPDATED, 1)]
+    assert not reduce_changes(entries, ordered=True, compare=True, from_=NINE).ambiguous
 
 
 def test_an_ambiguous_resource_may_have_the_content_of_either_entry() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from rsnotify_demo.push_link import PushLink, open_link
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 120
 
 

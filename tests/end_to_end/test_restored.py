@@ -39,17 +39,23 @@ async def until_known(hub: Client, since: Instant, names: list[str] | None) -> N
             await asyncio.sleep(0.02)
 
 
+async def published_and_lost(folder: Path, hub: Client) -> Instant:
+    """Make a backup between the changes `kept` and `lost`; return when the first was made."""
+    async with publisher(folder / "state", hub) as source:
+        first = (await source.aupdated(BASE + "kept")).datetime
+        assert first is not None
+    shutil.copytree(folder / "state", folder / "backup")
+    async with publisher(folder / "state", hub) as source:
+        await source.aupdated(BASE + "lost")
+        await until_known(hub, first, ["lost"])
+    return first
+
+
 async def test_the_hub_forgets_what_a_restored_source_does_not_know(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hub_process(tmp_path / "hub") as (hub, _):
-        async with publisher(tmp_path / "state", hub) as source:
-            first = (await source.aupdated(BASE + "kept")).datetime
-            assert first is not None
-        shutil.copytree(tmp_path / "state", tmp_path / "backup")
-        async with publisher(tmp_path / "state", hub) as source:
-            await source.aupdated(BASE + "lost")
-            await until_known(hub, first, ["lost"])
+        first = await published_and_lost(tmp_path, hub)
         with caplog.at_level(logging.WARNING):
             # The Source says at once, without any change, that it does not know it.
             async with publisher(tmp_path / "backup", hub) as source:
@@ -57,6 +63,18 @@ async def test_the_hub_forgets_what_a_restored_source_does_not_know(
                 await source.aupdated(BASE + "new")
                 await until_known(hub, first, ["new"])
         assert "it was restored from a backup" in caplog.text
+
+
+async def test_the_hub_forgets_it_also_if_the_source_has_published_documents_before(
+    tmp_path: Path,
+) -> None:
+    async with hub_process(tmp_path / "hub") as (hub, _):
+        first = await published_and_lost(tmp_path, hub)
+    port = hub.url.rstrip("/").rpartition(":")[2]
+    async with publisher(tmp_path / "backup", hub) as source:
+        await source.await_published()
+        async with hub_process(tmp_path / "hub", "--port", port) as (hub, _):
+            await until_known(hub, first, [])
 
 
 async def test_a_hub_that_lost_its_data_says_since_when_it_knows(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Fuzzes one surface with atheris, guided by coverage: `make fuzz SURFACE=form SECONDS=120`.
 
-Without SURFACE, each surface is fuzzed in turn. Each runs in a process of its own, within limits
-for memory and for the time of one input. What it learns stays in a folder that git ignores; what
-ends it is written to `tests/fuzzing/found/<surface>/`, where the test suite reads it from then on.
+Without SURFACE, each surface is fuzzed in turn. The program is instrumented once; each surface runs
+in a forked process, within limits for memory and for the time of one input. What it learns stays in
+a folder that git ignores; what ends it is written to `tests/fuzzing/found/<surface>/`, where the
+test suite reads it from then on.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import argparse
 import logging
 import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # not before it can be instrumented
+    from tests.fuzzing.surface import Surface
 
 ROOT = Path(__file__).parents[2]
 FOUND = Path(__file__).parent / "found"
@@ -29,13 +33,13 @@ _PACKAGES = [
 ]  # fmt: skip
 
 
-def _fuzz(name: str, arguments: list[str]) -> None:
+def _fuzz(surface: Surface, arguments: list[str], log: Path) -> None:
+    """Fuzz a surface in this process, which ends; what it prints goes to a file."""
     import atheris
 
-    with atheris.instrument_imports(include=_PACKAGES):
-        from tests.fuzzing.surfaces import SURFACES
-    surface = SURFACES[name]
-    logging.disable()
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
 
     def attempt(data: bytes) -> None:
         begun = time.thread_time()
@@ -47,13 +51,12 @@ def _fuzz(name: str, arguments: list[str]) -> None:
     atheris.Fuzz()
 
 
-def _run(name: str, seconds: int) -> bool:
+def _run(name: str, surface: Surface, seconds: int) -> bool:
     """Fuzz a surface in another process; return whether nothing was found."""
     corpus, found = CORPUS / name, FOUND / name
-    corpus.mkdir(parents=True, exist_ok=True)
     found.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "tests.fuzzing.fuzz", "--inside", name, str(corpus)]
-    command += [
+    arguments = [
+        str(corpus),
         f"-dict={CORPUS / name}.dict",
         f"-max_total_time={seconds}",
         f"-timeout={_MOST_SECONDS}",
@@ -63,8 +66,12 @@ def _run(name: str, seconds: int) -> bool:
         "-print_final_stats=1",
     ]
     log = CORPUS / f"{name}.log"
-    with log.open("w") as file:
-        code = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file).returncode
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        _fuzz(surface, arguments, log)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     text = log.read_text(errors="replace")
     coverage = re.findall(r"cov: (\d+) ft: (\d+)", text) or [("0", "0")]
     runs = re.findall(r"number_of_executed_units: (\d+)", text) or ["?"]
@@ -80,35 +87,34 @@ def _run(name: str, seconds: int) -> bool:
     return code == 0
 
 
-def _seed() -> list[str]:
-    """Write the seeds of each surface and their words; return the names of all surfaces."""
-    from tests.fuzzing.surfaces import SURFACES
-
-    for name, surface in SURFACES.items():
+def _seed(surfaces: dict[str, Surface]) -> None:
+    """Write the seeds of each surface and their words."""
+    for name, surface in surfaces.items():
         folder = CORPUS / name
         folder.mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(surface.seeds):
             (folder / f"seed-{number}").write_bytes(seed)
         words = sorted({*re.findall(r"[\w.:/#-]{2,40}", repr(surface.seeds))})
         (CORPUS / f"{name}.dict").write_text("".join(f'"{word}"\n' for word in words))
-    return list(SURFACES)
 
 
 def main() -> None:
+    import atheris
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--surface", default="")
     parser.add_argument("--seconds", type=int, default=120)
-    parser.add_argument("--inside", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    if options.inside:
-        _fuzz(options.inside[0], options.inside[1:])
-        return
     os.nice(10)
-    names = _seed()
-    wanted = options.surface.split() or names
-    if unknown := {*wanted} - {*names}:
-        parser.error(f"there is no surface {', '.join(unknown)}; there are {', '.join(names)}")
-    results = [_run(name, options.seconds) for name in wanted]
+    with atheris.instrument_imports(include=_PACKAGES):
+        from tests.fuzzing.surfaces import SURFACES
+    logging.disable()
+    wanted = options.surface.split() or [*SURFACES]
+    if unknown := {*wanted} - {*SURFACES}:
+        names = ", ".join(SURFACES)
+        parser.error(f"there is no surface {', '.join(unknown)}; there are {names}")
+    _seed(SURFACES)
+    results = [_run(name, SURFACES[name], options.seconds) for name in wanted]
     sys.exit(not all(results))
 
 

@@ -153,10 +153,12 @@ async def test_a_stream_without_ids_reports_that_events_may_be_missed(
 
 
 async def test_events_that_state_no_change_are_counted(server: EventServer, tmp_path: Path) -> None:
-    await server.send({"error": "no"}, change(A, after(0)), change("", after(1)), [1])
+    await server.send(
+        {"error": "no"}, change(A, after(0)), change("", after(1)), [1], change("a:", after(1))
+    )
     async with Reading(tmp_path, settings(server)) as reading:
         await reading.until_there(A, server.url)
-        assert "2 events state no change" in reading.limits
+        assert "3 events state no change" in reading.limits
 
 
 async def test_what_is_no_event_stream_is_refused(tmp_path: Path) -> None:

@@ -87,6 +87,23 @@ async def test_versions_count_by_their_datetimes_whatever_the_order_of_the_pages
     assert checking.resources()[A].lastmod == at(9)
 
 
+async def test_an_old_version_on_another_page_does_not_undo_a_deletion(
+    stream: EventStream, checking: Checking
+) -> None:
+    stream.put("a", at(1))
+    stream.delete("a", at(2))
+    stream.put("b", at(3))
+    assert await checking.check() == {B: "created"}
+    for number in range(4, 10):
+        stream.put(f"r{number}", at(number))
+    stream.put("a", at(1))  # as after the stream was divided into other pages
+    assert A not in await checking.check()
+    stream.put("a", at(20))
+    assert await checking.check() == {A: "created"}
+    stream.put("a", at(1))
+    assert await checking.check() == {}
+
+
 async def test_a_page_that_lost_members_deletes_nothing(
     stream: EventStream, checking: Checking
 ) -> None:

@@ -137,3 +137,18 @@ async def test_nothing_is_claimed_while_another_process_forwards_the_outbox(
             assert watch.last_check is None
             connection.execute(b"SELECT pg_advisory_unlock_all()")
             await running.until_ready()
+
+
+async def test_a_line_counts_though_an_earlier_one_of_its_resource_had_its_number(
+    database: str, hub: FakeHub, tmp_path: Path
+) -> None:
+    execute(
+        database, "DELETE FROM rsnotify_outbox", "ALTER SEQUENCE rsnotify_outbox_id_seq RESTART"
+    )
+    execute(database, "UPDATE items SET version = 1")
+    async with RunningGateway(tmp_path, [settings(database)], hubs=[hub.url]) as running:
+        await running.until_ready()
+        # As after the database was restored from a backup.
+        execute(database, "ALTER SEQUENCE rsnotify_outbox_id_seq RESTART")
+        await asyncio.to_thread(execute, database, "UPDATE items SET version = 2")
+        await hub.has(SITE + "old")

@@ -11,6 +11,7 @@ import pytest
 from rsnotify.runtime.processes import Process
 from tests.interop.clients import contents
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 120
 
 Start = Callable[..., Awaitable[Process]]

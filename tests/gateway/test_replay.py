@@ -19,6 +19,7 @@ from tests.gateway.origin_server import OriginServer
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.ports import free_port
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 120
 STEPS, KILLS = 240, 6
 OAI = "https://repository.example/oai:"

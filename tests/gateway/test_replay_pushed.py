@@ -18,6 +18,7 @@ from tests.gateway.test_replay import changes_of, listed, replayed
 from tests.ports import free_port
 from tests.postgresql import PostgreSQL, running_postgresql
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 240
 KILLS = 4
 ITEMS = "https://source.example/items/"

@@ -17,6 +17,7 @@ from tests.gateway.origin_server import OriginServer
 from tests.gateway.test_replay import DATED, changes_of, read, replayed
 from tests.ports import free_port
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 240
 KILLS = 8
 

@@ -20,6 +20,7 @@ from rsnotify.format.writer import write_document
 
 TOPIC = "https://source.example/data/channel.xml"
 ADMIN = "the-token-of-the-admin"
+#: Seconds; only what hangs takes them.
 PATIENCE = 120
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

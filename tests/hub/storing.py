@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 from rsnotify_hub.fragments.fragment import Fragment, read_fragment
@@ -25,6 +26,7 @@ from tests.hub.helpers import TOPIC, Clock, at, fragment
 FOREVER = LogRetention(size=10**9, age=timedelta(days=365))
 
 
+@cache
 def made(from_: float, *seconds: float, until: float | None = None, padding: int = 0) -> Fragment:
     return read_fragment(fragment(from_, *seconds, until=until, padding=padding))
 

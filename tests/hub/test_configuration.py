@@ -290,12 +290,6 @@ def test_no_secret_shows_in_the_configuration():
     assert "canary" not in repr(configuration)
 
 
-def test_every_setting_is_in_the_readme():
-    readme = (ROOT / "hub" / "README.md").read_text()
-    for name in FIELDS:
-        assert f"`{name}`" in readme
-
-
 def test_the_example_has_every_setting_with_its_default():
     settings = example()
     assert set(settings) == set(FIELDS) - {

@@ -122,7 +122,7 @@ async def test_it_shows_why_a_subscription_lags_and_an_admin_acts_on_it(
         await page.until("document.querySelector('#failures li').innerText.includes('503')")
 
         await page.click("#subscriptions .details")
-        await page.until(f"document.querySelector('#details pre').innerText === '{SCRIPT}'")
+        await page.until(f"document.querySelector('#details .answer').innerText === '{SCRIPT}'")
         callback.answers = []
         await page.click("#details .redeliver")
         await callback.delivery()
@@ -146,7 +146,8 @@ async def test_it_shows_why_a_subscription_lags_and_an_admin_acts_on_it(
         assert (await callback.intent())["hub.mode"] == "denied"
         await page.until("document.querySelectorAll('#subscriptions tbody tr').length === 0")
         assert not await page.evaluate("document.querySelector('#details').open")
-        assert page.problems == []
+        # Its details may have been requested again before it was dropped.
+        assert page.problems_but("network") == []
 
 
 async def test_an_admin_signs_in_for_one_tab_only(
@@ -228,7 +229,7 @@ async def test_every_control_has_an_accessible_name(page: Page, hub: Client):
     for expected in [
         ("heading", "Topics"),
         ("table", "Topics"),
-        ("columnheader", "Last heard"),
+        ("columnheader", "Last fragment"),
         ("button", "https://source.example/data/channel.xml"),
         ("link", f"Open {TOPIC}"),
         ("region", "Live changes"),

@@ -12,7 +12,7 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
-from rsnotify_hub.subscriptions import DeliveryState, Subscription, subscription_id
+from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.delivery.answers import redacted
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
@@ -41,9 +41,7 @@ async def test_a_failure_says_what_the_callback_answered(
     assert failure is not None
     assert (failure.at, failure.status, failure.reason) == (clock.now, 500, "answers 500")
     assert failure.excerpt == b"x" * 512
-    assert list(deliveries.channel.recent_failures) == [
-        (subscription_id(TOPIC, callback.url), TOPIC, "127.0.0.1", failure)
-    ]
+    assert list(deliveries.channel.recent_failures) == [(delivery, failure)]
     assert deliveries.statistics.retries == 1
     assert deliveries.statistics.deliveries == {
         (DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED): 1,

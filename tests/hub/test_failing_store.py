@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -159,14 +158,6 @@ async def test_a_run_without_failures(tmp_path: Path):
     await aftermath(tmp_path)
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder in memory if possible, since these tests need no durability."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
-        yield Path(name)
-
-
 async def calls_of_a_life(folder: Path) -> list[str]:
     disk = Disk()
     await life(folder / "counted", disk)
@@ -174,24 +165,24 @@ async def calls_of_a_life(folder: Path) -> list[str]:
     return disk.asked
 
 
-async def test_nothing_is_lost_whichever_call_fails(folder: Path):
-    for number in range(len(await calls_of_a_life(folder))):
-        await life(folder / str(number), Disk([number]))
-        await aftermath(folder / str(number))
+async def test_nothing_is_lost_whichever_call_fails(tmp_path: Path):
+    for number in range(len(await calls_of_a_life(tmp_path))):
+        await life(tmp_path / str(number), Disk([number]))
+        await aftermath(tmp_path / str(number))
 
 
-async def test_a_failed_rollback_is_repeated_later(folder: Path):
-    for number, asked in enumerate(await calls_of_a_life(folder)):
+async def test_a_failed_rollback_is_repeated_later(tmp_path: Path):
+    for number, asked in enumerate(await calls_of_a_life(tmp_path)):
         if asked.startswith(("INSERT", "DELETE", "COMMIT")):
-            await life(folder / str(number), Disk([number, number + 1]))
-            await aftermath(folder / str(number))
+            await life(tmp_path / str(number), Disk([number, number + 1]))
+            await aftermath(tmp_path / str(number))
 
 
-async def test_a_commit_that_was_reported_as_failed_is_delivered(folder: Path):
-    for number, asked in enumerate(await calls_of_a_life(folder)):
+async def test_a_commit_that_was_reported_as_failed_is_delivered(tmp_path: Path):
+    for number, asked in enumerate(await calls_of_a_life(tmp_path)):
         if asked == "COMMIT":
-            await life(folder / str(number), Disk([number], late=True))
-            await aftermath(folder / str(number))
+            await life(tmp_path / str(number), Disk([number], late=True))
+            await aftermath(tmp_path / str(number))
 
 
 async def test_a_deletion_that_was_reported_as_failed_does_no_harm(tmp_path: Path):
@@ -207,12 +198,12 @@ async def test_a_deletion_that_was_reported_as_failed_does_no_harm(tmp_path: Pat
         assert [each.body for each in listener.fragments][-1] == b"one"
 
 
-async def test_concurrent_publications_fail_independently(folder: Path):
+async def test_concurrent_publications_fail_independently(tmp_path: Path):
     disk = Disk()
-    await publish_at_once(folder / "counted", disk)
+    await publish_at_once(tmp_path / "counted", disk)
     for number in range(len(disk.asked)):
-        acknowledged = await publish_at_once(folder / str(number), Disk([number]))
-        async with opened(folder / str(number), Clock()) as store:
+        acknowledged = await publish_at_once(tmp_path / str(number), Disk([number]))
+        async with opened(tmp_path / str(number), Clock()) as store:
             kept = {entry.fragment.body for entry in await store.read(TOPIC, after=0)}
         assert acknowledged == kept
 

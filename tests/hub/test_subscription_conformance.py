@@ -151,6 +151,21 @@ async def test_cursors_are_kept_also_when_they_move_back(open_store: OpenStore):
         assert [each.position for each in owner.subscriptions] == [3, 2]
 
 
+async def test_subscriptions_with_the_same_callback_have_cursors_of_their_own(
+    open_store: OpenStore,
+):
+    other = replace(ONE, topic="https://other.example/topic", position=6)
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        await store.save(other)
+        store.move_cursor(ONE.topic, ONE.callback, 17)
+    async with open_store() as (_, owner):
+        assert {each.topic: each.position for each in owner.subscriptions} == {
+            ONE.topic: 17,
+            other.topic: 6,
+        }
+
+
 async def test_a_subscription_that_was_deleted_begins_again_where_it_says(open_store: OpenStore):
     async with open_store() as (store, _):
         await store.save(ONE)

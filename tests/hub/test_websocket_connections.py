@@ -8,11 +8,14 @@ import struct
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import datetime
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
+from rsnotify_hub.live.handover import HandedOver, hand_over
 from rsnotify_hub.live.keep_alive import KeepAlive
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard, seconds_of
@@ -282,3 +285,14 @@ async def test_a_hub_that_stops_acknowledges_everything_that_it_stored(run_hub: 
         assert parse_datetime(row["through"]) == until  # and not more than that
         last = (until - at(0)).total_seconds()
         assert await heard(await hub.listen(0), last) == list(range(1, int(last) + 1))
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_client_that_leaves_during_its_handshake_is_no_error(*, gone: bool):
+    transport = Mock(is_closing=lambda: True)
+    request = make_mocked_request("GET", "/ws", transport=transport)
+    if gone:
+        request.protocol.transport = None
+    begin = Mock()
+    assert isinstance(hand_over(request, b"", begin), HandedOver)
+    assert not begin.called

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 120
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 120
 
 

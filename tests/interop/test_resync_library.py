@@ -35,6 +35,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability
 from tests.publisher.helpers import SourceProcess, eventually, put
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 120
 READERS: dict[str, type[ListBase]] = {
     Capability.DESCRIPTION: SourceDescription,

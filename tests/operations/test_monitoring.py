@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify_hub.admin.node_schemas import NodeList, StreamInfo
-from rsnotify_hub.metrics import HubReadings, Metrics
+from rsnotify_hub.admin.readings import HubReadings
+from rsnotify_hub.logging_setup import JsonLogFormatter
+from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.statistics import Statistics
 from tests.reader import ROOT
 
@@ -90,7 +93,7 @@ def exposed() -> set[str]:
         statistics=Statistics(),
         logs=(),
         subscriptions={},
-        lags=(1.0,),
+        lags=lambda: (1.0,),
         connections=0,
         websockets=0,
         event_streams=0,
@@ -177,3 +180,20 @@ def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
     file = tmp_path / "tests.yml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
     assert "SUCCESS" in promtool("test", "rules", file)
+
+
+def test_the_log_shipping_reads_the_fields_of_the_log_and_joins_parts_that_exist() -> None:
+    parts = yaml.safe_load((ROOT / "deploy/vector/rsnotify.yaml").read_text())
+    known = {*parts["sources"], *parts["transforms"]}
+    for part in (*parts["transforms"].values(), *parts["sinks"].values()):
+        assert {*part["inputs"]} <= known
+    record = logging.makeLogRecord({"msg": "text", "levelname": "WARNING", "name": "rsnotify.hub"})
+    line = json.loads(JsonLogFormatter().format(record))
+    read = re.findall(r"parse_timestamp\(\.(\w+)", parts["transforms"]["fields"]["source"])
+    labels = re.findall(r"\{\{ ([a-z]\w*) \}\}", str(parts["sinks"]["loki"]["labels"]))
+    assert [*read, *labels] == ["time", "level"]
+    assert {*read, *labels} <= line.keys()
+    # The journal of systemd names a program by its file.
+    (program,) = parts["sources"]["journal"]["include_matches"]["SYSLOG_IDENTIFIER"]
+    for unit in (ROOT / "deploy/systemd").glob("*.service"):
+        assert re.search(rf"^ExecStart=\S+/{program} ", unit.read_text(), re.MULTILINE)

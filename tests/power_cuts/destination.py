@@ -21,7 +21,6 @@ from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
 from rsnotify_subscriber.mirror.tree import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
-from rsnotify_subscriber.storage.handler_intent import HandlerIntent
 from rsnotify_subscriber.sync.replay import apply_unfinished
 from tests.power_cuts.cuts import Experiment, Loss, PowerCut
 from tests.power_cuts.trace import Call, read_calls, traced
@@ -246,13 +245,7 @@ class _MovedMirror(FolderMirror):
 
 
 async def _check_destination(cut: PowerCut, source: RememberedSource) -> None:
-    """Check what is left of a Destination, and that it becomes equal to the Source.
-
-    One case is left out. Small changes become visible before anything is flushed, so a power cut
-    may keep such a change and lose the record of it. If the next run compares the copy with a
-    Resource List, it cannot know of it.
-    """
-    unrecorded = _unrecorded(cut, source)
+    """Check what is left of a Destination, and that it becomes equal to the Source."""
     mirror, state = cut.remains / MIRROR, cut.remains / STATE
     place = _check_opened(mirror, state, source, cut.time)
     # As the Source was at the power cut, or as it is much later.
@@ -271,27 +264,7 @@ async def _check_destination(cut: PowerCut, source: RememberedSource) -> None:
             for name in files.keys() | source.source.contents.keys()
             if files.get(name) != source.source.contents.get(name)
         }
-        if wrong <= unrecorded:
-            return
         raise Loss(f"after catching up, the copy differs in {sorted(wrong)}")
-
-
-def _unrecorded(cut: PowerCut, source: RememberedSource) -> set[str]:
-    """Return the small resources that were just being applied, if the record of that is lost."""
-    last = _record(cut.disk.read((*STATE.split("/"), "applying")))
-    path = cut.remains / STATE / "applying"
-    if not path.exists() or _record(path.read_bytes()).batch == last.batch:
-        return set()
-    names = {uri.removeprefix(source.source.base) for uri in last.uris}
-    return {name for name in names if "large" not in name}
-
-
-def _record(data: bytes) -> HandlerIntent:
-    length = int.from_bytes(data[:8], "big")
-    try:
-        return msgspec.json.decode(data[8 : 8 + length], type=HandlerIntent)
-    except msgspec.DecodeError:  # empty, or torn
-        return HandlerIntent()
 
 
 def _check_opened(folder: Path, at: Path, source: RememberedSource, time: int) -> str:

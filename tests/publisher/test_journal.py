@@ -463,7 +463,7 @@ def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
     with closing(sqlite3.connect(path)) as later:
         later.executescript("CREATE TABLE state (x); PRAGMA user_version = 99;")
-    with pytest.raises(StorageError, match="later version"):
+    with pytest.raises(ConfigurationError, match="later version"):
         Journal(path, BASE)
 
 

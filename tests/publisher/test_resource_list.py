@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rsnotify.format.model import Resource
 from rsnotify_publisher import Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
-from tests.publisher.published import numbered, read
+from tests.publisher.published import QUIET, numbered, read
 
 
 def test_the_resource_list_holds_the_current_set(tmp_path: Path) -> None:
@@ -33,6 +33,19 @@ def test_the_resource_list_holds_the_current_set(tmp_path: Path) -> None:
     assert change.datetime is not None
     assert document.at <= document.completed
     assert document.completed >= change.datetime
+
+
+def test_resources_that_another_process_loads_are_listed_at_once(tmp_path: Path) -> None:
+    with Publisher(tmp_path, BASE, options=QUIET) as publisher:
+        assert publisher.wait_published(PATIENCE)
+        assert not read(publisher, "resourcelist.xml").resources
+        other = Publisher(tmp_path, BASE)
+        other.load([Resource(BASE + "a")])
+        other.updated(BASE + "b")
+        eventually(lambda: read(publisher, "changelist.xml").resources)
+        eventually(lambda: read(publisher, "resourcelist.xml").resources)
+        other.close()
+    assert read(publisher, "resourcelist.xml").resources[0].uri == BASE + "a"
 
 
 def test_no_later_change_is_at_or_before_the_instant_of_the_resource_list(

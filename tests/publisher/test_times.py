@@ -183,3 +183,17 @@ async def test_no_document_contradicts_another_or_the_clock(
             check_baseline(baseline, recorded)
     if clocks == "steady":
         assert reader.ahead == []
+
+
+def test_a_clock_that_was_a_day_ahead_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead = steady() + 86_400_000_000
+    with Publisher(tmp_path, BASE, options=QUICK, clock=lambda: ahead) as publisher:
+        publisher.updated(BASE + "a")
+        publisher.wait_published()
+    assert "the clock has not reached" not in caplog.text
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+        publisher.updated(BASE + "b")
+        publisher.wait_published()
+    assert caplog.text.count("the clock has not reached") == 1

@@ -19,6 +19,7 @@ from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.relay.running import files
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 120
 
 Start = Callable[..., Awaitable[Process]]

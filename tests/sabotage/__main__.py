@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _examine_all(chosen: Iterable[Bug], jobs: int) -> list[Verdict]:
-    """Return the verdicts in the order of the bugs; tell of each on standard error."""
+    """Return the verdicts in the order of the bugs; report each on standard error at once."""
     with ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
         projects = [stack.enter_context(copied_project()) for _ in range(jobs)]
         free: SimpleQueue = SimpleQueue()
@@ -60,7 +60,8 @@ def _examine_all(chosen: Iterable[Bug], jobs: int) -> list[Verdict]:
         waiting = [pool.submit(work, bug) for bug in chosen]
         for done in as_completed(waiting):
             verdict = done.result()
-            print(verdict.problem or "found", "-", verdict.bug.name, file=sys.stderr, flush=True)
+            outcome = f"{verdict.seconds:5.0f} s: {verdict.problem or 'found'} - {verdict.bug.name}"
+            print(outcome, file=sys.stderr, flush=True)
         verdicts = [done.result() for done in waiting]
         confirm(verdicts, projects[0])
     return verdicts

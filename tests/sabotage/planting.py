@@ -26,7 +26,7 @@ from tests.sabotage.bugs import ROOT, Bug
 from tests.sabotage.failures import NAME, PACKAGES, Failure, read_failures
 
 #: The last are files that another process is about to rename.
-_LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "results", "*.pyc.*")
+_LEFT_OUT = (".git", ".venv", ".fuzzing", ".hypothesis", "build", ".*_cache", "results", "*.pyc.*")
 _OPTIONS = (
     *("-q", "-m", "not slow", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", "300"),
     *("-p", "tests.sabotage.failures", "-W", "ignore::hypothesis.errors.HypothesisWarning"),
@@ -59,9 +59,15 @@ def copied_project() -> Iterator[Path]:
 def examine(bug: Bug, project: Path) -> Verdict:
     """Plant a bug, and return which test finds it; then remove the bug."""
     begun = monotonic()
-    (project / bug.file).write_text(bug.planted())
+    try:
+        planted = bug.planted()
+    except (OSError, ValueError) as error:
+        return Verdict(bug, 0, problem=f"does not apply: {error}")
+    (project / bug.file).write_text(planted)
     try:
         output = _test(project, ["-x", *bug.tests])
+    except subprocess.TimeoutExpired as error:
+        return Verdict(bug, monotonic() - begun, problem=str(error))
     finally:
         shutil.copy2(ROOT / bug.file, project / bug.file)
     verdict = Verdict(bug, monotonic() - begun)

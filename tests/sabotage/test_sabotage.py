@@ -36,6 +36,12 @@ def test_each_bug_names_tests_that_exist_or_what_finds_it_instead() -> None:
             assert not name or name.partition("[")[0] in _functions(file), test
 
 
+def test_a_bug_that_does_not_fit_the_program_is_reported() -> None:
+    bug = Bug(name="It has moved", file="rsnotify/errors.py", old="nowhere", new="")
+    for outdated in (bug, replace(bug, file="rsnotify/nowhere.py")):
+        assert examine(outdated, ROOT).problem.startswith("does not apply: ")
+
+
 @cache
 def _functions(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text())

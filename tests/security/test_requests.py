@@ -134,6 +134,34 @@ async def test_a_client_that_is_slow_from_the_beginning_is_disconnected(
         writer.close()
 
 
+async def test_a_client_that_stops_reading_a_download_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime_serving, "_STALLED", 0.1)
+
+    ended = asyncio.Event()
+
+    async def download(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:  # until the connection is closed
+                await response.write(bytes(100_000))
+        finally:
+            ended.set()
+
+    app = web.Application()
+    app.router.add_get("/", download)
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with serving(app, listener, shutdown_timeout=1):
+        reader, writer = await asyncio.open_connection(*listener.getsockname(), limit=4096)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readexactly(1)
+        async with asyncio.timeout(PATIENCE):
+            await ended.wait()
+        writer.close()
+
+
 async def test_beyond_the_most_connections_a_new_one_is_closed() -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text="answered")

@@ -80,6 +80,40 @@ def delay(run: Run) -> None:
     run.network.delay_one(seconds)
 
 
+def flood(run: Run) -> None:
+    """Delay what the hubs send to a Destination, and change much, so that queues overflow."""
+    name = run.loop.random.choice(run.destinations).name
+    run.note(f"delay what hubs send to {name}, and change much")
+    run.network.delay_from({each.name for each in run.hubs}, name, 30.0)
+    for second in range(8):
+        run.loop.call_at(run.loop.now + second / 4, change, run)
+
+
+def be_absent(run: Run) -> None:
+    """Stop a Destination, until the lists of what is deleted meanwhile are gone."""
+    each = run.loop.random.choice(run.destinations)
+    if each.machine is None or each.is_paused:
+        return
+    run.note(f"{each.name} is absent")
+    each.kill()
+    for second in range(12):
+        run.loop.call_at(run.loop.now + second, _delete_or_change, run)
+    run.loop.call_at(run.loop.now + 25, _return, run, each)
+
+
+def _delete_or_change(run: Run) -> None:
+    alive = [each for each in run.sources if each.machine is not None and not each.is_paused]
+    if alive:
+        random = run.loop.random
+        alive[0].change(random.randrange(RESOURCES), delete=random.random() < 0.5)
+
+
+def _return(run: Run, each: Simulated) -> None:
+    if each.machine is None:
+        run.note(f"{each.name} returns")
+        each.start()
+
+
 def set_clock(run: Run) -> None:
     """Set the clock of a machine an hour back, a day ahead or right, or stop it."""
     each = run.loop.random.choice(run.machines)
@@ -91,12 +125,26 @@ def set_clock(run: Run) -> None:
         each.clock.set({"back": -_HOUR, "ahead": _DAY, "right": 0.0}[what])
 
 
+def cut_power(run: Run) -> None:
+    """Cut the power of a machine now, or at one of its next flushes."""
+    disk = run.loop.random.choice(sorted(run.loop.disks.values(), key=lambda each: each.folder))
+    if not run.world.power or disk.steps is not None:
+        return
+    steps = run.loop.random.choice((0, 0, 1, 2, 5, 10, 20, 40))
+    if steps:
+        run.note(f"the power of {disk.folder} will be cut at flush {steps}")
+        disk.steps = steps - 1
+    else:
+        disk.cut()
+
+
 def lose_log(run: Run) -> None:
     """Delete the data of a hub that is down."""
     for each in run.hubs:
         if each.machine is None:
             run.note(f"{each.name} loses its data")
             each.lose_data()
+            each.disk.settle()
             run.wire.forgotten(each.name)
             return
 
@@ -111,6 +159,7 @@ def back_up_or_restore(run: Run) -> None:
     elif run.loop.random.random() < 0.5:
         run.note("restore the Source from the backup")
         run.app.restore()
+        run.sources[0].disk.settle()
 
 
 def intrude(run: Run) -> None:
@@ -155,7 +204,10 @@ ACTIONS: dict[Callable[[Run], None], float] = {
     heal: 5,
     reset: 3,
     delay: 2,
+    flood: 2,
+    be_absent: 1,
     set_clock: 2,
+    cut_power: 4,
     lose_log: 2,
     back_up_or_restore: 2,
     intrude: 1,
@@ -173,6 +225,8 @@ def end(run: Run) -> None:
     run.wire.is_faulty = False
     run.network.heal()
     resume(run)
+    for disk in run.loop.disks.values():
+        disk.steps = None
     each: Simulated
     for each in run.machines:
         each.clock.set(0.0)

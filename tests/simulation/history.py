@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
+from rsnotify_publisher.journal import Journal
 
 
 class Wrong(AssertionError):
@@ -34,16 +36,17 @@ class History:
 
     Attributes:
         documented: Through which instant (µs) the Change Lists have everything.
-        is_restored: Whether the Source was restored from a backup, so that what Destinations had
-            from it may be gone.
+        lost: The changes before each restore of the Source from a backup.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, base_url: str) -> None:
         self._folder = folder
+        self._base_url = base_url
         self.recorded: list[Recorded] = []
         self.documented = 0
-        self.is_restored = False
+        self.lost: list[list[Recorded]] = []
         self._checked: object = None
+        self._journal: sqlite3.Connection | None = None
 
     def add(self, at: int, uri: str, digest: str | None) -> None:
         if self.recorded and at <= self.recorded[-1][0]:
@@ -52,8 +55,41 @@ class History:
 
     def restored(self, count: int) -> None:
         """Note that only the first changes are left."""
+        self.close()
+        self.lost.append(list(self.recorded))
         del self.recorded[count:]
-        self.is_restored = True
+
+    def power_was_cut(self) -> None:
+        """I1: everything that was committed is still in the journal; add what was not noted."""
+        self.close()
+        try:
+            pruned, changes = self._read_journal()
+        except (sqlite3.Error, RsnotifyError) as error:
+            raise Wrong(
+                f"I1: the power was cut, and the journal cannot be read: {error}"
+            ) from error
+        if changes is None:
+            if self.recorded:
+                raise Wrong("I1: the power was cut, and the journal is gone")
+            return
+        kept = [each for each in self.recorded if each[0] > pruned]
+        if changes[: len(kept)] != kept:
+            raise Wrong(f"I1: the power was cut, and the journal has {changes}, not {kept}")
+        self.recorded += changes[len(kept) :]
+
+    def _read_journal(self) -> tuple[int, list[Recorded] | None]:
+        """Return through when changes were removed from the journal, and those that it has."""
+        path = self._folder / "journal.sqlite3"
+        if not path.exists() or not _has_tables(path):
+            return 0, None
+        with Journal(path, self._base_url) as journal:
+            return journal.state().pruned, [_recorded(each) for each in journal.changes(0)]
+
+    def close(self) -> None:
+        """Close the journal, whose file may be replaced now."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
 
     @property
     def last(self) -> int:
@@ -62,40 +98,20 @@ class History:
     def latest(self, uri: str) -> str | None:
         return next((digest for _, each, digest in reversed(self.recorded) if each == uri), None)
 
-    def set_at(self, instant: int) -> dict[str, str]:
-        """Return the hash of each resource that existed at an instant."""
-        found: dict[str, str] = {}
-        for at, uri, digest in self.recorded:
-            if at > instant:
-                break
-            _apply(found, uri, digest)
-        return found
-
-    def sets_since(self, instant: int) -> Iterator[dict[str, str]]:
-        """Yield the set at an instant, and after each later change."""
-        found = self.set_at(instant)
-        yield found
-        for at, uri, digest in self.recorded:
-            if at > instant:
-                _apply(found, uri, digest)
-                yield found
-
     def acknowledged(self, change: Resource) -> None:
         """I1: what was acknowledged is in the journal, as another connection reads it."""
         assert change.datetime is not None
         at = to_microseconds(change.datetime)
-        journal = _connect(self._folder / "journal.sqlite3")
-        try:
-            is_there = "pruned >= ?1 OR EXISTS (SELECT 1 FROM changes WHERE at = ?1)"
-            query = f"SELECT {is_there}, applied, sum FROM state"
-            is_there, applied, digest = journal.execute(query, (at,)).fetchone()
-        finally:
-            journal.close()
+        if self._journal is None:
+            self._journal = _connect(self._folder / "journal.sqlite3")
+        is_there = "pruned >= ?1 OR EXISTS (SELECT 1 FROM changes WHERE at = ?1)"
+        query = f"SELECT {is_there}, applied, sum FROM state"
+        is_there, applied, digest = self._journal.execute(query, (at,)).fetchone()
         if not is_there:
             raise Wrong(f"I1: {change.uri} was acknowledged, and the journal lacks the change")
 
         total = SetSum()
-        total.add(self.set_at(applied).items())
+        total.add(set_at(self.recorded, applied).items())
         if digest != str(total):
             raise Wrong(f"I2: the digest in the journal is {digest}, not {total}")
 
@@ -113,7 +129,7 @@ class History:
             self._check_list(document)
             last = document.resources[-1].datetime if document.resources else document.from_
             assert last is not None
-            if to_microseconds(last) < self.documented and not self.is_restored:
+            if to_microseconds(last) < self.documented and not self.lost:
                 raise Wrong(f"I2: the open Change List goes back to {last}")
             self.documented = to_microseconds(last)
 
@@ -137,15 +153,7 @@ class History:
             raise Wrong(
                 f"I2: a Change List begins at {document.from_}, the one before ends {after}"
             )
-        listed = [
-            (
-                to_microseconds(each.datetime),
-                each.uri,
-                None if each.change is ChangeType.DELETED else each.hash,
-            )
-            for each in document.resources
-            if each.datetime is not None
-        ]
+        listed = [_recorded(each) for each in document.resources]
         begin = to_microseconds(document.from_)
         end = listed[-1][0] if listed else begin
         if document.until is not None:
@@ -155,6 +163,41 @@ class History:
         if listed != recorded:
             raise Wrong(f"I2: a Change List from {document.from_} has {listed}, not {recorded}")
         return document.until
+
+
+def _recorded(change: Resource) -> Recorded:
+    assert change.datetime is not None
+    digest = None if change.change is ChangeType.DELETED else change.hash
+    return to_microseconds(change.datetime), change.uri, digest
+
+
+def _has_tables(path: Path) -> bool:
+    """Return whether a journal was made as a whole; the power may have been cut before."""
+    journal = _connect(path)
+    try:
+        return bool(journal.execute("PRAGMA user_version").fetchone()[0])
+    finally:
+        journal.close()
+
+
+def set_at(recorded: Sequence[Recorded], instant: int) -> dict[str, str]:
+    """Return the hash of each resource that existed at an instant."""
+    found: dict[str, str] = {}
+    for at, uri, digest in recorded:
+        if at > instant:
+            break
+        _apply(found, uri, digest)
+    return found
+
+
+def sets_since(recorded: Sequence[Recorded], instant: int) -> Iterator[dict[str, str]]:
+    """Yield the set at an instant, and after each later change."""
+    found = set_at(recorded, instant)
+    yield found
+    for at, uri, digest in recorded:
+        if at > instant:
+            _apply(found, uri, digest)
+            yield found
 
 
 def _apply(found: dict[str, str], uri: str, digest: str | None) -> None:

@@ -3,7 +3,7 @@
 I1  A change that was acknowledged is in the journal.
 I2  A change in the journal is in the Change Lists, as soon as they reach its datetime.
 I3  After the faults, each copy becomes equal to the Source, and counts as level.
-I4  T passes no change that is not applied, and does not go back.
+I4  T passes no change that is not applied, and only a new baseline makes it go back.
 I5  The fragments that a hub sends on a connection chain, or it states the gap.
 I6  A fragment that arrives twice, or late, changes nothing.
 I7  Memory and disk stay bounded.
@@ -13,10 +13,11 @@ I9  A copy that counts as level is what the Source had at T, or later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rsnotify.format.datetimes import Instant, to_microseconds
-from tests.simulation.history import History, Wrong
+from tests.simulation.history import History, Recorded, Wrong, set_at, sets_since
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.world import DestinationMachine
 
@@ -37,7 +38,8 @@ class CopyCheck:
         self._destination = destination
         self._history = history
         self._through: Instant | None = None
-        self._subscriber: object = None
+        #: The Subscriber, and after how many baselines and restores of the Source it was seen.
+        self._seen: tuple[object, int, int] = (None, 0, 0)
 
     def check(self) -> None:
         destination = self._destination
@@ -46,30 +48,38 @@ class CopyCheck:
             return
         status = subscriber.status
         through = status.through
-        if through is None or self._history.is_restored:
+        if through is None or destination.is_restoring:
             return
-        is_back = subscriber is self._subscriber and self._through and through < self._through
-        if is_back and self._is_ordered:
+        # A baseline leads to a T before the datetime of the Resource List.
+        seen = subscriber, destination.baselines, len(self._history.lost)
+        is_back = seen == self._seen and self._through and through < self._through
+        if is_back and self._is_ordered and not self._history.lost:
             raise Wrong(f"I4: T of {destination.name} goes back from {self._through} to {through}")
-        self._subscriber, self._through = subscriber, through
+        self._seen, self._through = seen, through
         found = destination.content()
-        applied = destination.selected(self._history.set_at(to_microseconds(through)))
-        if found != applied:
-            self._check_later(found, applied, through, is_level=status.level)
+        # What a Destination had before a restore of the Source stays true until it notices that.
+        histories = (self._history.recorded, *self._history.lost)
+        problems = [self._problem(each, found, through, status.level) for each in histories]
+        if all(problems):
+            raise Wrong(problems[0])
 
-    def _check_later(
-        self, found: dict[str, str], applied: dict[str, str], through: Instant, *, is_level: bool
-    ) -> None:
-        """A copy that is not what it was at T must be of later, whatever is applied first."""
+    def _problem(
+        self, recorded: Sequence[Recorded], found: dict[str, str], through: Instant, is_level: bool
+    ) -> str:
+        """Return why a copy is neither what it was at T nor of later, whatever came first."""
         name, since = self._destination.name, to_microseconds(through)
-        later = {(uri, digest) for at, uri, digest in self._history.recorded if at > since}
+        applied = self._destination.selected(set_at(recorded, since))
+        if found == applied:
+            return ""
+        later = {(uri, digest) for at, uri, digest in recorded if at > since}
         for uri in sorted(found.keys() | applied.keys()):
             now, then = found.get(uri), applied.get(uri)
             if now != then and (uri, now) not in later:
-                raise Wrong(f"I4: {name} is synced through {through}: {uri} is {now}, not {then}")
-        sets = map(self._destination.selected, self._history.sets_since(since))
+                return f"I4: {name} is synced through {through}: {uri} is {now}, not {then}"
+        sets = map(self._destination.selected, sets_since(recorded, since))
         if is_level and all(found != each for each in sets):
-            raise Wrong(f"I9: {name} is level through {through} with {found}, and not {applied}")
+            return f"I9: {name} is level through {through} with {found}, and not {applied}"
+        return ""
 
 
 def check_bounds(loop: SimulatedLoop, folder: Path) -> None:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
-import sqlite3
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from filelock import UnixFileLock
+from filelock import Timeout
 
 if TYPE_CHECKING:
+    from tests.simulation.disk import SimulatedDisk
     from tests.simulation.network import Network
     from tests.simulation.wire import Wire
 
@@ -59,6 +59,7 @@ class Machine:
     def __init__(self, loop: SimulatedLoop, name: str, clock: Clock | None = None) -> None:
         self.name = name
         self.clock = clock or Clock()
+        self.process = next(loop.processes)
         self.is_alive = True
         #: What a machine that is paused has to run; None while it is not.
         self._paused: list[asyncio.Handle] | None = None
@@ -69,6 +70,8 @@ class Machine:
         self.context.run(_machine.set, self)
         #: Called when the machine is killed: what the operating system does for a dead process.
         self.on_kill: list[Callable[[], object]] = []
+        #: The connections to databases that are kept, by the file and the options.
+        self.databases: dict[tuple[object, ...], list[Any]] = {}
 
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
         return self.context.copy().run(function, *arguments)
@@ -102,10 +105,30 @@ class Machine:
         for release in reversed(self.on_kill):
             release()
         self.on_kill.clear()
+        self.databases.clear()
 
 
 def current_machine() -> Machine | None:
     return _machine.get()
+
+
+def current_loop() -> SimulatedLoop:
+    assert SimulatedLoop.current is not None
+    return SimulatedLoop.current
+
+
+def serial_hash(self: object) -> int:
+    """Return a hash that does not depend on the address, for the order of objects in sets."""
+    serials = current_loop().serials
+    return serials.setdefault(id(self), (len(serials), self))[0]
+
+
+class SimulatedTask(asyncio.Task[T]):
+    __hash__ = serial_hash
+
+
+class SimulatedFuture(asyncio.Future[T]):
+    __hash__ = serial_hash
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -116,7 +139,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         random: Decides what the seed decides.
         steps: How many callbacks have run.
         tasks: All tasks: the garbage collector would run the clean-up code of killed machines.
+        serials: The hashes of objects, with the objects, by their addresses.
+        locks: The files that are locked.
+        disks: The disks of the machines, by the names of their folders.
     """
+
+    current: ClassVar[SimulatedLoop | None] = None
 
     _scheduled: list[Any]
     _ready: deque[asyncio.Handle]
@@ -129,6 +157,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.wire: Wire
         self.steps = 0
         self.tasks: list[object] = []
+        self.serials: dict[int, tuple[int, object]] = {}
+        self.locks: dict[str, SimulatedLock] = {}
+        self.disks: dict[str, SimulatedDisk] = {}
+        #: What is done once the current callback has ended.
+        self.processes = count(2)
+        self._then: list[Callable[[], object]] = []
         self._default = SimulatedExecutor()
         self._serials = count()
         self.set_task_factory(self._make_task)
@@ -141,7 +175,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return len(self._scheduled)
 
     def _make_task(self, _: object, work: Any, **options: Any) -> Any:
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=self, **options)
+        task: asyncio.Task[Any] = SimulatedTask(work, loop=self, **options)
         self.tasks.append(task)
         return task
 
@@ -165,6 +199,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             machine = handle._context.get(_machine)
             if not handle._cancelled and (machine is None or machine.may_run(handle)):
                 handle._run()
+                while self._then:
+                    self._then.pop()()
+
+    def after_callback(self, work: Callable[[], object]) -> None:
+        """Do something after the current callback, before any other."""
+        self._then.append(work)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimulatedFuture(loop=self)
 
     def run_soon(self, handles: Iterable[asyncio.Handle]) -> None:
         self._ready.extend(handles)
@@ -238,8 +281,7 @@ class SimulatedExecutor(concurrent.futures.Executor):
 
     def schedule(self, function: Callable[[], T], future: Any) -> Callable[[], None]:
         """Run a function later, which sets the result of a future; return what runs it at once."""
-        loop = asyncio.get_event_loop()
-        assert isinstance(loop, SimulatedLoop)
+        loop = current_loop()
         call = _Call(function, future)
         slowness = 1 if call.machine is None else call.machine.slowness
         when = loop.now + loop.random.choice(_WORK_SECONDS) * slowness
@@ -264,24 +306,44 @@ class SimulatedExecutor(concurrent.futures.Executor):
 _WORK_SECONDS = (0.0, 0.0001, 0.001, 0.001, 0.01, 0.3)
 
 
-_acquire = UnixFileLock._acquire
+class SimulatedLock:
+    """A lock of a file between machines, in the place of `FileLock`; released by a kill."""
 
+    def __init__(
+        self, path: Any, timeout: float = -1, blocking: bool = True, thread_local: bool = True
+    ) -> None:
+        self._path = str(path)
+        self._is_tried = timeout == 0 or not blocking
+        self._count = 0
 
-def acquire(lock: UnixFileLock) -> None:
-    """Acquire a lock, which is released when the machine is killed."""
-    _acquire(lock)
-    machine = _machine.get()
-    if machine is not None and lock.is_locked:
-        machine.on_kill.append(lambda: lock.release(force=True))
+    @property
+    def is_locked(self) -> bool:
+        return self._count > 0
 
+    def acquire(self, timeout: float | None = None, blocking: bool = True) -> SimulatedLock:
+        locks = current_loop().locks
+        if locks.get(self._path, self) is not self:
+            if self._is_tried or timeout == 0 or not blocking:
+                raise Timeout(self._path)
+            raise Deadlock(f"{self._path} is locked, in one thread")
+        with open(self._path, "ab"):
+            pass
+        if not self._count and (machine := _machine.get()) is not None:
+            machine.on_kill.append(partial(self.release, force=True))
+        locks[self._path] = self
+        self._count += 1
+        return self
 
-_connect = sqlite3.connect
+    def release(self, force: bool = False) -> None:
+        self._count = 0 if force else max(0, self._count - 1)
+        locks = current_loop().locks
+        if not self._count and locks.get(self._path) is self:
+            del locks[self._path]
 
+    def __enter__(self) -> Self:
+        if not self._count:
+            self.acquire()
+        return self
 
-def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-    """Open a database, which is closed without a commit when the machine is killed."""
-    connection: sqlite3.Connection = _connect(*arguments, **options)
-    machine = _machine.get()
-    if machine is not None:
-        machine.on_kill.append(connection.close)
-    return connection
+    def __exit__(self, *_: object) -> None:
+        self.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import count
 from typing import Any, cast
 
@@ -61,7 +61,7 @@ class SimulatedTransport(asyncio.Transport):
     # Output
 
     def write(self, data: Any) -> None:
-        if self._is_closing or not data:
+        if self._is_closing or not data or not self.machine.is_alive:
             return
         self._in_flight += len(data)
         self._network.carry(self, bytes(data))
@@ -224,6 +224,12 @@ class Network:
         ends = sorted(self._ends, key=lambda end: end.serial)
         if ends:
             self.loop.random.choice(ends).delay(seconds)
+
+    def delay_from(self, senders: Collection[str], receiver: str, seconds: float) -> None:
+        """Delay what machines send next to another one."""
+        for end in self._ends:
+            if end.machine.name in senders and end.peer.machine.name == receiver:
+                end.delay(seconds)
 
     def _are_apart(self, one: Machine, other: Machine) -> bool:
         return frozenset((one.name, other.name)) in self._cut

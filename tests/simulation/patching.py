@@ -10,6 +10,7 @@ import secrets
 import sqlite3
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -18,23 +19,32 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohappyeyeballs
-from filelock import UnixFileLock
+from filelock import FileLock
 
 import rsnotify_hub.hub
 import rsnotify_hub.store.sqlite.store
 import rsnotify_publisher.background.pool
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.runtime.shared_websockets import SharedWebSockets
+from rsnotify_hub.live.subscribers import LiveSubscriber
 from rsnotify_hub.store.sqlite.group_commit import GroupCommit
+from rsnotify_hub.websocket.publishing import WebSocketPublication
 from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.background.pool import PoolThreads, WorkKind
 from rsnotify_publisher.schedule import JobSchedule
+from rsnotify_subscriber.fetching.small_requests import _Progress
 from tests.simulation import loop as simulated
+from tests.simulation import sqlite_files
+from tests.simulation.loop import SimulatedLock, SimulatedLoop, current_loop, serial_hash
 
 #: Made once, since that takes long; nothing is encrypted.
 _TLS = ssl.create_default_context()
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _EPOCH = to_microseconds(EPOCH)
+
+
+#: What must live as long as the process.
+hooks: list[object] = []
 
 
 class SimulatedThreads(PoolThreads):
@@ -106,7 +116,7 @@ class SimulatedRandom(Random):
     """What the code draws by chance is decided by the seed."""
 
     def __init__(self, seed: Any = None) -> None:
-        super().__init__(_loop().random.random() if seed is None else seed)
+        super().__init__(current_loop().random.random() if seed is None else seed)
 
 
 class SimulatedDatetime(datetime):
@@ -117,16 +127,10 @@ class SimulatedDatetime(datetime):
         return EPOCH + timedelta(microseconds=microseconds())
 
 
-def _loop() -> simulated.SimulatedLoop:
-    loop = asyncio.get_event_loop()
-    assert isinstance(loop, simulated.SimulatedLoop)
-    return loop
-
-
 def microseconds() -> int:
     """Return the time of day of the current machine, since the beginning of the run."""
     machine = simulated.current_machine()
-    loop = _loop()
+    loop = current_loop()
     return round((loop.now if machine is None else machine.clock.read(loop.now)) * 1_000_000)
 
 
@@ -139,9 +143,34 @@ def _nanoseconds() -> int:
 
 
 def _monotonic() -> float:
-    return _loop().now
+    loop = SimulatedLoop.current
+    return _real_monotonic() if loop is None else loop.now
 
 
+def _clock(clock: int) -> float:
+    return _monotonic()
+
+
+def _wait(seconds: float) -> None:
+    raise AssertionError("simulated code waits for real time")
+
+
+def _start_thread(thread: threading.Thread) -> None:
+    assert SimulatedLoop.current is None, "simulated code starts a real thread"
+    _really_start(thread)
+
+
+def _process() -> int:
+    machine = simulated.current_machine()
+    return 1 if machine is None else machine.process
+
+
+def _thread() -> int:
+    return 1
+
+
+_real_monotonic, _real_counter = time.monotonic, time.perf_counter
+_really_start = threading.Thread.start
 _replace = os.replace
 
 
@@ -151,12 +180,26 @@ def _replace_file(source: Any, target: Any) -> None:
     os.utime(target, (now, now))
 
 
+def _flush(descriptor: int) -> None:
+    flush(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+
+def flush(path: str, with_name: bool = False) -> None:
+    """Note that a file or folder was flushed, on the disk that has it."""
+    loop = SimulatedLoop.current
+    if loop is not None:
+        name = path.removeprefix(f"{os.getcwd()}/").partition("/")[0]
+        disk = loop.disks.get(name)
+        if disk is not None:
+            disk.flush(path, with_name=with_name)
+
+
 async def _start_connection(*arguments: Any, **options: Any) -> Any:
-    return await _loop().network.start_connection(*arguments, **options)
+    return await current_loop().network.start_connection(*arguments, **options)
 
 
-def _token_bytes(count: int = 32) -> bytes:
-    return _loop().random.randbytes(count)
+def _random_bytes(count: int = 32) -> bytes:
+    return current_loop().random.randbytes(count)
 
 
 def _tls() -> ssl.SSLContext:
@@ -166,25 +209,41 @@ def _tls() -> ssl.SSLContext:
 def patch() -> None:
     """Run all code of this process on simulated machines from now on."""
     os.environ.clear()  # none of it is used, and some code reads all of it
+    replacements: dict[object, object] = {
+        concurrent.futures.ThreadPoolExecutor: simulated.SimulatedExecutor,
+        Random: SimulatedRandom,
+        _real_monotonic: _monotonic,
+        _real_counter: _monotonic,
+        os.fdatasync: _flush,
+        os.fsync: _flush,
+        FileLock: SimulatedLock,
+    }
     for target, name, replacement in (
         (rsnotify_hub.hub, "AsyncIOScheduler", SimulatedScheduler),
         (rsnotify_hub.store.sqlite.store, "GroupCommit", SimulatedCommit),
         (rsnotify_publisher.background.pool, "PoolThreads", SimulatedThreads),
-        (sqlite3, "connect", simulated.connect),
-        (UnixFileLock, "_acquire", simulated.acquire),
+        (sqlite3, "connect", sqlite_files.connect),
         (time, "time", _seconds),
         (time, "time_ns", _nanoseconds),
         (os, "replace", _replace_file),
         (ssl, "create_default_context", _tls),
-        (secrets, "token_bytes", _token_bytes),
+        (secrets, "token_bytes", _random_bytes),
+        (os, "urandom", _random_bytes),
+        (os, "fsync", _flush),
+        (os, "fdatasync", _flush),
+        (os, "getpid", _process),
+        (threading, "get_native_id", _thread),
+        (threading.Thread, "start", _start_thread),
+        (time, "sleep", _wait),
+        (time, "monotonic", _monotonic),
+        (time, "perf_counter", _monotonic),
+        (time, "clock_gettime", _clock),
         (aiohappyeyeballs, "start_connection", _start_connection),
     ):
         setattr(target, name, replacement)
-    replacements: dict[object, object] = {
-        concurrent.futures.ThreadPoolExecutor: simulated.SimulatedExecutor,
-        Random: SimulatedRandom,
-        time.monotonic: _monotonic,
-    }
+    hooks.append(sqlite_files.FlushHook(flush))
+    for each in (LiveSubscriber, WebSocketPublication, _Progress, asyncio.Timeout):
+        each.__hash__ = serial_hash  # type: ignore[method-assign]
     for module in [each for name, each in sys.modules.items() if _is_ours(name)]:
         for name, value in list(vars(module).items()):
             if value is datetime and "datetime.now(" in inspect.getsource(module):

@@ -8,6 +8,7 @@ import ctypes
 import gc
 import logging
 import os
+import random
 import shutil
 import signal
 import sys
@@ -19,9 +20,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from rsnotify_subscriber.events import BaselineComplete
 from tests.simulation import patching, wire
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.faults import act, end, make_intruder
-from tests.simulation.history import Wrong
+from tests.simulation.history import Wrong, set_at
 from tests.simulation.invariants import CopyCheck, check_bounds
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
@@ -44,6 +47,8 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.loop = loop = SimulatedLoop(seed)
+        SimulatedLoop.current = loop
+        random.seed(seed)  # for libraries
         self.network = network = Network(loop)
         self.world = world = make_world(loop.random)
         self.wire = loop.wire = wire.Wire(loop, world.lost, world.odd, self.note)
@@ -51,7 +56,7 @@ class Run:
         self.trace: list[str] = []
         network.buffer = world.buffer
         folder = Path()
-        self.app = Application(folder / "source", loop.random)
+        self.app = Application(folder / "source" / "state", loop.random)
         self.sources = [
             SourceMachine(loop, network, name, world, self.app) for name in ("source", "second")
         ]
@@ -64,8 +69,10 @@ class Run:
             DestinationMachine(loop, network, folder, "far", world.far),
         ]
         for destination in self.destinations:
-            destination.on_event = partial(self._happened, destination.name)
+            destination.on_event = partial(self._happened, destination)
         self.machines: list[Simulated] = [*self.sources, *self.hubs, *self.destinations]
+        for machine in self.machines:
+            self._give_disk(machine)
         self.intruder = make_intruder(self)
         self._copies = [
             CopyCheck(each, self.app.history, is_ordered=not world.rewritten)
@@ -76,19 +83,49 @@ class Run:
     def note(self, text: str) -> None:
         self.trace.append(f"{self.loop.now:12.6f} {text}")
 
-    def _happened(self, name: str, event: object) -> None:
-        self.note(f"{name}: {event}")
+    def _give_disk(self, machine: Simulated) -> None:
+        """Give a machine a disk; the processes of the Source share one."""
+        name = "source" if isinstance(machine, SourceMachine) else machine.name
+        if name not in self.loop.disks:
+            self.loop.disks[name] = SimulatedDisk(Path(name), self.loop.random, self._power_was_cut)
+        machine.disk = self.loop.disks[name]
+        if not self.world.power:
+            machine.disk.ignore_flushes()
+
+    def _power_was_cut(self, disk: SimulatedDisk) -> None:
+        machines = [each for each in self.machines if each.disk is disk]
+        self.note(f"the power of {disk.folder} is cut")
+        for each in machines:
+            if each.machine is not None:
+                each.machine.is_alive = False
+
+        def begin_again() -> None:
+            for each in machines:
+                if each.machine is not None:
+                    each.kill()
+            disk.begin_again()
+            if disk is self.sources[0].disk:
+                self.app.history.power_was_cut()
+            for destination in self.destinations:
+                destination.is_restoring |= destination.disk is disk
+
+        self.loop.after_callback(begin_again)
+
+    def _happened(self, destination: DestinationMachine, event: object) -> None:
+        self.note(f"{destination.name}: {event}")
+        destination.baselines += isinstance(event, BaselineComplete)
+        destination.is_restoring = False
 
     async def play(self) -> None:
-        random = self.loop.random
+        chance = self.loop.random
         self.note(str(self.world))
         for machine in self.machines:
-            if machine.name != "second" or random.random() < 0.2:
+            if machine.name != "second" or chance.random() < 0.3:
                 machine.start()
         await asyncio.sleep(1)
-        for _ in range(random.randint(10, 40)):
+        for _ in range(chance.randint(10, 40)):
             act(self)
-            await asyncio.sleep(random.choice(_PAUSES))
+            await asyncio.sleep(chance.choice(_PAUSES))
             self.check()
         end(self)
         await self._converge()
@@ -118,7 +155,8 @@ class Run:
         if self.app.unrecorded or history.documented < history.last:
             return False
         return all(
-            each.is_level and each.content() == each.selected(history.set_at(history.last))
+            each.is_level
+            and each.content() == each.selected(set_at(history.recorded, history.last))
             for each in self.destinations
         )
 
@@ -126,7 +164,7 @@ class Run:
         found = [f"unrecorded {list(self.app.unrecorded)}"]
         for each in self.destinations:
             status = each.subscriber.status if each.subscriber else None
-            found.append(f"{each.name}: {status} {each.failures}")
+            found.append(f"{each.name}: {status} {each.failures[-2:]}")
         return "; ".join(found)
 
 
@@ -147,6 +185,7 @@ def run(seed: int) -> str | None:
                 each.kill()
         _kept.append(one)
         asyncio.set_event_loop(None)
+        SimulatedLoop.current = None
         os.chdir("..")
         shutil.rmtree(folder)
     return None
@@ -164,34 +203,37 @@ def in_thread(seed: int) -> str | None:
     return problems[0]
 
 
-def fork(seed: int, *, verbose: bool) -> int:
-    """Run a seed in a process of its own, and return its id."""
+def fork(seeds: Sequence[int], *, verbose: bool) -> int:
+    """Run seeds in a process, one after the other, and return its id."""
     pid = os.fork()
     if pid:
         return pid
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.disable()
-    problem = in_thread(seed)
-    if verbose:
-        print("\n".join(_kept[-1].trace))
-    if problem is not None:
-        print(f"python -m tests.simulation.run -v {seed}  # fails: {problem}")
-    sys.stdout.flush()
-    os._exit(problem is not None)
+    failed = 0
+    for seed in seeds:
+        problem = in_thread(seed)
+        failed += problem is not None
+        if verbose:
+            print("\n".join(_kept[-1].trace))
+        if problem is not None:
+            print(f"python -m tests.simulation.run -v {seed}  # fails: {problem}")
+        sys.stdout.flush()
+    os._exit(failed)
 
 
 def run_all(seeds: Sequence[int], *, verbose: bool, workers: int) -> int:
-    """Run seeds, each in a process of its own; return how many failed."""
-    waiting = iter(seeds)
+    """Run seeds, some in each process; return how many failed."""
+    waiting = iter(range(0, len(seeds), _SEEDS_AT_ONCE))
     failed = 0
     while True:
-        while len(_running) < workers and (seed := next(waiting, None)) is not None:
-            _running.add(fork(seed, verbose=verbose))
+        while len(_running) < workers and (first := next(waiting, None)) is not None:
+            _running.add(fork(seeds[first : first + _SEEDS_AT_ONCE], verbose=verbose))
         if not _running:
             return failed
         pid, status = os.wait()
         _running.remove(pid)
-        failed += bool(status)
+        failed += os.waitstatus_to_exitcode(status)
 
 
 def parse_seeds(texts: Sequence[str]) -> list[int]:
@@ -244,17 +286,17 @@ _kept: list[Run] = []
 #: The processes that run seeds.
 _running: set[int] = set()
 _WARMING = (1, 2, 3)
+#: More use more memory, and fewer more time: each process copies what it changes of its parent.
+_SEEDS_AT_ONCE = 16
 _MEMORY = "/dev/shm"
 _libc = ctypes.CDLL(None)
-_NO_RANDOM_ADDRESSES = 0x0040000
 _PR_SET_PDEATHSIG = 1
 _monotonic = time.monotonic
 
 
 def begin_again_without_chance() -> None:
-    """Run this command again such that neither hashes nor addresses of objects are random."""
+    """Run this command again such that the hashes of texts are not random."""
     if os.environ.get("PYTHONHASHSEED") != "0":
-        _libc.personality(_NO_RANDOM_ADDRESSES)
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
 

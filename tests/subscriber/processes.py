@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+#: Seconds; only what hangs takes them.
 SECONDS = 90
 
 

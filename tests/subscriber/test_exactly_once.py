@@ -23,6 +23,7 @@ from tests.subscriber.aggregator import PACE, Aggregator
 from tests.subscriber.processes import ended
 from tests.subscriber.source import SmallSource
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 90
 
 

@@ -454,3 +454,28 @@ async def test_what_a_source_offers_is_read_again_soon_after_that_failed(
         source.answers[LIST] = first(1, status(404), source.own)  # so the offer is read
         await destination.until(lambda: "could not be checked" in "".join(subscriber.status.doubts))
         await destination.until(lambda: subscriber.status.level)
+
+
+@pytest.mark.parametrize("refused_before", [False, True])
+async def test_a_hub_that_the_source_offers_since_the_last_run_is_used(
+    source: SmallSource, hub: SmallHub, destination: Destination, *, refused_before: bool
+) -> None:
+    await destination.catch_up()
+    if refused_before:
+        with pytest.raises(ConfigurationError, match="offers no hub that speaks WebSocket"):
+            await destination.subscriber(via=Via.WEBSOCKET).run()
+    source.hubs = [hub.url]
+    async with destination.subscriber(via=Via.WEBSOCKET) as subscriber:
+        await destination.until(lambda: subscriber.status.push is PushState.UP)
+
+
+async def test_a_hub_is_looked_for_once_the_source_is_up(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.hubs = [hub.url]
+    source.answers["/data/capabilitylist.xml"] = status(503)
+    async with destination.subscriber(via=Via.WEBSOCKET) as subscriber:
+        await destination.until(lambda: subscriber.status.error is not None)
+        del source.answers["/data/capabilitylist.xml"]
+        await destination.until(lambda: subscriber.status.push is PushState.UP)

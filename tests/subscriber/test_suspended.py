@@ -17,6 +17,7 @@ from tests.subscriber.aggregator import PACE, Aggregator
 from tests.subscriber.source import SmallSource
 from tests.suspending import Suspended, suspended
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 90
 INTO_POSTGRESQL = """
 import asyncio

@@ -6,10 +6,12 @@
 Each round begins a fault at a random instant under load; several overlap. Every few rounds the
 faults end, the Source pauses, and all copies have to become level and equal. Whatever was claimed
 meanwhile, by a Destination or by `follow --once`, is compared with the history of the Source. The
-seed determines the faults and the settings, and not how the processes are scheduled.
+seed determines what takes part, the faults and the settings, and not how the processes are
+scheduled. After each hundred rounds a new deployment starts with the next seed.
 
-With `--minutes` there is a fault a minute and an audit after it, and the memory and descriptors of
-each process must not grow; only the broker is killed, so that a leak shows.
+With `--minutes` there is a fault a minute and an audit after it, all kinds of Destinations take
+part, and the memory and descriptors of each process must not grow; only the servers of others are
+killed and restarted, so that a leak shows.
 """
 
 from __future__ import annotations
@@ -29,28 +31,23 @@ from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
 from rsnotify.runtime.tasks import first_cause
 from tests import fork_server, watchdog
 from tests.torture.faults import GENTLE, KINDS, Fault, Faults, draw
+from tests.torture.parts import false_clocks
 from tests.torture.scene import Scene, Wrong
 from tests.torture.soak import Growth
 
 INTERRUPTED = 130
-_LIBRARIES = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+#: The rounds with one seed.
+_SCENE = 100
 
 
 def equip() -> None:
-    """Replace this process by one with false clocks, and mounts of its own, where that can be."""
-    library = next(_LIBRARIES, None)
+    """Replace this process by one that has mounts of its own, where that can be."""
     environment = dict(os.environ, TORTURE_MOUNTS="0", SSL_CERT_FILE=os.devnull)
-    if library is not None:
-        environment |= {"LD_PRELOAD": str(library), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-        environment |= {
-            "NO_FAKE_STAT": "1",
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
-        }
     command = [sys.executable, "-m", "tests.torture", *sys.argv[1:]]
     for unshare in (["unshare", "--mount"], ["unshare", "--mount", "--map-root-user"]):
         if (
@@ -63,8 +60,8 @@ def equip() -> None:
     os.execvpe(command[0], command, environment)
 
 
-async def torture(scene: Scene, faults: list[Fault], rounds: int) -> None:
-    """Cause faults, and settle after so many rounds, and at the end.
+async def torture(scene: Scene, faults: list[Fault], rounds: int) -> list[float]:
+    """Cause faults, and settle after so many rounds, and at the end; return how long that took.
 
     Raises:
         Wrong: The promise was broken.
@@ -85,19 +82,15 @@ async def torture(scene: Scene, faults: list[Fault], rounds: int) -> None:
             print(
                 f"{time.monotonic() - began:7.2f} s: all agree after {took[-1]:.1f} s", flush=True
             )
-    used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{sum(one.ru_utime + one.ru_stime for one in used):.0f} s of CPU")
     kinds = Counter(fault.kind for fault in faults)
     print(", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items())))
-    print(
-        f"settled in at most {max(took):.1f} s, {sorted(took)[len(took) // 2]:.1f} s at the median"
-    )
     print(scene.summary(), flush=True)
+    return took
 
 
 async def soak(scene: Scene, faults: list[Fault], pause: float) -> None:
     """Cause a fault now and then, audit, and measure; see `torture`."""
-    happening, growth = Faults(scene), Growth(scene.parts)
+    happening, growth = Faults(scene), Growth(scene.deployment.parts)
     async with scene.playing():
         await scene.settle()
         for fault in faults:
@@ -114,7 +107,7 @@ async def soak(scene: Scene, faults: list[Fault], pause: float) -> None:
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=100, help="how many faults")
+    parser.add_argument("--rounds", type=int, default=_SCENE, help="how many faults")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--minutes", type=float, help="a soak: one fault a minute")
     parser.add_argument("--settle", type=int, default=10, help="rounds until all have to agree")
@@ -128,42 +121,62 @@ def main() -> int:
         equip()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
+    # Not in this process: there, `time.sleep` would fail.
+    os.environ |= false_clocks()
     watchdog.start()
     fork_server.start()
-    chance = random.Random(arguments.seed)
-    print(f"seed {arguments.seed}", flush=True)
-    with tempfile.TemporaryDirectory(
-        prefix="rsnotify-torture-", ignore_cleanup_errors=True
-    ) as name:
-        root = arguments.keep or Path(name)
-        root.mkdir(parents=True, exist_ok=True)
-        scene = Scene(root, chance, arguments.rate)
-        number = round(arguments.minutes) if arguments.minutes else arguments.rounds
-        kinds = arguments.kind or (GENTLE if arguments.minutes else list(KINDS))
-        faults = draw(chance, number, kinds, arguments.target, arguments.pause)
-        if arguments.minutes:
-            work = soak(scene, faults, 60 * arguments.minutes / number)
-        else:
-            work = torture(scene, faults, arguments.settle)
-        try:
-            asyncio.run(interruptible(work))
-        except (Wrong, ExceptionGroup) as error:
-            if not isinstance(wrong := first_cause(error), Wrong):
-                raise
-            print(wrong, file=sys.stderr)
-            print(f"seed {arguments.seed} again: add --seed {arguments.seed} to the arguments")
-            return 1
+    took: list[float] = []
+    changes = 0
+    for start in range(0, arguments.rounds, _SCENE):
+        seed = arguments.seed + start // _SCENE
+        print(f"seed {seed}", flush=True)
+        with tempfile.TemporaryDirectory(
+            prefix="rsnotify-torture-", ignore_cleanup_errors=True
+        ) as name:
+            root = arguments.keep / str(seed) if arguments.keep else Path(name)
+            root.mkdir(parents=True, exist_ok=True)
+            chance = random.Random(seed)
+            scene = Scene(root, chance, arguments.rate, everything=bool(arguments.minutes))
+            try:
+                took += asyncio.run(interruptible(play(scene, chance, arguments, start)))
+            except (Wrong, ExceptionGroup) as error:
+                if not isinstance(wrong := first_cause(error), Wrong):
+                    raise
+                print(wrong, file=sys.stderr)
+                print(f"seed {seed} again: add --seed {seed} to the arguments")
+                return 1
+            changes += scene.truth.changes
+    used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{sum(one.ru_utime + one.ru_stime for one in used):.0f} s of CPU, {changes} changes")
+    if took:
+        print(f"settled in at most {max(took):.1f} s, {median(took):.1f} s at the median")
     return 0
 
 
-async def interruptible(work: Coroutine[None, None, None]) -> None:
-    """Do work, and end everything in order when this process is to end."""
+async def play(
+    scene: Scene, chance: random.Random, arguments: argparse.Namespace, start: int
+) -> list[float]:
+    """Do what the arguments say, from a round on; return how long it took to settle each time."""
+    number = round(arguments.minutes) if arguments.minutes else arguments.rounds - start
+    kinds = arguments.kind or (GENTLE if arguments.minutes else ())
+    deployment = scene.deployment
+    targets = {"once", *deployment.parts, *deployment.services, *deployment.paths}
+    if arguments.target:
+        targets = {arguments.target}
+    faults = draw(chance, min(number, _SCENE), targets, arguments.pause, kinds)
+    if not arguments.minutes:
+        return await torture(scene, faults, arguments.settle)
+    await soak(scene, faults, 60 * arguments.minutes / len(faults))
+    return []
+
+
+async def interruptible(work: Coroutine[None, None, list[float]]) -> list[float]:
+    """Return what work returns; end everything in order when this process is to end."""
     task = asyncio.ensure_future(work)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     with suppress(asyncio.CancelledError):
-        await task
-        return
+        return await task
     raise SystemExit(INTERRUPTED)
 
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import timedelta
 from random import Random
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 
 from msgspec import Struct
 
+from tests.torture.deployment import WAYS
 from tests.torture.scene import Scene
+from tests.torture.services import SERVICES
 
-PARTS = ("source", "hub", "websocket", "websub", "mqtt", "poll")
-PATHS = ("read", "publish", "subscribe", "deliver", "bridge", "broker")
+PARTS = ("source", "hub", *WAYS)
+PATHS = (
+    *("read", "publish", "subscribe", "deliver"),
+    *("hub to mosquitto", "mqtt to mosquitto", "hub to nats"),
+    *("hub to prosody", "xmpp to prosody", "database to postgresql"),
+)
 _HOUR, _DAY = timedelta(hours=1).total_seconds(), timedelta(days=1).total_seconds()
 _MOMENT = 10.0
 #: What a fault may be, and what of.
 KINDS: dict[str, Sequence[str]] = {
-    "kill": (*PARTS, "broker"),
-    "suspend": (*PARTS, "broker"),
+    "kill": PARTS,
+    "restart": PARTS,
+    "suspend": (*PARTS, *SERVICES),
+    "kill service": SERVICES,
+    "restart service": SERVICES,
     "disk full": PARTS,
     "failing writes": PARTS,
     "reset": PATHS,
@@ -30,8 +39,8 @@ KINDS: dict[str, Sequence[str]] = {
     "clock": PARTS,
     "follow --once": ("once",),
 }
-#: Those that end no process.
-GENTLE = tuple(kind for kind in KINDS if kind != "kill")
+#: Those that leave each process of ours running.
+GENTLE = tuple(kind for kind in KINDS if kind not in ("kill", "restart"))
 
 
 class Fault(Struct, frozen=True):
@@ -55,19 +64,28 @@ class Fault(Struct, frozen=True):
         return f"{self.kind} of {self.target} for {self.seconds:.1f} s ({self.amount:.2f})"
 
 
-def draw(random: Random, number: int, kinds: Sequence[str], only: str, pause: float) -> list[Fault]:
-    """Draw so many faults of these kinds, each at most twice `pause` after the one before.
+def draw(
+    random: Random, number: int, targets: Set[str], pause: float, kinds: Sequence[str] = ()
+) -> list[Fault]:
+    """Draw so many faults of these targets, each at most twice `pause` after the one before.
 
-    With `only`, all are of this target.
+    Without `kinds`, they are of all kinds.
     """
-    found = []
-    kinds = [kind for kind in kinds if not only or only in KINDS[kind]]
-    for _ in range(number):
-        kind = random.choice(kinds)
-        target = only or random.choice(KINDS[kind])
-        wait, seconds = random.uniform(0, 2 * pause), random.choice([0.1, 0.5, 1.0, 2.5])
-        found.append(Fault(kind, target, wait, seconds, random.random()))
-    return found
+    choice = {
+        kind: found
+        for kind, each in KINDS.items()
+        if (not kinds or kind in kinds) and (found := [one for one in each if one in targets])
+    }
+    return [
+        Fault(
+            kind := random.choice(sorted(choice)),
+            random.choice(choice[kind]),
+            wait=random.uniform(0, 2 * pause),
+            seconds=random.choice([0.1, 0.5, 1.0, 2.5]),
+            amount=random.random(),
+        )
+        for _ in range(number)
+    ]
 
 
 class Faults:
@@ -79,24 +97,25 @@ class Faults:
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
+        self._of = scene.deployment
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def happen(self, fault: Fault) -> None:
         """Let one begin and end; after another one of the same target has ended."""
         async with self._locks.setdefault(fault.target, asyncio.Lock()):
-            if fault.target in self._scene.paths and fault.kind not in ("kill", "suspend"):
-                await self._of_path(fault)
-            elif fault.target in self._scene.parts:
-                await self._of_part(fault)
-            elif fault.target == "broker":
-                await self._of_broker(fault)
-            elif fault.target == "once":
+            if fault.target == "once":
                 await self._scene.once()
+            elif fault.target in self._of.parts:
+                await self._of_part(fault)
+            elif fault.target in self._of.services:
+                await self._of_service(fault)
+            else:
+                await self._of_path(fault)
 
     async def _of_part(self, fault: Fault) -> None:
-        part, seconds = self._scene.parts[fault.target], fault.seconds
-        if fault.kind == "kill":
-            await part.kill_for(seconds)
+        part, seconds = self._of.parts[fault.target], fault.seconds
+        if fault.kind in ("kill", "restart"):
+            await part.end_for(seconds, SIGKILL if fault.kind == "kill" else SIGTERM)
         elif fault.kind == "suspend":
             await part.stop_for(seconds)
         elif fault.kind == "disk full" and part.disk.mounted:
@@ -110,21 +129,24 @@ class Faults:
             # The library that fakes the clock notices within a second.
             await part.clock_for(seconds + 1, offset, frozen=not offset)
 
-    async def _of_broker(self, fault: Fault) -> None:
-        broker = self._scene.broker
-        if broker is None:
-            return
-        if fault.kind == "kill":
-            await broker.stop(SIGKILL)
+    async def _of_service(self, fault: Fault) -> None:
+        service = self._of.services[fault.target]
+        if fault.target == "nats":
+            # A hub that starts meanwhile ends with an error.
+            self._of.parts["hub"].excused = True
+        if fault.kind == "suspend":
+            service.pause()
             await asyncio.sleep(fault.seconds)
-            await broker.start()
+            service.resume()
         else:
-            broker.pause()
+            await service.stop(SIGKILL if fault.kind == "kill service" else SIGTERM)
             await asyncio.sleep(fault.seconds)
-            broker.resume()
+            await service.start()
 
     async def _of_path(self, fault: Fault) -> None:
-        path = self._scene.paths[fault.target]
+        path = self._of.paths[fault.target]
+        if fault.target == "hub to nats":
+            self._of.parts["hub"].excused = True
         if fault.kind == "reset":
             path.refuses = True
             path.reset()

@@ -34,6 +34,7 @@ from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.hubs import parse_hub
 from tests.end_to_end.history import NAMES, remove_empty
 
+#: Seconds until the first documents are written, however full its disk.
 PATIENCE = 300.0
 _NAMES = [*NAMES, *(f"bulk/{number}.ttl" for number in range(20))]
 _SIZES = [10, 200, 3_000, 20_000, 60_000]
@@ -57,11 +58,11 @@ class LiveSource:
         self._number = 0
         self._running = asyncio.Event()
         self._busy = asyncio.Lock()
-        hub = parse_hub(arguments.hub)
+        hub, seen = parse_hub(arguments.hub), parse_hub(arguments.advertise)
         self._publisher = Publisher(
             arguments.folder / "state",
             arguments.url,
-            hubs=[replace(hub, advertised=parse_hub(arguments.advertise).advertised)],
+            hubs=[replace(hub, advertised=seen.advertised, documents=seen.documents)],
             options=Options(
                 heartbeat=0.3,
                 refresh=0.1,

@@ -16,10 +16,26 @@ from tests.hub.test_disk_full import allow_files
 
 #: Seconds between the end of a process and its next start, as a service manager waits.
 _RESTART = 0.2
+#: Seconds in which it has to end after SIGTERM.
+_ENDS = 40.0
 #: The size of the disk of each process.
 _DISK = "48m"
-#: Whether clocks can be wrong, see `__main__`.
-CLOCKS = "libfaketime" in os.environ.get("LD_PRELOAD", "")
+_LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+#: Whether clocks can be wrong.
+CLOCKS = _LIBRARY is not None
+
+
+def false_clocks() -> dict[str, str]:
+    """Return the variables with which processes must be started so that clocks can be wrong."""
+    if _LIBRARY is None:
+        return {}
+    return {
+        "LD_PRELOAD": str(_LIBRARY),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "NO_FAKE_STAT": "1",
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+    }
 
 
 class Disk:
@@ -146,11 +162,20 @@ class Part:
         self._killed = True
         self._signal(signal.SIGKILL)
 
-    async def kill_for(self, seconds: float) -> None:
-        """Kill it, and start it again after a time."""
+    async def end_for(self, seconds: float, how: signal.Signals) -> None:
+        """Kill it, or end it in order, and start it again after a time."""
         self._may_run.clear()
-        self.kill()
+        ending = self._process
+        self._killed = True
+        self._signal(how)
         await asyncio.sleep(seconds)
+        if ending is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ENDS):
+                    await ending.wait()
+            if ending.returncode is None:
+                self.ended.append(f"{self.name} does not end within {_ENDS:.0f} s")
+                self.kill()
         self._may_run.set()
 
     async def stop_for(self, seconds: float) -> None:

@@ -18,13 +18,15 @@ BEGAN = datetime(2026, 11, 23, tzinfo=UTC)
 
 
 def test_every_copy_is_right_or_says_that_it_may_not_be_under_fifty_faults() -> None:
-    command = [*COMMAND, "--rounds", "50", "--pause", "0.25", "--settle", "17", "--seed", "4"]
+    # This seed has Destinations by MQTT, with PostgreSQL, and by two others, and a hub on NATS.
+    command = [*COMMAND, "--rounds", "50", "--pause", "0.1", "--settle", "25", "--seed", "19"]
+    # Within the limit of `make test`; only what does not settle takes that long.
     done = subprocess.run(command, capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "50 " in done.stdout
+    assert " 50 " in done.stdout
     if os.environ.get("RSNOTIFY_REQUIRE_ALL") == "1":
         assert "libfaketime" in done.stdout
-        assert "mosquitto" in done.stdout
+        assert "is not installed" not in done.stdout
 
 
 def test_an_interrupted_run_ends_at_once() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 
 from msgspec import Struct
+
+from rsnotify_subscriber.mirror.tree import PROBE
 
 #: The hash of each file of a copy, by its name.
 Held = Mapping[str, str]
@@ -16,12 +20,13 @@ Held = Mapping[str, str]
 def held_by(folder: Path) -> Held:
     """Return the hashes of all files in a folder."""
     found = {}
-    for path in folder.rglob("*"):
-        try:
-            if path.is_file() and not path.name.startswith("."):
-                found[str(path.relative_to(folder))] = sha256(path.read_bytes()).hexdigest()
-        except FileNotFoundError:  # it was deleted since
+    # A folder that is deleted meanwhile is left out; `rglob` would raise an exception.
+    for path in (Path(at, name) for at, _, names in os.walk(folder) for name in names):
+        # An empty mirror has the probe for a moment when `rsnotify audit` begins.
+        if path.name.startswith(".") or path.name == PROBE:
             continue
+        with suppress(FileNotFoundError):  # it was deleted since
+            found[str(path.relative_to(folder))] = sha256(path.read_bytes()).hexdigest()
     return found
 
 

@@ -9,7 +9,8 @@ import pytest
 from rsnotify_hub.admin.command import commands
 from rsnotify_hub.admin.node_schemas import NodeList, StreamInfo
 from rsnotify_hub.admin.operations import OPERATIONS, PREFIX, Operation
-from rsnotify_hub.metrics import HubReadings, metric_families
+from rsnotify_hub.admin.readings import HubReadings
+from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.statistics import Statistics
 
 CLUSTER = NodeList(
@@ -37,7 +38,7 @@ def test_every_metric_is_documented():
         statistics=Statistics(),
         logs=(),
         subscriptions={},
-        lags=(),
+        lags=lambda: (),
         connections=0,
         websockets=0,
         event_streams=0,

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from rsnotify_hub.metrics import LAG_BUCKETS, WORST, HubReadings, Metrics
+from rsnotify import __version__
+from rsnotify_hub.admin.readings import HubReadings
+from rsnotify_hub.metrics import LAG_BUCKETS, WORST, Metrics
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
@@ -40,7 +41,7 @@ def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -
         statistics=statistics or Statistics(),
         logs=(),
         subscriptions={DeliveryState.ACTIVE: len(lags)},
-        lags=lags,
+        lags=lambda: lags,
         connections=4,
         websockets=3,
         event_streams=5,
@@ -133,7 +134,7 @@ async def test_the_metrics_count_what_a_hub_has_done(
         await callback.delivery()
     await admin.subscription(lambda row: row["behind"] == 0)
     found = await metrics(hub)
-    assert found["rsnotify_hub_info"] == {(version("rsnotify"),): 1.0}
+    assert found["rsnotify_hub_info"] == {(__version__,): 1.0}
     assert found["rsnotify_hub_topics"][()] == 1
     assert found["rsnotify_hub_fragments_total"][()] == 1
     assert found["rsnotify_hub_log_fragments"][()] == 1

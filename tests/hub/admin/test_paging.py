@@ -11,7 +11,7 @@ from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.subscriptions import DeliveryState, Subscription
-from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryAttempt
 from tests.hub.helpers import at
 
 names = st.sets(st.text(min_size=1, max_size=4), max_size=30)
@@ -91,7 +91,7 @@ def delivery(
     found.behind_since = None if behind is None else at(behind)
     if state in (DeliveryState.RETRYING, DeliveryState.GIVEN_UP):
         found.failures = 1
-        found.last_failure = DeliveryFailure(at(0), 500, "answers 500", b"")
+        found.failed = [DeliveryAttempt(at(0), 500, "answers 500")]
     if state is DeliveryState.GIVEN_UP:
         found.given_up_since = at(5)
     assert found.state is state

@@ -5,10 +5,13 @@ from __future__ import annotations
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.admin_user import AdminUser
-from tests.hub.helpers import TOPIC, Callback, Client, Clock, RunHub, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, RunHub, fragment
+from tests.ports import free_port
 
 OTHER = "https://source.example/other"
 START = "2026-06-01T00:00:00Z"
+#: The callback of the tests, `/callback`, as lists show it.
+REDACTED = "http://{}/ca…"
 
 
 async def test_the_status_counts_topics_subscriptions_and_deliveries(
@@ -60,6 +63,7 @@ async def test_a_topic_is_listed_with_its_log_and_its_subscribers(
                 "websockets": 1,
                 "event_streams": 0,
                 "subscriptions": 1,
+                "silent": False,
             }
         ],
         "total": 1,
@@ -109,6 +113,7 @@ async def test_a_subscription_that_is_up_to_date_has_no_lag_and_no_failure(
         "failures": 0,
         "retry_at": None,
         "last_failure": None,
+        "callback": REDACTED.format(callback.url.split("/")[2]),
     }
 
 
@@ -132,7 +137,13 @@ async def test_a_failing_subscription_is_listed_with_its_lag_and_the_reason(
         assert row["last_failure"] == failure
         assert (await admin.get("subscriptions", state="active"))["subscriptions"] == []
         assert (await admin.get("failures"))["failures"] == [
-            {"id": row["id"], "topic": TOPIC, "host": "127.0.0.1", **failure}
+            {
+                "id": row["id"],
+                "topic": TOPIC,
+                "host": "127.0.0.1",
+                "callback": REDACTED.format(callback.url.split("/")[2]),
+                **failure,
+            }
         ]
 
 
@@ -187,3 +198,150 @@ async def test_the_backlog_is_counted_for_each_position_in_the_log(
     rows = (await admin.get("subscriptions"))["subscriptions"]
     behind = {row["id"]: row["behind"] for row in rows}
     assert behind == {subscription_id(TOPIC, url): 3 - number for number, url in enumerate(urls)}
+
+
+async def test_the_attempts_of_a_subscription_are_listed_with_their_payloads(
+    hub: Client, admin: AdminUser, callback: Callback, clock: Clock
+):
+    callback.url += "/secret-part?key=secret-key"
+    callback.answers, callback.words = [500, 503], "no secret-key, no secret-part"
+    await hub.subscribe(callback)
+    await hub.accepted(fragment(0, 1))
+    for _ in range(3):
+        await callback.delivery()
+    await admin.subscription(lambda row: row["behind"] == 0)
+    clock.advance(seconds=10)
+    await hub.accepted(fragment(1, 2))
+    path = f"subscriptions/{subscription_id(TOPIC, callback.url)}"
+    found = await admin.until(path, lambda found: len(found["attempts"]) == 4)
+    assert found["callback"] == callback.url
+    assert found["subscription"] == (await admin.get("subscriptions"))["subscriptions"][0]
+    outcomes = sorted((each["status"], each["delivered"]) for each in found["attempts"])
+    assert outcomes == [(204, True), (204, True), (500, False), (503, False)]
+    failed = next(each for each in found["attempts"] if each["status"] == 500)
+    assert failed["excerpt"] == "no [...], no [...]"
+    assert failed["seconds"] > 0
+    for after, sent in ((0, fragment(0, 1)), (1, fragment(1, 2))):
+        answer = await admin.get(f"{path}/payload", after=after, through=after + 1)
+        assert answer == {"text": sent.decode(), "size": len(sent)}
+    assert (await admin.request("GET", f"{path}/payload", params={"after": "7"}))[0] == 404
+
+
+async def test_the_payload_of_merged_fragments_is_what_was_sent(
+    hub: Client, admin: AdminUser, callback: Callback
+):
+    await hub.subscribe(callback)
+    callback.open.clear()
+    callback.answers = [500]
+    for second in range(4):
+        await hub.accepted(fragment(second, second + 1))
+    callback.open.set()
+    sent = [await callback.delivery() for _ in range(2)][1][1].decode()
+    assert fragment(0, 1).decode() != sent
+    path = f"subscriptions/{subscription_id(TOPIC, callback.url)}"
+    await admin.until(path, lambda found: len(found["attempts"]) == 2)
+    answer = await admin.get(f"{path}/payload", through=4)
+    assert answer == {"text": sent, "size": len(sent)}
+
+
+async def test_a_payload_that_the_log_has_no_longer_is_not_shown(
+    run_hub: RunHub, callback: Callback, clock: Clock
+):
+    async with run_hub(log_seconds=60) as hub:
+        admin = AdminUser(hub)
+        await hub.subscribe(callback)
+        await hub.accepted(fragment(0, 1))
+        await callback.delivery()
+        clock.advance(seconds=90)
+        await hub.accepted(fragment(1, 2))
+        path = f"subscriptions/{subscription_id(TOPIC, callback.url)}"
+        await admin.until(path, lambda found: len(found["attempts"]) == 2)
+        answer = await admin.get(f"{path}/payload", through=1)
+        assert answer == {"text": None, "size": len(fragment(0, 1))}
+
+
+async def test_a_limited_number_of_attempts_is_kept(
+    run_hub: RunHub, callback: Callback, clock: Clock
+):
+    async with run_hub(max_retry_seconds=0.01) as hub:
+        admin = AdminUser(hub)
+        callback.answers = [500] * 15
+        await hub.subscribe(callback)
+        for second in range(20):
+            await hub.accepted(fragment(second, second + 1))
+            await admin.subscription(lambda row: row["behind"] == 0)
+            clock.advance(seconds=5)
+        found = await admin.get(f"subscriptions/{subscription_id(TOPIC, callback.url)}")
+        assert sum(each["delivered"] for each in found["attempts"]) == 5
+        assert len(found["attempts"]) == 15
+        newest = [each["through"] for each in found["attempts"] if each["delivered"]]
+        assert newest == [19, 17, 15, 13, 11], "10 seconds apart"
+
+
+async def test_subscriptions_are_searched_and_those_in_trouble_selected(
+    run_hub: RunHub, callback: Callback
+):
+    async with run_hub(retry_seconds=3600) as hub:
+        admin = AdminUser(hub)
+        base = callback.url
+        for name, status in (("/broken-one", 500), ("/sound-one", 204)):
+            callback.url, callback.answers = base + name, [status]
+            await hub.subscribe(callback, topic=OTHER + name)
+            await hub.accepted(fragment(0, 1), topic=OTHER + name)
+            await callback.delivery()
+            await admin.until("subscriptions", lambda answer: True, search=name)
+        await admin.until("status", lambda status: status["states"]["retrying"] == 1)
+
+        async def found(**query: str) -> list[str]:
+            rows = (await admin.get("subscriptions", **query))["subscriptions"]
+            return [row["topic"].rpartition("/")[2] for row in rows]
+
+        assert await found(trouble="true") == ["broken-one"]
+        assert await found(search="SOUND") == ["sound-one"]
+        assert await found(search=base.split("/")[2]) == ["broken-one", "sound-one"]
+        assert await found(search=subscription_id(OTHER + "/broken-one", base + "/broken-one")[:8])
+        assert await found(search="sound", trouble="true") == []
+        topics = await admin.get("topics", search="Broken")
+        assert [row["topic"] for row in topics["topics"]] == [OTHER + "/broken-one"]
+
+
+async def test_a_source_is_silent_when_nothing_comes_on_any_topic_of_its_host(
+    hub: Client, admin: AdminUser, clock: Clock
+):
+    await hub.accepted(fragment(0, 1))
+    await hub.accepted(fragment(0, 1), topic=OTHER)
+    clock.advance(minutes=10)
+    await hub.accepted(fragment(0, 1), topic="https://elsewhere.example/")
+    clock.advance(minutes=10)
+    assert (await admin.get("status"))["silent"] == 1
+    silent = (await admin.get("topics", silent="true"))["topics"]
+    assert [(each["topic"], each["silent"]) for each in silent] == [(TOPIC, True), (OTHER, True)]
+    await hub.accepted(fragment(1, until=2))
+    assert (await admin.get("status"))["silent"] == 0
+    assert (await admin.get("topics", silent="true"))["topics"] == []
+
+
+async def test_pages_of_the_dashboard_are_not_counted(hub: Client, admin: AdminUser):
+    await hub.accepted(fragment(0, 1))
+    socket = await hub.session.ws_connect(hub.url + "ws?dashboard")
+    await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": None})
+    assert (await socket.receive_json(timeout=PATIENCE))["type"] == "subscribed"
+    await hub.accepted(fragment(1, 2))
+    assert (await socket.receive_str(timeout=PATIENCE)).startswith("<")
+    status = await admin.get("status")
+    assert (status["websockets"], status["connections"] > 0) == (0, True)
+    assert status["deliveries"]["websocket"]["delivered"] == 0
+    assert status["deliveries"]["dashboard"]["delivered"] == 1
+    (topic,) = (await admin.get("topics"))["topics"]
+    assert topic["websockets"] == 0
+    await socket.close()
+
+
+async def test_the_status_has_the_queues_the_disk_and_the_brokers(run_hub: RunHub):
+    port = free_port()
+    async with run_hub(mqtt_url=f"mqtt://127.0.0.1:{port}") as hub:
+        status = await AdminUser(hub).get("status")
+        queues = [status[name] for name in ("live_queue", "delivery_queue", "commit_queue")]
+        assert queues == [0, 0, 0]
+        assert 0 < status["disk"]["free"] <= status["disk"]["size"]
+        assert status["brokers"] == {"mqtt": {"connected": False, "behind": 0}}

@@ -15,6 +15,7 @@ from tests.hub.helpers import Clock
 from tests.hub.jetstream.hubs import running_hubs
 from tests.hub.jetstream.nodes import prefixed
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 60
 
 

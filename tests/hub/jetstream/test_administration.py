@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from rsnotify_hub.admin.attempt_schemas import PayloadQuery
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.schemas import PageQuery, Redelivery, SubscriptionQuery
 from rsnotify_hub.admin.service import AdminService, UnknownId
@@ -23,13 +24,12 @@ def admin_of(hub: ClusterHub, clock: Clock) -> AdminService:
     reports = Reports(
         deliveries.topics,
         unused,
-        unused,
         deliveries.channel,
-        deliveries.statistics,
         unused,
-        version="1",
-        clock=clock,
-        nodes=hub.store.nodes,
+        unused,
+        unused,
+        clock,
+        hub.store.nodes,
     )
     return AdminService(deliveries.topics, deliveries.channel, reports, unused)
 
@@ -58,6 +58,12 @@ async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
                 assert len(page.subscriptions) == 4
                 after = page.next
             assert [row.id for row in rows] == ids
+            for id in ids:
+                details = await admin.details(id)
+                assert details.callback in callbacks.urls
+                (attempt,) = details.attempts
+                payload = await admin.payload(id, PayloadQuery(through=attempt.through))
+                assert payload.size == attempt.size == len(payload.text or "")
         for id in ids:
             assert (await admins[0].suspend(id)).state is DeliveryState.SUSPENDED
         query = SubscriptionQuery(state=DeliveryState.SUSPENDED)

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from rsnotify_hub.admin import tables
 from rsnotify_hub.admin.node_schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
+from rsnotify_hub.admin.readings import HubReadings
 from rsnotify_hub.cluster.calls import NodeCall
 from rsnotify_hub.cluster_report import ClusterReport, copies_of
-from rsnotify_hub.metrics import HubReadings, Metrics
+from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.jetstream.settings import NatsSettings
@@ -232,7 +233,7 @@ def test_the_metrics_of_a_cluster(nodes: NodeList, expected: dict[str, str]):
         statistics=Statistics(),
         logs=(),
         subscriptions={},
-        lags=(),
+        lags=lambda: (),
         connections=0,
         websockets=0,
         event_streams=0,

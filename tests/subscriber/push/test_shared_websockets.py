@@ -20,6 +20,7 @@ from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.push.websocket import WebSocketTransport
 from tests.subscriber.hub import anywhere, nowhere
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 60
 Shared = SharedWebSockets[HubWebSocket]
 

@@ -19,6 +19,7 @@ from rsnotify_subscriber.push.websub.terms import WebSubTerms
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
 from tests.web_servers import serving_asgi, serving_wsgi
 
+#: Seconds; only what hangs takes them.
 PATIENCE = 60.0
 #: As in life, but in a hurry.
 TERMS = WebSubTerms(settle=0.02, patience=30)

@@ -1,0 +1,167 @@
+"""When documents are read, and what is concluded, document by document."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from rsnotify.errors import NotFound, Unavailable
+from rsnotify.format.coverage import EARLIEST
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.timestamp_precision import postponed
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import (
+    Action,
+    DocumentKind,
+    Fetch,
+    ForgetDatetimes,
+    LogNote,
+    Progress,
+)
+from rsnotify.sync.sync_frontiers import LONGEST_LEAP
+from tests.core.wire import Wire
+from tests.core.world import EPOCH, PACE
+
+BEGUN = Progress(EPOCH, EPOCH)
+LISTS = Offer(change_list="changes")
+ALL = Offer(change_list="changes", resource_list="resources")
+
+
+def at(seconds: float) -> Instant:
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def changes(from_: float, *seconds: float) -> Document:
+    listed = (
+        Resource(f"{second}", change=ChangeType.UPDATED, datetime=at(second)) for second in seconds
+    )
+    return Document(Capability.CHANGE_LIST, tuple(listed), from_=at(from_))
+
+
+def answer(wire: Wire, document: Document, sent: Instant | None = None) -> list[Action]:
+    (fetch,) = [action for action in wire.actions if isinstance(action, Fetch)]
+    wire.actions = wire.follower.fetched(fetch, document, wire.now, sent)
+    return wire.actions
+
+
+def forgotten(actions: list[Action]) -> list[Instant]:
+    return [action.after for action in actions if isinstance(action, ForgetDatetimes)]
+
+
+def test_the_first_pull_shows_which_stored_datetimes_are_later_than_any_can_be() -> None:
+    wire = Wire(LISTS, BEGUN)
+    assert forgotten(answer(wire, changes(0), sent=at(7))) == [postponed(at(7), LONGEST_LEAP)]
+    wire.wait()
+    assert forgotten(answer(wire, changes(0), sent=at(9))) == []
+
+
+def test_datetimes_are_compared_with_the_latest_instant_that_is_known() -> None:
+    known = Wire(LISTS, BEGUN)
+    assert forgotten(answer(known, changes(0))) == [postponed(EPOCH, LONGEST_LEAP)]
+    listed = Wire(ALL)
+    part = Document(Capability.RESOURCE_LIST, at=at(3))
+    answer(listed, replace(part, resources=(Resource("part"),), index=True), sent=at(1))
+    assert forgotten(answer(listed, part)) == [postponed(at(3), LONGEST_LEAP)]
+
+
+def test_a_baseline_shows_once_which_stored_datetimes_are_later_than_any_can_be() -> None:
+    wire = Wire(ALL)
+    index = Document(
+        Capability.RESOURCE_LIST,
+        (Resource("one"), Resource("two"), Resource("three")),
+        at=at(3),
+        index=True,
+    )
+    part = Document(Capability.RESOURCE_LIST, at=at(3))
+    assert forgotten(answer(wire, index)) == []
+    assert forgotten(answer(wire, part)) == [], "the time of the Source is not known"
+    wire.actions = wire.follower.differing([], wire.now)
+    assert forgotten(answer(wire, part, sent=at(9))) == [postponed(at(9), LONGEST_LEAP)]
+    wire.actions = wire.follower.differing([], wire.now)
+    assert forgotten(answer(wire, part, sent=at(9))) == []
+
+
+def test_an_announced_change_is_searched_for_a_limited_number_of_times() -> None:
+    wire = Wire(LISTS, BEGUN)
+    announced = Document(
+        Capability.CHANGE_NOTIFICATION, changes(5, 6).resources, from_=at(5), until=at(6)
+    )
+    wire.follower.fragment(announced, wire.now)
+    reads = 0
+    while not any(isinstance(action, LogNote) for action in wire.actions):
+        if wire.requested():
+            reads += 1
+            answer(wire, changes(0))
+        else:
+            wire.wait()
+    assert reads == PACE.lag_tries + 1
+
+
+def test_a_source_that_offers_nothing_is_read_again_after_the_longest_backoff() -> None:
+    wire = Wire(Offer(), BEGUN)
+    assert wire.requested() == []
+    assert wire.follower.wakeup == PACE.retry.most
+
+
+def test_a_new_resource_list_is_read_at_once_if_it_may_close_a_gap() -> None:
+    wire = Wire(LISTS, BEGUN)
+    answer(wire, changes(5, 6))  # a gap, which is skipped
+    answer(wire, changes(5, 6))
+    assert wire.requested() == []
+    wakeup = wire.follower.wakeup
+    wire.follower.offered(LISTS, wire.now)
+    assert wire.follower.wakeup == wakeup, "it is the same offer"
+    wire.follower.offered(ALL, wire.now)
+    wire.actions = wire.follower.tick(wire.now)
+    assert wire.requested() == [DocumentKind.RESOURCE_LIST]
+
+
+def test_a_new_resource_list_can_wait_where_there_is_no_gap() -> None:
+    wire = Wire(LISTS, BEGUN)
+    answer(wire, changes(0, 6))
+    wakeup = wire.follower.wakeup
+    wire.follower.offered(ALL, wire.now)
+    assert wire.follower.wakeup == wakeup
+
+
+def test_a_dump_that_was_offered_before_is_not_tried_again_during_a_baseline() -> None:
+    offer = Offer(resource_list="resources", resource_dump="dump")
+    wire = Wire(offer)
+    while wire.requested() == [DocumentKind.RESOURCE_DUMP]:
+        wire.answer(NotFound("dump", "rotated away"))
+        if not wire.requested():
+            wire.wait()
+    index = Document(
+        Capability.RESOURCE_LIST, (Resource("one"), Resource("two")), at=at(3), index=True
+    )
+    answer(wire, index)
+    resources = tuple(Resource(f"{number}") for number in range(3 * PACE.in_flight))
+    answer(wire, Document(Capability.RESOURCE_LIST, resources, at=at(3)))
+    wire.follower.differing(resources, wire.now)
+    wire.actions = wire.follower.offered(offer, wire.now)
+    assert wire.requested() == []
+
+
+def test_a_first_copy_may_consist_of_all_changes_since_the_beginning_of_the_calendar() -> None:
+    wire = Wire(LISTS)
+    answer(wire, replace(changes(0, 6), from_=EARLIEST))
+    applied = [change.uri for action in wire.actions for change in getattr(action, "changes", ())]
+    assert applied == ["6"]
+
+
+def test_a_document_that_fails_twice_for_the_same_reason_is_one_warning() -> None:
+    wire = Wire(LISTS, BEGUN)
+    answer(wire, changes(0, 0))
+    wire.actions = wire.follower.applied([], wire.now)
+    levels, warnings = [], []
+    for reason in ("busy", "busy", "broken"):
+        while not wire.requested():
+            wire.wait()
+        wire.answer(Unavailable("changes", reason))
+        levels.append(wire.follower.level)
+        warnings += [note.warning for note in wire.actions if isinstance(note, LogNote)]
+    assert warnings == [True, False, True]
+    assert levels == [False, False, False]
