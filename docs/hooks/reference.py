@@ -1,0 +1,199 @@
+"""The pages of the reference, generated from commands, settings, docstrings and the admin API.
+
+`PAGES` has a function for each page, which returns its Markdown.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+from typer.testing import CliRunner
+
+from docs.hooks.settings import configuration
+from rsnotify.runtime.cli.application import application
+from rsnotify_hub.admin.openapi import describe
+from rsnotify_hub_check.command import app as hub_check
+
+#: The public names that no package exports by itself, because they need an extra, or are shared.
+MODULES: dict[str, dict[str, list[str] | None]] = {
+    "publisher": {
+        "rsnotify_publisher": None,
+        "rsnotify_publisher.outbox": None,
+        "rsnotify_publisher.outbox.postgresql": ["PostgreSQLQueue"],
+        "rsnotify_publisher.outbox.sqlalchemy": ["SQLAlchemyOutbox", "SQLAlchemyQueue"],
+    },
+    "subscriber": {
+        "rsnotify_subscriber": None,
+        "rsnotify_subscriber.events": None,
+        "rsnotify_subscriber.storage.postgresql": ["PostgreSQLState"],
+    },
+    "relay-gateway": {"rsnotify_relay": None, "rsnotify_gateway": None},
+    "common": {
+        "rsnotify.format.model": ["Resource", "Link"],
+        "rsnotify.format.vocabulary": ["ChangeType", "Rel"],
+        "rsnotify.selection.selection": ["Selection"],
+        "rsnotify.sync.pace": ["Pace"],
+        "rsnotify.runtime.mqtt.login": ["BrokerLogin"],
+        "rsnotify.runtime.xmpp.login": ["XmppLogin"],
+        "rsnotify.errors": None,
+    },
+}
+
+
+# The command line
+
+
+def command_line() -> str:
+    """Return the help of every command."""
+    lines = [
+        "# Command line",
+        "Each option is an environment variable too. `--json` writes what a program can read.",
+        "`rsnotify --install-completion` enables shell completion.\n",
+    ]
+    for words, text in helps():
+        lines += [
+            f"{'###' if len(words) > 2 else '##'} {' '.join(words)}\n",
+            "```text",
+            text,
+            "```",
+        ]
+    return "\n".join(lines)
+
+
+def helps() -> Iterator[tuple[list[str], str]]:
+    """Yield the words of each command, with its help."""
+    for name, app in (("rsnotify", application()), ("rsnotify-hub-check", hub_check)):
+        command = typer.main.get_command(app)
+        for words in _tree(command, typer.Context(command), [name]):
+            shown = CliRunner().invoke(
+                app, [*words[1:], "--help"], prog_name=name, terminal_width=82
+            )
+            yield words, shown.output.strip()
+
+
+def _tree(command: Any, context: Any, words: list[str]) -> Iterator[list[str]]:
+    yield words
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        yield from _tree(command.get_command(context, name), context, [*words, name])
+
+
+# Python
+
+
+def exported(module: str, names: list[str] | None) -> list[str]:
+    """Return the public names of a module; without `__all__`, those of the classes it defines."""
+    if names is not None:
+        return names
+    found = importlib.import_module(module)
+    classes = [name for name, value in vars(found).items() if inspect.isclass(value)]
+    own = [name for name in classes if getattr(found, name).__module__ == module]
+    return list(getattr(found, "__all__", [name for name in own if not name.startswith("_")]))
+
+
+def python(page: str) -> Callable[[], str]:
+    """Return the function of a page with what modules export."""
+
+    def text() -> str:
+        parts = [f"# Python: {page.replace('-', ' and ')}"]
+        for module, names in MODULES[page].items():
+            parts.append(f"Import from `{module}`:")
+            parts += [f"::: {module}.{name}" for name in exported(module, names)]
+        return "\n\n".join(parts)
+
+    return text
+
+
+# The admin API
+
+
+def admin_api() -> str:
+    """Return the operations and schemas of the OpenAPI description."""
+    api = describe("")
+    parts = [
+        "# Admin API of the hub",
+        "A request has the header `Authorization: Bearer TOKEN` with the token of an admin. A"
+        " running hub returns this description as OpenAPI 3.1: `GET /admin/openapi.json`.",
+    ]
+    for path, methods in api["paths"].items():
+        for method, operation in methods.items():
+            parts += _operation(f"{method.upper()} {path}", operation)
+    parts.append("## Errors\n\nThe body is a [Problem](#problem).")
+    problems = {
+        status: answer["description"]
+        for methods in api["paths"].values()
+        for operation in methods.values()
+        for status, answer in operation["responses"].items()
+        if int(status) >= 400
+    }
+    parts.append(_table(("status", "meaning"), sorted(problems.items())))
+    parts.append("## Schemas")
+    for name, schema in api["components"]["schemas"].items():
+        parts += [f"### {name}", schema["description"]]
+        parts.append(
+            _table(
+                ("field", "type", "meaning"),
+                [
+                    (f"`{field}`", _schema_type(each), each.get("description", ""))
+                    for field, each in schema.get("properties", {}).items()
+                ],
+            )
+        )
+    return "\n\n".join(parts)
+
+
+def _operation(title: str, operation: dict[str, Any]) -> Iterator[str]:
+    yield f"## {title}"
+    yield f"{operation['summary']}."
+    if operation["parameters"]:
+        yield _table(
+            ("parameter", "type", "meaning"),
+            [
+                (
+                    f"`{each['name']}`",
+                    _schema_type(each["schema"]),
+                    each.get("description", "The id"),
+                )
+                for each in operation["parameters"]
+            ],
+        )
+    if "requestBody" in operation:
+        yield f"Body, which may be omitted: {_content(operation['requestBody'])}"
+    status, answer = next(iter(operation["responses"].items()))
+    yield f"Response {status}" + (f": {_content(answer)}" if "content" in answer else ", no body.")
+
+
+def _content(described: dict[str, Any]) -> str:
+    return _schema_type(described["content"]["application/json"]["schema"])
+
+
+def _schema_type(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_schema_type(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{each}`" for each in schema["enum"])
+    if schema.get("type") == "array":
+        return f"array of {_schema_type(schema.get('items', {}))}"
+    return str(schema.get("format") or schema.get("type", "any"))
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    lines = [heads, tuple("---" for _ in heads), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+#: The function of each page, by its path.
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/reference/command-line.md": command_line,
+    "docs/reference/configuration.md": configuration,
+    **{f"docs/reference/{page}.md": python(page) for page in MODULES},
+    "docs/reference/admin-api.md": admin_api,
+}
