@@ -9,10 +9,12 @@ DATA ?=
 SURFACE ?=
 SECONDS ?= 120
 SEEDS ?= 1-2000
+DIST ?= dist
+BUILD ?= build
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate simulate-scale mutants power-cuts sabotage clean
+.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate simulate-scale mutants power-cuts sabotage screenshots dist sbom docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -86,8 +88,30 @@ containers: $(VENV)/ready-dev ## the image and docker-compose.yml in a container
 sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
 	$(BIN)/python -m tests.sabotage $(ARGS)
 
+screenshots: $(VENV)/ready-dev ## pictures of the demo and the dashboard, in build/screenshots
+	$(BIN)/python -m tests.screenshots $(BUILD)/screenshots
+
+dist: $(VENV)/ready-release ## the sdist and the wheel, checked
+	rm -rf $(DIST)
+	$(BIN)/python -m build --outdir $(DIST) .
+	$(BIN)/twine check --strict $(DIST)/*
+	$(BIN)/check-wheel-contents $(DIST)
+
+sbom: dist ## what the image installs, as CycloneDX in build/rsnotify.cdx.json, whose schema is checked
+	rm -rf $(BUILD)/image
+	$(BIN)/python -m venv --without-pip $(BUILD)/image
+	$(BIN)/python -m pip --python $(BUILD)/image/bin/python install --quiet --disable-pip-version-check \
+	  -c constraints.txt "rsnotify[nats,uvloop,xmpp] @ file://$$(realpath $(DIST)/*.whl)"
+	$(BIN)/cyclonedx-py environment --output-reproducible -o $(BUILD)/rsnotify.cdx.json $(BUILD)/image
+
+docs: $(VENV)/ready-docs ## the documentation site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
+
+docs-serve: $(VENV)/ready-docs ## the same at http://127.0.0.1:8100/, built again when a page changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8100 $(ARGS)
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) build/site
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -99,6 +123,15 @@ $(VENV)/ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@ $(VENV)/ready
+
+$(VENV)/ready-release: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[release]"
+	touch $@
+
+# Only for `make docs`.
+$(VENV)/ready-docs: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
 
 # Only for `make fuzz`, and only for some versions of Python.
 $(VENV)/ready-fuzz: $(VENV)/ready-dev
