@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohappyeyeballs
+import aiohttp
+from aiohttp.connector import Connection
 
 from rsnotify.sync.alternatives import Alternatives
 
@@ -59,6 +61,7 @@ class Dialer:
             OSError: No address answers; if all failed alike, this is the error of each.
             TimeoutError: None answers in time.
         """
+        requested = _cancellations()
         async with asyncio.timeout(TIMEOUT):
             try:
                 found = await asyncio.get_running_loop().getaddrinfo(
@@ -66,7 +69,7 @@ class Dialer:
                 )
                 infos = {_address(info): info for info in found}
                 order = self.memory.order(infos)
-                return await aiohappyeyeballs.start_connection(
+                connected = await aiohappyeyeballs.start_connection(
                     [infos[address] for address in order],
                     happy_eyeballs_delay=_HEAD_START,
                     socket_factory=self.create_socket,
@@ -74,6 +77,10 @@ class Dialer:
             # From aiohappyeyeballs and uvloop; ValueError also for what is no name of a host.
             except (RuntimeError, ValueError) as error:
                 raise OSError(str(error)) from error
+            if _cancellations() > requested:
+                connected.close()
+                raise asyncio.CancelledError
+            return connected
 
     def create_socket(self, info: Any) -> socket.socket:
         """Return a socket for an address, and note that it is dialled."""
@@ -86,6 +93,33 @@ class Dialer:
         for address in self._dialled:
             self.memory.failed(address)
         self._dialled.clear()
+
+
+class Connector(aiohttp.TCPConnector):
+    """Connects as aiohttp does, except that it never loses a cancellation."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[aiohttp.tracing.Trace],
+        timeout: aiohttp.ClientTimeout,
+    ) -> Connection:
+        requested = _cancellations()
+        connection = await super().connect(req, traces, timeout)
+        if _cancellations() > requested:
+            connection.close()
+            raise asyncio.CancelledError
+        return connection
+
+
+def _cancellations() -> int:
+    """Return how often the cancellation of this task was requested.
+
+    `aiohappyeyeballs` loses one that comes while it ends its slower attempts after one connected;
+    the task would go on, and whoever cancelled it wait for ever.
+    """
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def _address(info: Any) -> Address:

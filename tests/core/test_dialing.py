@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from typing import Any
 
+import aiohttp
 import pytest
 
-from rsnotify.runtime.dialing import Dialer, any_socket, is_proxied
+from rsnotify.runtime.dialing import Connector, Dialer, any_socket, is_proxied
 from rsnotify.sync.alternatives import Alternatives
 from tests.ports import port_for
 from tests.resolving import not_answering, resolve
@@ -99,3 +101,67 @@ def test_a_proxy_makes_the_connection_where_the_environment_names_one(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert is_proxied("wss://hub.example:8443/ws") is expected
+
+
+class CancellingSocket(socket.socket):
+    """Cancels a task when it is closed: the moment in which another attempt has connected."""
+
+    task: asyncio.Task[Any] | None = None
+
+    def close(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        super().close()
+
+
+def cancelling(info: Any) -> socket.socket:
+    return CancellingSocket(*info[:3])
+
+
+async def test_a_cancellation_while_the_slower_attempt_ends_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, alive: int
+) -> None:
+    resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.2")
+    with not_answering("127.0.0.3", alive):
+        dialling = asyncio.create_task(Dialer(create=cancelling).dial(NAME, alive))
+        monkeypatch.setattr(CancellingSocket, "task", dialling)
+        with pytest.raises(asyncio.CancelledError):
+            await dialling
+
+
+async def test_a_request_does_not_lose_such_a_cancellation(
+    monkeypatch: pytest.MonkeyPatch, alive: int
+) -> None:
+    resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.2")
+
+    async def request() -> None:
+        connector = Connector(socket_factory=cancelling, resolver=aiohttp.ThreadedResolver())
+        async with aiohttp.ClientSession(connector=connector) as session:
+            await session.get(f"http://{NAME}:{alive}/")
+
+    with not_answering("127.0.0.3", alive):
+        requesting = asyncio.create_task(request())
+        monkeypatch.setattr(CancellingSocket, "task", requesting)
+        with pytest.raises(asyncio.CancelledError):
+            await requesting
+
+
+async def test_the_time_limit_of_a_request_holds_in_that_moment_too(
+    monkeypatch: pytest.MonkeyPatch, alive: int
+) -> None:
+    resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.2")
+    expired = asyncio.timeout(None)
+
+    class Expiring(socket.socket):
+        def close(self) -> None:
+            if expired.when() is None:
+                expired.reschedule(0)
+            super().close()
+
+    async def dial() -> None:
+        async with expired:
+            with await Dialer(create=lambda info: Expiring(*info[:3])).dial(NAME, alive):
+                await asyncio.Event().wait()
+
+    with not_answering("127.0.0.3", alive), pytest.raises(TimeoutError):
+        await dial()

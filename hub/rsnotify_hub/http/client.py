@@ -18,6 +18,7 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from rsnotify.runtime.addresses import refusal
+from rsnotify.runtime.dialing import Connector
 from rsnotify_hub.http.address_resolver import AddressResolver
 
 USER_AGENT = "rsnotify-hub"
@@ -61,7 +62,7 @@ def open_client(
     per_host: int = CONNECTIONS_PER_HOST,
 ) -> aiohttp.ClientSession:
     """Return a new client. No timeout is None, and no limit on connections is 0."""
-    connector = aiohttp.TCPConnector(
+    connector = Connector(
         resolver=AddressResolver(),
         socket_factory=None if allow_private_addresses else guarded_socket,
         limit=connections,

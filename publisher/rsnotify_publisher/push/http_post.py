@@ -17,7 +17,7 @@ from aiohttp.abc import ResolveResult
 
 from rsnotify.format.links import format_links
 from rsnotify.format.vocabulary import Rel
-from rsnotify.runtime.dialing import TIMEOUT, Dialer
+from rsnotify.runtime.dialing import TIMEOUT, Connector, Dialer
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.hub_feed import HubFeed
@@ -39,9 +39,7 @@ async def feed_by_post(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> N
         ClientError: It cannot be reached.
     """
     timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT, sock_connect=TIMEOUT)
-    connector = aiohttp.TCPConnector(
-        resolver=_OrderedResolver(dialer), socket_factory=dialer.create_socket
-    )
+    connector = Connector(resolver=_OrderedResolver(dialer), socket_factory=dialer.create_socket)
     async with (
         aiohttp.ClientSession(connector=connector, headers=hub.headers, timeout=timeout) as session,
         aclosing(feed.fragments()) as fragments,

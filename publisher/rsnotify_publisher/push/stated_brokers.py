@@ -20,6 +20,7 @@ import msgspec
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.hub_document import HubDocument
+from rsnotify.runtime.dialing import Connector
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.hubs import Hub, broker_of, url_for_topic
@@ -102,10 +103,10 @@ class StatedBrokers:
         write_atomically(self._file, [msgspec.json.encode(kept)])
 
 
-def _connector() -> aiohttp.TCPConnector:
+def _connector() -> Connector:
     # Nothing is kept open for documents that are read so rarely; names are resolved by the system
     # also where aiodns is installed.
-    return aiohttp.TCPConnector(force_close=True, resolver=aiohttp.ThreadedResolver())
+    return Connector(force_close=True, resolver=aiohttp.ThreadedResolver())
 
 
 async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from yarl import URL
 from rsnotify import __version__
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.addresses import refusal
-from rsnotify.runtime.dialing import any_socket
+from rsnotify.runtime.dialing import Connector, any_socket
 from rsnotify.runtime.http.connection import HttpOrigin
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 from rsnotify_subscriber.fetching.small_requests import SmallRequests, SmallResponse
@@ -104,7 +104,7 @@ class Connections:
     def _session(self, **options: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             # `most` and `per_host` are the limits.
-            connector=aiohttp.TCPConnector(
+            connector=Connector(
                 # Where aiodns is installed, aiohttp would not resolve names as the system does.
                 resolver=aiohttp.ThreadedResolver(),
                 limit=0,
