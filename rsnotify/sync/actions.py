@@ -123,6 +123,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
             datetimes may be whole seconds or days, and that second or day may not have been over.
         prefix: A fingerprint of the Change List that was read last and is applied completely.
         missing: Resources that the documents list and the server does not have.
+        last_list: A fingerprint of the Resource List that was compared last and is applied
+            completely.
     """
 
     through: Instant
@@ -131,3 +133,4 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     running: bool = False
     prefix: ListFingerprint | None = None
     missing: tuple[str, ...] = ()
+    last_list: bytes | None = None

@@ -8,6 +8,7 @@ document that it has requested and returns its entries; it does not use them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct
@@ -94,6 +95,8 @@ class Baseline:
         self.complete = True
         self._at: Instant | None = None
         self._undated: Document | None = None
+        #: The fingerprint of the root, if it is a Resource List and that tells it apart.
+        self.fingerprint: bytes | None = None
         self._queue = DocumentQueue([root])
         self._queue.pop()
 
@@ -120,6 +123,8 @@ class Baseline:
         expected = _CAPABILITIES[self.current.kind] if package is None else _MANIFEST
         if document.capability not in expected:
             raise WrongDocument(f"a {self.root.kind} was expected, not {document.capability!r}")
+        if self.current is self.root and self.root.kind is DocumentKind.RESOURCE_LIST:
+            self.fingerprint = _fingerprint(document)
         if document.at is not None and is_ahead(document.at, sent):
             document = msgspec.structs.replace(document, at=sent)
         following = document.link(Rel.NEXT) if package is None else None
@@ -198,6 +203,13 @@ class Baseline:
             return None
         self._begin(self._remaining.pop(0))
         return self.root
+
+
+def _fingerprint(document: Document) -> bytes | None:
+    """Return the fingerprint of a Resource List by its first document, if that tells it apart."""
+    if document.at is None and (document.index or document.link(Rel.NEXT) is not None):
+        return None
+    return blake2b(msgspec.msgpack.encode(document), digest_size=16).digest()
 
 
 def _latest_member(archive: Document) -> tuple[Resource, ...]:

@@ -19,6 +19,10 @@ class BaselineRun:
 
     `capability_list` has led to its documents; `is_routine` says that the copy is compared only
     because that is due.
+
+    A routine comparison with the Resource List that was compared last changes nothing in the copy:
+    where they differ, changes were applied since, perhaps dated before its `at`. It only shows
+    which missing resources are listed.
     """
 
     def __init__(
@@ -54,6 +58,12 @@ class BaselineRun:
         self._state.actions.note(f"baseline from the {root.kind} {root.uri}")
         self._state.actions.append(BeginBaseline())
         self.are_datetimes_checked = False
+
+    @property
+    def _is_repeated(self) -> bool:
+        fingerprint = self.baseline.fingerprint
+        known = self._state.frontiers.last_list
+        return self.is_routine and fingerprint is not None and fingerprint == known
 
     def read(self, document: Document, sent: Instant | None) -> ListedResources | None:
         """Return the resources of the document requested by `current`, if it has any.
@@ -115,7 +125,7 @@ class BaselineRun:
         # No later than what is confirmed afterwards: only push has changes later than that.
         at = min(listed.at, self.baseline.at)
         for resource in resources:
-            if pending.is_watched(resource.uri):
+            if self._is_repeated or pending.is_watched(resource.uri):
                 self._still_listed.add(resource.uri)
                 continue
             change = Change(resource.uri, ChangeType.UPDATED, at, resource, package)
@@ -129,8 +139,10 @@ class BaselineRun:
         Return whether it settles all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
-        for uri in uris:
-            pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
-            self._intake.has_news = True
+        if not self._is_repeated:
+            for uri in uris:
+                pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
+                self._intake.has_news = True
+        self._state.frontiers.last_list = self.baseline.fingerprint
         self._intake.end_baseline(at, now)
         return self.baseline.complete and pending.drop_unlisted(at, self._still_listed)

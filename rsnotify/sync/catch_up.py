@@ -299,6 +299,8 @@ class CatchUp:
             self._fail(run.baseline.error, now)
         else:
             self._state.actions.note(f"the {run.baseline.root.kind} has nothing new")
+            is_settled = not self._state.pending.watched
+            self.comparisons.done(now, run.capability_list, is_settled=is_settled)
             self._end_baseline(run.baseline, now)
 
     def add_differing(self, resources: Iterable[Resource], now: float) -> None:

@@ -38,6 +38,8 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         resources: The checksums themselves, if they are few or the list is not in chronological
             order.
         latest: When each of them changed last, if that is in chronological order.
+        is_superseded: Whether the copy was compared with a Resource List since, whose `at` may be
+            wrong. The next list is compared with the copy entirely.
     """
 
     uri: str
@@ -51,10 +53,11 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
     names: int = 0
     resources: bytes = b""
     latest: bytes = b""
+    is_superseded: bool = False
 
     def is_extended_by(self, later: ListFingerprint, coverage: Coverage) -> bool:
         """Return whether a list still has the entries that it had when it was read before."""
-        if (self.uri, self.from_) != (later.uri, later.from_):
+        if self.is_superseded or (self.uri, self.from_) != (later.uri, later.from_):
             return False
         if self.before == later.before:
             return (self.count, self.sum) == (later.count, later.sum)

@@ -134,7 +134,7 @@ class PendingChanges:
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
         """Remove resources that the whole set as of `at` lacks, if the server lacks them too.
 
-        `listed` are the watched resources in the set.
+        `listed` are the watched resources in the set, and others that are not to be removed.
 
         Returns:
             Whether that settles all of them. A resource that is being fetched or removed may still
@@ -148,7 +148,7 @@ class PendingChanges:
             if pending.in_flight:
                 may_be_missing = pending.is_watched or pending.missing is not None
                 is_settled = is_settled and not (may_be_missing and uri not in listed)
-            elif uri not in listed if pending.is_watched else is_old:
+            elif uri not in listed and (pending.is_watched or is_old):
                 self._remove(uri, pending)
         return is_settled
 

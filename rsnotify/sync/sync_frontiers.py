@@ -15,6 +15,7 @@ from copy import copy
 from datetime import timedelta
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST, Change, Coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant
@@ -50,7 +51,11 @@ class SyncFrontiers:
         #: A fingerprint of the Change List that was read last.
         self.prefix: ListFingerprint | None = None
         self._durable_prefix: ListFingerprint | None = None
+        #: A fingerprint of the Resource List that was compared last.
+        self.last_list: bytes | None = None
+        self._durable_last_list: bytes | None = None
         if progress is not None:
+            self.last_list = self._durable_last_list = progress.last_list
             self.prefix = self._durable_prefix = progress.prefix
             self._through = progress.through
             seen, running = progress.seen, progress.running
@@ -135,7 +140,8 @@ class SyncFrontiers:
     def baseline(self, at: Instant) -> None:
         """Advance to an instant whose whole set was compared. `join_held` is to be called next."""
         self.advance(at, over=False)
-        self.prefix = self._durable_prefix = None
+        self.prefix = _superseded(self.prefix)
+        self._durable_prefix = _superseded(self._durable_prefix)
         if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
             self.uncovered_gap = None
 
@@ -160,6 +166,7 @@ class SyncFrontiers:
         self.held.clear()
         self.uncovered_gap = None
         self.prefix = self._durable_prefix = None
+        self.last_list = self._durable_last_list = None
 
     # T
 
@@ -173,15 +180,22 @@ class SyncFrontiers:
             self._through = self._reached(low_water)
             self._durable = self._confirmed_and_applied(low_water)
             self._durable_prefix = self._prefix_applied(low_water)
-        return self._progress(self._through, self._durable, self._durable_prefix)
+            self._durable_last_list = self._last_list_applied(low_water)
+        last_list = self._durable_last_list
+        return self._progress(self._through, self._durable, self._durable_prefix, last_list)
 
     def progress_after(self, low_water: Instant | None) -> Progress | None:
         """Return what `progress` will be with that low-water mark; nothing moves yet."""
         durable = self._confirmed_and_applied(low_water)
-        return self._progress(self._reached(low_water), durable, self._prefix_applied(low_water))
+        prefix, last_list = self._prefix_applied(low_water), self._last_list_applied(low_water)
+        return self._progress(self._reached(low_water), durable, prefix, last_list)
 
     def _progress(
-        self, through: Instant | None, durable: Frontier, prefix: ListFingerprint | None
+        self,
+        through: Instant | None,
+        durable: Frontier,
+        prefix: ListFingerprint | None,
+        last_list: bytes | None,
     ) -> Progress | None:
         if through is None:
             return None
@@ -190,12 +204,18 @@ class SyncFrontiers:
             gap = self.uncovered_gap
             return Progress(through, min(through, gap.after) if gap else through)
         seen = tuple(durable.seen.elements())
-        return Progress(through, durable.instant, seen, durable.running, prefix)
+        return Progress(
+            through, durable.instant, seen, durable.running, prefix, last_list=last_list
+        )
 
     def _prefix_applied(self, low_water: Instant | None) -> ListFingerprint | None:
         """Return the fingerprint of the last list whose changes are all applied."""
         is_applied = low_water is None or low_water > self.confirmed
         return self.prefix if is_applied else self._durable_prefix
+
+    def _last_list_applied(self, low_water: Instant | None) -> bytes | None:
+        """Return the fingerprint of the last Resource List whose differences are all applied."""
+        return self._durable_last_list if low_water == EARLIEST else self.last_list
 
     def _reached(self, low_water: Instant | None) -> Instant | None:
         """Return T, which never goes back; None while there is none."""
@@ -218,3 +238,7 @@ class SyncFrontiers:
         if low_water > EARLIEST:
             durable.advance(low_water - MICROSECOND)
         return durable
+
+
+def _superseded(prefix: ListFingerprint | None) -> ListFingerprint | None:
+    return None if prefix is None else replace(prefix, is_superseded=True)

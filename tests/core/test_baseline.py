@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability
@@ -14,6 +16,8 @@ DUMP = Offer(resource_dump=BASE + "dump.xml")
 LISTS = Offer(resource_list=BASE + "list.xml")
 ARCHIVE = Offer(resource_list_archive=BASE + "archive.xml")
 LATER = EPOCH + timedelta(seconds=5)
+LIST_INDEX = Document(Capability.RESOURCE_LIST, (Resource(BASE + "part.xml"),), index=True)
+FIRST_PAGE = Document(Capability.RESOURCE_LIST, links=(Link("next", "page2.xml"),))
 PACKAGE = (Resource(BASE + "package.zip"),)
 
 
@@ -77,6 +81,32 @@ def test_changes_count_from_the_earliest_of_the_lists_on_whichever_is_read_first
             at = EPOCH + timedelta(seconds=seconds)
             baseline.read(Document(Capability.RESOURCE_LIST, at=at))
         assert baseline.at == EPOCH + timedelta(seconds=1)
+
+
+def test_a_resource_list_is_told_apart_by_all_that_its_first_document_shows() -> None:
+    entry = (Resource(BASE + "a", hash="sha-256:1"),)
+    documents = [
+        Document(Capability.RESOURCE_LIST, entry, at=LATER),
+        Document(Capability.RESOURCE_LIST, entry, at=EPOCH),
+        Document(Capability.RESOURCE_LIST, entry),
+        Document(Capability.RESOURCE_LIST, (), at=LATER),
+        Document(Capability.RESOURCE_LIST, entry, index=True, at=LATER),
+    ]
+    fingerprints = []
+    for document in documents * 2:
+        baseline = Baseline(LISTS, EPOCH)
+        baseline.read(document, LATER)
+        fingerprints.append(baseline.fingerprint)
+    assert None not in fingerprints
+    assert fingerprints[:5] == fingerprints[5:]
+    assert len(set(fingerprints)) == 5
+
+
+@pytest.mark.parametrize("document", [LIST_INDEX, FIRST_PAGE])
+def test_further_documents_of_an_undated_resource_list_may_differ(document: Document) -> None:
+    baseline = Baseline(LISTS, EPOCH)
+    baseline.read(document)
+    assert baseline.fingerprint is None
 
 
 def test_the_last_of_an_archives_lists_without_datetimes_is_read() -> None:

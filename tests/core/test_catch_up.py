@@ -100,6 +100,18 @@ def test_an_announced_change_is_searched_for_a_limited_number_of_times() -> None
     assert reads == PACE.lag_tries + 1
 
 
+def test_a_dump_that_has_nothing_new_is_not_read_again_at_once() -> None:
+    wire = Wire(Offer(change_list="changes", resource_dump="dump"), BEGUN, compare=0.0)
+    reads = []
+    for _ in range(4):
+        reads += wire.requested()
+        is_dump = reads[-1] is DocumentKind.RESOURCE_DUMP
+        answer(wire, Document(Capability.RESOURCE_DUMP, at=EPOCH) if is_dump else changes(0))
+        if not wire.requested():
+            wire.wait()
+    assert reads == [DocumentKind.RESOURCE_DUMP, DocumentKind.CHANGE_LIST] * 2
+
+
 def test_a_source_that_offers_nothing_is_read_again_after_the_longest_backoff() -> None:
     wire = Wire(Offer(), BEGUN)
     assert wire.requested() == []

@@ -15,7 +15,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Discover, DocumentKind, Fetch, LogNote, Progress
 from rsnotify.sync.follower import Follower
-from tests.core.world import BASE, OFFER, PACE, Destination, Source
+from tests.core.world import BASE, EPOCH, OFFER, PACE, Destination, Source
 
 
 @pytest.fixture
@@ -333,6 +333,37 @@ def test_the_log_names_the_document_and_the_reason(
     destination.pending.clear()
     actions = destination.follower.fragment(Document("moonlist"), destination.now)
     assert [a.warning for a in actions if isinstance(a, LogNote)] == [True]
+
+
+def test_the_resource_list_that_was_compared_last_undoes_no_change(source: Source) -> None:
+    destination = Destination(source, Random(1), pace=replace(PACE, compare=3.0))
+    destination.settle()
+    source.change("d")
+    # Its entry has the datetime of a moved file, which is earlier than the Resource List.
+    moved = source.history.pop()
+    old = replace(moved.resource, datetime=None, lastmod=EPOCH - timedelta(days=1))
+    source.history.append(replace(moved, resource=old))
+    destination.poll()
+    source.rotate()
+    for _ in range(2):
+        destination.progress = destination.follower.progress
+        destination.now += 3.0
+        destination.restart()
+        destination.fetches.clear()
+        destination.settle()
+        assert names(destination.fetches)[0] == "resourcelist.xml"
+        assert destination.content == source.state
+
+
+def test_a_new_resource_list_shows_deletions_that_no_change_list_has(source: Source) -> None:
+    destination = Destination(source, Random(1), pace=replace(PACE, compare=3.0))
+    destination.settle()
+    del source.state[BASE + "a"]
+    source.clock += timedelta(seconds=1)
+    source.list_resources()
+    for _ in range(9):
+        destination.poll()
+    assert destination.content == source.state
 
 
 def test_the_lists_are_read_after_each_comparison_however_short_the_interval(

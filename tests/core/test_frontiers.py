@@ -270,7 +270,28 @@ def test_the_fingerprint_of_a_list_is_stored_once_its_changes_are_applied() -> N
                 ListFingerprint("http://a/list", at(0), at(expected)) if expected else None
             )
     frontiers.baseline(at(2))
-    assert frontiers.prefix is None
+    compared = ListFingerprint("http://a/list", at(0), at(2), is_superseded=True)
+    assert frontiers.prefix == compared, "the next list is compared, and shows what is lost"
+    progress = frontiers.progress(None)
+    assert progress is not None
+    assert progress.prefix == compared
+
+
+def test_a_compared_resource_list_is_stored_once_its_differences_are_applied() -> None:
+    frontiers = known_to(0)
+    for last_list, low_water, stored in (
+        (b"first", EARLIEST, None),
+        (b"first", at(0), b"first"),
+        (b"second", EARLIEST, b"first"),
+        (b"second", None, b"second"),
+    ):
+        frontiers.last_list = last_list
+        for progress in (frontiers.progress_after(low_water), frontiers.progress(low_water)):
+            assert progress is not None
+            assert progress.last_list == stored
+    assert SyncFrontiers(progress, hold=10).last_list == b"second"
+    frontiers.reset(at(0))
+    assert frontiers.last_list is None
 
 
 def test_the_next_run_finds_a_gap_again_that_push_has_passed() -> None:
