@@ -139,10 +139,11 @@ class BaselineRun:
         Return whether it settles all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
-        if not self._is_repeated:
-            for uri in uris:
-                pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
-                self._intake.has_news = True
+        if self._is_repeated:
+            return pending.drop_unlisted(EARLIEST, self._still_listed)
+        for uri in uris:
+            pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
+            self._intake.has_news = True
         self._state.frontiers.last_list = self.baseline.fingerprint
         self._intake.end_baseline(at, now)
         return self.baseline.complete and pending.drop_unlisted(at, self._still_listed)

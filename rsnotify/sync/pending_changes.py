@@ -20,6 +20,7 @@ from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.retry import Retry
+from rsnotify.sync.unconfirmed_changes import announced_at
 
 
 class _Pending(Struct):
@@ -67,9 +68,9 @@ class PendingChanges:
         return len(self._parked)
 
     @property
-    def watched(self) -> list[str]:
-        """The resources that are listed and missing on the server."""
-        return [uri for uri, pending in self._pending.items() if pending.is_watched]
+    def watched(self) -> list[Change]:
+        """The changes of the resources that are announced and missing on the server."""
+        return [pending.change for pending in self._pending.values() if pending.is_watched]
 
     def is_watched(self, uri: str) -> bool:
         pending = self._pending.get(uri)
@@ -134,6 +135,8 @@ class PendingChanges:
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
         """Remove resources that the whole set as of `at` lacks, if the server lacks them too.
 
+        A watched resource stays if the documents announced it later than `at`.
+
         `listed` are the watched resources in the set, and others that are not to be removed.
 
         Returns:
@@ -145,10 +148,12 @@ class PendingChanges:
             change = pending.change
             is_missing = bool(pending.attempts) and pending.missing_since is not None
             is_old = change.at < at and (change.resource.change is None or is_missing)
+            if pending.is_watched:
+                is_old = announced_at(change) <= at
             if pending.in_flight:
                 may_be_missing = pending.is_watched or pending.missing is not None
                 is_settled = is_settled and not (may_be_missing and uri not in listed)
-            elif uri not in listed and (pending.is_watched or is_old):
+            elif uri not in listed and is_old:
                 self._remove(uri, pending)
         return is_settled
 

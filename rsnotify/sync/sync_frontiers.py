@@ -140,10 +140,13 @@ class SyncFrontiers:
     def baseline(self, at: Instant) -> None:
         """Advance to an instant whose whole set was compared. `join_held` is to be called next."""
         self.advance(at, over=False)
-        self.prefix = _superseded(self.prefix)
-        self._durable_prefix = _superseded(self._durable_prefix)
         if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
             self.uncovered_gap = None
+
+    def supersede_prefix(self) -> None:
+        """Record that the next Change List is to be compared entirely, also by the next run."""
+        self.prefix = _superseded(self.prefix)
+        self._durable_prefix = _superseded(self._durable_prefix)
 
     def skip_gap(self, begins: Instant) -> None:
         """Advance to where the Source's documents begin, and remember the uncovered gap before."""

@@ -269,7 +269,7 @@ def test_the_fingerprint_of_a_list_is_stored_once_its_changes_are_applied() -> N
             assert progress.prefix == (
                 ListFingerprint("http://a/list", at(0), at(expected)) if expected else None
             )
-    frontiers.baseline(at(2))
+    frontiers.supersede_prefix()
     compared = ListFingerprint("http://a/list", at(0), at(2), is_superseded=True)
     assert frontiers.prefix == compared, "the next list is compared, and shows what is lost"
     progress = frontiers.progress(None)
