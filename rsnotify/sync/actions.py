@@ -53,7 +53,7 @@ class BeginBaseline(Struct, frozen=True):
 
 
 class Compare(Struct, frozen=True):
-    """Record these resources as listed, and answer `differing` with those stored differently.
+    """Record these resources as listed, and answer `differing` with those that are not stored so.
 
     They are entries of a Resource List as of `at`; stored resources that changed later do not
     count.

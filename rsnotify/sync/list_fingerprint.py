@@ -38,8 +38,8 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         resources: The checksums themselves, if they are few or the list is not in chronological
             order.
         latest: When each of them changed last.
-        is_superseded: Whether the copy was compared with a Resource List since, whose `at` may be
-            wrong. The next list is compared with the copy entirely.
+        is_superseded: Whether the next list is compared with the copy entirely: not all entries are
+            applied, or the copy was compared with a Resource List since, whose `at` may be wrong.
     """
 
     uri: str

@@ -20,7 +20,7 @@ from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.retry import Retry
-from rsnotify.sync.unconfirmed_changes import announced_at
+from rsnotify.sync.unconfirmed_changes import announced_at, fetching
 
 
 class _Pending(Struct):
@@ -56,6 +56,9 @@ class PendingChanges:
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    def __contains__(self, uri: str) -> bool:
+        return uri in self._pending
 
     @property
     def untried(self) -> int:
@@ -301,5 +304,4 @@ def _verification(change: Change, listed: Change) -> Change:
     """Return a change that makes a Destination store the current state of the resource, if any."""
     is_deleted = ChangeType.DELETED in (change.change, listed.change)
     kind = ChangeType.DELETED if is_deleted else change.change
-    resource = replace(change.resource, change=kind, hash=None, length=None)
-    return replace(change, change=kind, resource=resource, package=None, check=CheckMethod.FETCH)
+    return fetching(replace(change, change=kind, resource=replace(change.resource, change=kind)))

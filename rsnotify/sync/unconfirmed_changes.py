@@ -129,6 +129,15 @@ def verification(change: Change, at: Instant) -> Change:
     return Change(change.uri, kind, at, resource, check=CheckMethod.FETCH)
 
 
+def fetching(change: Change) -> Change:
+    """Return a change that makes a Destination store what the server has, whatever was announced.
+
+    If it is a deletion, the resource may be missing.
+    """
+    resource = structs.replace(change.resource, hash=None, length=None)
+    return structs.replace(change, resource=resource, package=None, check=CheckMethod.FETCH)
+
+
 def announced_at(change: Change) -> Instant:
     """Return when the documents announced a resource; `EARLIEST` if only push did."""
     is_listed = change.resource.change is None or change.resource.changed_at is not None
