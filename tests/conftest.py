@@ -98,8 +98,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+#: Fewer tests than this may start no process; if one does, the fork server starts then.
+_MANY = 100
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    fork_server.prepare()
+    if len(items) >= _MANY:
+        fork_server.prepare()
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
