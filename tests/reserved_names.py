@@ -1,7 +1,7 @@
 """Lookups of names that never exist fail at once, as they do in the end.
 
 Tests have hubs such as `http://hub.invalid/` that are never reached. A resolver sends each of these
-names to a name server, which is outside of this machine, and waits 5 seconds for each answer that is
+names to a name server, which is outside of this machine, and waits 5 seconds for an answer that is
 lost.
 """
 
