@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from rsnotify.format.coverage import Change
+from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.frontier import ChangeKey
 from rsnotify.format.model import Resource
@@ -53,7 +53,7 @@ class BeginBaseline(Struct, frozen=True):
 
 
 class Compare(Struct, frozen=True):
-    """Record these resources as listed, and answer `differing` with those stored differently.
+    """Record these resources as listed, and answer `differing` with those that are not stored so.
 
     They are entries of a Resource List as of `at`; stored resources that changed later do not
     count.
@@ -112,6 +112,17 @@ class ActionList(list[Action]):
         return actions
 
 
+class MissingResource(Struct, frozen=True, array_like=True):
+    """A resource that was announced, and that the server does not have.
+
+    Args:
+        announced: When the documents announced it; `EARLIEST` if only push did.
+    """
+
+    uri: str
+    announced: Instant = EARLIEST
+
+
 class Progress(Struct, frozen=True, omit_defaults=True):
     """What a Destination stores in the same transaction as the state it covers.
 
@@ -122,7 +133,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
         running: Whether more changes of that very instant may have followed since it was read:
             datetimes may be whole seconds or days, and that second or day may not have been over.
         prefix: A fingerprint of the Change List that was read last and is applied completely.
-        missing: Resources that the documents list and the server does not have.
+        missing: Resources that were announced and that the server does not have.
         last_list: A fingerprint of the Resource List that was compared last and is applied
             completely.
     """
@@ -132,5 +143,5 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     seen: tuple[ChangeKey, ...] = ()
     running: bool = False
     prefix: ListFingerprint | None = None
-    missing: tuple[str, ...] = ()
+    missing: tuple[MissingResource, ...] = ()
     last_list: bytes | None = None

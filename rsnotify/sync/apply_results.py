@@ -14,10 +14,11 @@ from rsnotify.errors import NotFound, RsnotifyError
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.continuous_audit import ContinuousAudit
 from rsnotify.sync.sync_state import SyncState
+from rsnotify.sync.unconfirmed_changes import announced_at
 
 #: How many resources that are listed and missing are stored with the progress.
 _MOST_MISSING = 1_000
@@ -34,7 +35,7 @@ class ApplyResults:
         state: SyncState,
         catch_up: CatchUp,
         audit: ContinuousAudit,
-        missing: tuple[str, ...],
+        missing: tuple[MissingResource, ...],
     ) -> None:
         self._state = state
         self._catch_up = catch_up
@@ -46,10 +47,11 @@ class ApplyResults:
 
     def start(self, now: float) -> None:
         """Fetch again the resources that were missing when the last run ended."""
-        for uri in self._missing:
-            resource = Resource(uri)
-            change = Change(uri, ChangeType.UPDATED, EARLIEST, resource, check=CheckMethod.FETCH)
-            self._state.pending.watch(change, now)
+        kind, check = ChangeType.UPDATED, CheckMethod.FETCH
+        for one in self._missing:
+            at = one.announced
+            resource = Resource(one.uri, change=kind, datetime=at if at > EARLIEST else None)
+            self._state.pending.watch(Change(one.uri, kind, at, resource, check=check), now)
 
     # Progress
 
@@ -60,16 +62,17 @@ class ApplyResults:
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
         """Return the progress to store with changes, before `applied` is called for them."""
         low_water = self._state.pending.low_water_after(changes)
-        removed = [change.uri for change in changes if self._is_removal(change)]
+        removed = [self._removals[one.uri][0] for one in changes if self._is_removal(one)]
         return self._with_missing(self._state.frontiers.progress_after(low_water), removed)
 
     def _with_missing(
-        self, progress: Progress | None, removed: Sequence[str] = ()
+        self, progress: Progress | None, removed: Sequence[Change] = ()
     ) -> Progress | None:
-        missing = [*(self._state.pending.watched if self._is_watching else ()), *removed]
-        if progress is None or not missing:
+        changes = [*(self._state.pending.watched if self._is_watching else ()), *removed]
+        if progress is None or not changes:
             return progress
-        return replace(progress, missing=tuple(missing[:_MOST_MISSING]))
+        missing = (MissingResource(one.uri, announced_at(one)) for one in changes[:_MOST_MISSING])
+        return replace(progress, missing=tuple(missing))
 
     def _is_removal(self, change: Change) -> bool:
         """Return whether a deletion is applied because its resource is listed and missing."""

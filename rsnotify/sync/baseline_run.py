@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
@@ -12,6 +14,7 @@ from rsnotify.sync.actions import BeginBaseline, Fetch, FindUnlisted
 from rsnotify.sync.baseline import Baseline, ListedResources
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.sync_state import SyncState
+from rsnotify.sync.unconfirmed_changes import fetching
 
 
 class BaselineRun:
@@ -20,9 +23,9 @@ class BaselineRun:
     `capability_list` has led to its documents; `is_routine` says that the copy is compared only
     because that is due.
 
-    A routine comparison with the Resource List that was compared last changes nothing in the copy:
-    where they differ, changes were applied since, perhaps dated before its `at`. It only shows
-    which missing resources are listed.
+    In a routine comparison, what the Resource List lists need not be true any more. Where the copy
+    differs from the list that was compared last, changes were applied since, perhaps dated before
+    its `at`: the resource is fetched if it is stored, and else left alone.
     """
 
     def __init__(
@@ -111,27 +114,53 @@ class BaselineRun:
             return False
         return state.frontiers.known is None and state.pending.untried > state.pace.in_flight
 
-    def add_differing(self, resources: Iterable[Resource]) -> bool:
-        """Add the resources of the last comparison that are not stored as they are listed.
+    def add_differing(self, resources: Iterable[Resource], absent: Iterable[Resource]) -> bool:
+        """Add the resources of the last comparison that are stored differently, or not at all.
 
         Return whether a comparison was under way.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
             return False
+        for resource in resources:
+            self._add(resource, self._changed(resource, listed))
+        for resource in absent:
+            self._add(resource, self._missed(resource, listed))
+        return True
+
+    def _add(self, resource: Resource, change: Change | None) -> None:
         pending = self._state.pending
+        if pending.is_watched(resource.uri) or (self._is_repeated and resource.uri in pending):
+            self._still_listed.add(resource.uri)
+        elif change is not None:
+            pending.add(change, since=EARLIEST)
+            self._intake.has_news = True
+
+    def _changed(self, resource: Resource, listed: ListedResources) -> Change:
+        """Return the change of a resource that is stored differently."""
+        change = self._as_listed(resource, listed)
+        if self._is_repeated and (resource.hash or resource.lastmod):
+            return fetching(change)
+        return change
+
+    def _missed(self, resource: Resource, listed: ListedResources) -> Change | None:
+        """Return the change of a resource that is not stored.
+
+        If the lists of changes go on after the Resource List, it may have been deleted since.
+        """
+        change = self._as_listed(resource, listed)
+        if self._is_repeated:
+            return None
+        if self.is_routine and listed.at < self._state.frontiers.confirmed:
+            return fetching(replace(change, change=ChangeType.DELETED))
+        return change
+
+    def _as_listed(self, resource: Resource, listed: ListedResources) -> Change:
         # Resources changed or deleted since an older dump was made would come back from it.
         package = listed.package if listed.at >= self._state.frontiers.confirmed else None
         # No later than what is confirmed afterwards: only push has changes later than that.
         at = min(listed.at, self.baseline.at)
-        for resource in resources:
-            if self._is_repeated or pending.is_watched(resource.uri):
-                self._still_listed.add(resource.uri)
-                continue
-            change = Change(resource.uri, ChangeType.UPDATED, at, resource, package)
-            pending.add(change, since=EARLIEST)
-            self._intake.has_news = True
-        return True
+        return Change(resource.uri, ChangeType.UPDATED, at, resource, package)
 
     def add_unlisted(self, uris: Iterable[str], now: float) -> bool:
         """Add deletions of the resources that are stored but not listed, and end the comparison.
@@ -139,10 +168,11 @@ class BaselineRun:
         Return whether it settles all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
-        if not self._is_repeated:
-            for uri in uris:
-                pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
-                self._intake.has_news = True
+        if self._is_repeated:
+            return pending.drop_unlisted(EARLIEST, self._still_listed)
+        for uri in uris:
+            pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
+            self._intake.has_news = True
         self._state.frontiers.last_list = self.baseline.fingerprint
         self._intake.end_baseline(at, now)
         return self.baseline.complete and pending.drop_unlisted(at, self._still_listed)

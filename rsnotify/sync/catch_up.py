@@ -303,10 +303,12 @@ class CatchUp:
             self.comparisons.done(now, run.capability_list, is_settled=is_settled)
             self._end_baseline(run.baseline, now)
 
-    def add_differing(self, resources: Iterable[Resource], now: float) -> None:
-        """Add the resources of the last `Compare` that are not stored as they are listed."""
+    def add_differing(
+        self, resources: Iterable[Resource], absent: Iterable[Resource], now: float
+    ) -> None:
+        """Add the resources of the last `Compare` that are stored differently, or not at all."""
         run = self._run
-        if isinstance(run, BaselineRun) and run.add_differing(resources):
+        if isinstance(run, BaselineRun) and run.add_differing(resources, absent):
             self._advance(run, now)
 
     def add_unlisted(self, uris: Iterable[str], now: float) -> None:

@@ -104,9 +104,14 @@ class ChangeIntake:
     def end_baseline(self, at: Instant, now: float) -> None:
         """Record that the whole set as of an instant was compared."""
         self._frontiers.baseline(at)
-        self._read.clear()
+        self.compare_next_list()
         self._unconfirmed.drop_compared(at)
         self._join_held(now)
+
+    def compare_next_list(self) -> None:
+        """Compare all entries of the next Change List with the copy."""
+        self._frontiers.supersede_prefix()
+        self._read.clear()
 
     def _verify(self, verifications: Iterable[Verification]) -> None:
         """Fetch the resources of changes that no list has confirmed."""

@@ -57,7 +57,7 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[str]:
 
 
 def _unapplied(pending: PendingChanges) -> str:
-    missing = pending.watched
+    missing = [change.uri for change in pending.watched]
     if missing:
         return f"{_first(missing)}: listed by the Source, and its server has no content"
     failing = [change.uri for change in pending.failing()]

@@ -238,11 +238,13 @@ class Follower(FollowerView):
         self._catch_up.failed(fetch, error, now)
         return self._next_actions(now)
 
-    def differing(self, resources: Iterable[Resource], now: float) -> list[Action]:
-        """Add the resources of the last `Compare` that are not stored as they are listed."""
-        resources = list(resources)
-        self._audit.differences += len(resources)
-        self._catch_up.add_differing(resources, now)
+    def differing(
+        self, resources: Iterable[Resource], now: float, absent: Iterable[Resource] = ()
+    ) -> list[Action]:
+        """Add the resources of the last `Compare` that are stored differently, or not at all."""
+        resources, absent = list(resources), list(absent)
+        self._audit.differences += len(resources) + len(absent)
+        self._catch_up.add_differing(resources, absent, now)
         return self._next_actions(now)
 
     def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from rsnotify.format.coverage import Change, Coverage
+from rsnotify.format.coverage import EARLIEST, Change, Coverage
 from rsnotify.format.datetimes import Instant, to_microseconds
 
 #: The types of a checksum, and of microseconds since 1970, in an array.
@@ -37,9 +37,9 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         names: The sum of the checksums of their URIs.
         resources: The checksums themselves, if they are few or the list is not in chronological
             order.
-        latest: When each of them changed last, if that is in chronological order.
-        is_superseded: Whether the copy was compared with a Resource List since, whose `at` may be
-            wrong. The next list is compared with the copy entirely.
+        latest: When each of them changed last.
+        is_superseded: Whether the next list is compared with the copy entirely: not all entries are
+            applied, or the copy was compared with a Resource List since, whose `at` may be wrong.
     """
 
     uri: str
@@ -84,10 +84,14 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         return not coverage.ordered or _sum(coverage, self.before)[0] < self.count
 
     def is_missed_by(self, coverage: Coverage) -> bool:
-        """Return whether a list lacks changes that this list had within the other's interval."""
+        """Return whether a list lacks changes that this list had within both intervals.
+
+        Entries outside the interval of their own list have wrong datetimes.
+        """
         if not self.latest or coverage.from_ is None or coverage.until is None:
             return False
-        after, until = to_microseconds(coverage.from_), to_microseconds(coverage.until)
+        after = to_microseconds(max(coverage.from_, self.from_ or EARLIEST))
+        until = to_microseconds(min(coverage.until, self.before))
         now = _latest(coverage)
         had = zip(array(_CHECKSUM, self.resources), array(_MOMENT, self.latest), strict=True)
         return any(after < at <= until and now.get(name, after) < at for name, at in had)
@@ -112,7 +116,6 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerpri
     names = sorted(latest)
     count, total = _sum(coverage, before)
     later = sum(_checksum(change) for change in coverage.changes if change.at >= before)
-    is_certain = coverage.ordered and not coverage.contradictory
     is_kept = len(names) <= _FEW or not coverage.ordered
     return ListFingerprint(
         uri,
@@ -125,7 +128,7 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerpri
         len(names),
         sum(names),
         array(_CHECKSUM, names).tobytes() if is_kept else b"",
-        array(_MOMENT, map(latest.__getitem__, names)).tobytes() if is_kept and is_certain else b"",
+        array(_MOMENT, map(latest.__getitem__, names)).tobytes() if is_kept else b"",
     )
 
 

@@ -20,6 +20,7 @@ from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.retry import Retry
+from rsnotify.sync.unconfirmed_changes import announced_at, fetching
 
 
 class _Pending(Struct):
@@ -56,6 +57,9 @@ class PendingChanges:
     def __len__(self) -> int:
         return len(self._pending)
 
+    def __contains__(self, uri: str) -> bool:
+        return uri in self._pending
+
     @property
     def untried(self) -> int:
         """How many resources are pending whose latest change has not failed so far."""
@@ -67,9 +71,9 @@ class PendingChanges:
         return len(self._parked)
 
     @property
-    def watched(self) -> list[str]:
-        """The resources that are listed and missing on the server."""
-        return [uri for uri, pending in self._pending.items() if pending.is_watched]
+    def watched(self) -> list[Change]:
+        """The changes of the resources that are announced and missing on the server."""
+        return [pending.change for pending in self._pending.values() if pending.is_watched]
 
     def is_watched(self, uri: str) -> bool:
         pending = self._pending.get(uri)
@@ -134,6 +138,8 @@ class PendingChanges:
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
         """Remove resources that the whole set as of `at` lacks, if the server lacks them too.
 
+        A watched resource stays if the documents announced it later than `at`.
+
         `listed` are the watched resources in the set, and others that are not to be removed.
 
         Returns:
@@ -145,10 +151,12 @@ class PendingChanges:
             change = pending.change
             is_missing = bool(pending.attempts) and pending.missing_since is not None
             is_old = change.at < at and (change.resource.change is None or is_missing)
+            if pending.is_watched:
+                is_old = announced_at(change) <= at
             if pending.in_flight:
                 may_be_missing = pending.is_watched or pending.missing is not None
                 is_settled = is_settled and not (may_be_missing and uri not in listed)
-            elif uri not in listed and (pending.is_watched or is_old):
+            elif uri not in listed and is_old:
                 self._remove(uri, pending)
         return is_settled
 
@@ -296,5 +304,4 @@ def _verification(change: Change, listed: Change) -> Change:
     """Return a change that makes a Destination store the current state of the resource, if any."""
     is_deleted = ChangeType.DELETED in (change.change, listed.change)
     kind = ChangeType.DELETED if is_deleted else change.change
-    resource = replace(change.resource, change=kind, hash=None, length=None)
-    return replace(change, change=kind, resource=resource, package=None, check=CheckMethod.FETCH)
+    return fetching(replace(change, change=kind, resource=replace(change.resource, change=kind)))

@@ -50,13 +50,12 @@ class SyncFrontiers:
         self.uncovered_gap: Gap | None = None
         #: A fingerprint of the Change List that was read last.
         self.prefix: ListFingerprint | None = None
-        self._durable_prefix: ListFingerprint | None = None
         #: A fingerprint of the Resource List that was compared last.
         self.last_list: bytes | None = None
         self._durable_last_list: bytes | None = None
         if progress is not None:
             self.last_list = self._durable_last_list = progress.last_list
-            self.prefix = self._durable_prefix = progress.prefix
+            self.prefix = progress.prefix
             self._through = progress.through
             seen, running = progress.seen, progress.running
             # Changes of that very instant are not new when a hub repeats them.
@@ -140,10 +139,12 @@ class SyncFrontiers:
     def baseline(self, at: Instant) -> None:
         """Advance to an instant whose whole set was compared. `join_held` is to be called next."""
         self.advance(at, over=False)
-        self.prefix = _superseded(self.prefix)
-        self._durable_prefix = _superseded(self._durable_prefix)
         if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
             self.uncovered_gap = None
+
+    def supersede_prefix(self) -> None:
+        """Record that the next Change List is to be compared entirely, also by the next run."""
+        self.prefix = _superseded(self.prefix)
 
     def skip_gap(self, begins: Instant) -> None:
         """Advance to where the Source's documents begin, and remember the uncovered gap before."""
@@ -165,7 +166,7 @@ class SyncFrontiers:
         self._through = to
         self.held.clear()
         self.uncovered_gap = None
-        self.prefix = self._durable_prefix = None
+        self.prefix = None
         self.last_list = self._durable_last_list = None
 
     # T
@@ -179,15 +180,14 @@ class SyncFrontiers:
         if self._known is not None:
             self._through = self._reached(low_water)
             self._durable = self._confirmed_and_applied(low_water)
-            self._durable_prefix = self._prefix_applied(low_water)
             self._durable_last_list = self._last_list_applied(low_water)
-        last_list = self._durable_last_list
-        return self._progress(self._through, self._durable, self._durable_prefix, last_list)
+        prefix, last_list = self._stored_prefix(low_water), self._durable_last_list
+        return self._progress(self._through, self._durable, prefix, last_list)
 
     def progress_after(self, low_water: Instant | None) -> Progress | None:
         """Return what `progress` will be with that low-water mark; nothing moves yet."""
         durable = self._confirmed_and_applied(low_water)
-        prefix, last_list = self._prefix_applied(low_water), self._last_list_applied(low_water)
+        prefix, last_list = self._stored_prefix(low_water), self._last_list_applied(low_water)
         return self._progress(self._reached(low_water), durable, prefix, last_list)
 
     def _progress(
@@ -208,10 +208,13 @@ class SyncFrontiers:
             through, durable.instant, seen, durable.running, prefix, last_list=last_list
         )
 
-    def _prefix_applied(self, low_water: Instant | None) -> ListFingerprint | None:
-        """Return the fingerprint of the last list whose changes are all applied."""
+    def _stored_prefix(self, low_water: Instant | None) -> ListFingerprint | None:
+        """Return the fingerprint of the last list; superseded unless all its changes are applied.
+
+        It always shows whether the next list has lost an entry.
+        """
         is_applied = low_water is None or low_water > self.confirmed
-        return self.prefix if is_applied else self._durable_prefix
+        return self.prefix if is_applied else _superseded(self.prefix)
 
     def _last_list_applied(self, low_water: Instant | None) -> bytes | None:
         """Return the fingerprint of the last Resource List whose differences are all applied."""

@@ -118,14 +118,30 @@ def verification(change: Change, at: Instant) -> Change:
     """Return a change that makes a Destination fetch a resource and store its state as of `at`.
 
     The announced properties that may decide whether the resource is selected are kept. If a
-    deletion was announced, the resource may be missing.
+    deletion was announced, the resource may be missing. The entry has no datetime, as no list has
+    it.
     """
     announced = change.resource
     is_deletion = change.change is ChangeType.DELETED
     kind = ChangeType.DELETED if is_deletion else ChangeType.UPDATED
     links = tuple(link for link in announced.links if link.rel == Rel.COLLECTION)
-    resource = Resource(change.uri, change=kind, datetime=at, type=announced.type, links=links)
+    resource = Resource(change.uri, change=kind, type=announced.type, links=links)
     return Change(change.uri, kind, at, resource, check=CheckMethod.FETCH)
+
+
+def fetching(change: Change) -> Change:
+    """Return a change that makes a Destination store what the server has, whatever was announced.
+
+    If it is a deletion, the resource may be missing.
+    """
+    resource = structs.replace(change.resource, hash=None, length=None)
+    return structs.replace(change, resource=resource, package=None, check=CheckMethod.FETCH)
+
+
+def announced_at(change: Change) -> Instant:
+    """Return when the documents announced a resource; `EARLIEST` if only push did."""
+    is_listed = change.resource.change is None or change.resource.changed_at is not None
+    return change.at if is_listed else EARLIEST
 
 
 def _repeats(listed: Change, pushed: Change) -> bool:

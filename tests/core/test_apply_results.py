@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
+from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync import apply_results
-from rsnotify.sync.actions import LogNote, Progress
+from rsnotify.sync.actions import LogNote, MissingResource, Progress
 from rsnotify.sync.apply_results import ApplyResults
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.continuous_audit import ContinuousAudit
@@ -35,7 +36,7 @@ def listed(name: str, seconds: int = 1) -> Change:
 
 
 class Copy:
-    def __init__(self, missing: tuple[str, ...] = ()) -> None:
+    def __init__(self, *missing: MissingResource) -> None:
         self.state = SyncState(Progress(NOW, NOW), PACE, Random(1))
         self.catch_up = CatchUp(OFFER, self.state, compared=0)
         self.audit = ContinuousAudit(PACE, self.state.actions)
@@ -61,19 +62,22 @@ def copy() -> Copy:
     return copy
 
 
-def test_what_was_missing_in_the_last_run_is_fetched_and_stays_a_doubt() -> None:
-    copy = Copy(missing=("a",))
+@pytest.mark.parametrize("announced", [EARLIEST, NOW])
+def test_what_was_missing_in_the_last_run_is_fetched_and_stays_a_doubt(announced: Instant) -> None:
+    missing = MissingResource("a", announced)
+    copy = Copy(missing)
     copy.results.start(7)
     assert copy.state.pending.wakeup() == 7
     progress = copy.results.progress()
-    assert progress == Progress(NOW, NOW, missing=("a",)), "and T does not wait for it"
+    assert progress == Progress(NOW, NOW, missing=(missing,)), "and T does not wait for it"
     fetched = copy.dispatch(7)
-    assert (fetched.check, fetched.at) == (CheckMethod.FETCH, EARLIEST)
+    assert (fetched.check, fetched.at) == (CheckMethod.FETCH, announced)
     copy.results.applied([fetched], 8)
     assert copy.results.progress() == Progress(NOW, NOW)
 
 
 def test_a_resource_that_is_missing_for_long_is_removed_and_fetched_again(copy: Copy) -> None:
+    missing = MissingResource("a", listed("a").at)
     copy.fail(10)
     assert copy.notes() == [False]
     copy.fail(109.9)
@@ -86,9 +90,9 @@ def test_a_resource_that_is_missing_for_long_is_removed_and_fetched_again(copy: 
     removal = copy.dispatch(111)
     assert removal == replace(listed("a"), change=ChangeType.DELETED, package=None)
     assert copy.results.progress() == Progress(NOW, NOW), "it is not removed yet"
-    assert copy.results.progress_after([removal]) == Progress(NOW, NOW, missing=("a",))
+    assert copy.results.progress_after([removal]) == Progress(NOW, NOW, missing=(missing,))
     copy.results.applied([removal], 112)
-    assert copy.results.progress() == Progress(NOW, NOW, missing=("a",))
+    assert copy.results.progress() == Progress(NOW, NOW, missing=(missing,))
     assert copy.state.pending.dispatch(9, 211.9) == []
     fetched = copy.dispatch(212)
     assert fetched == replace(listed("a"), check=CheckMethod.FETCH)
@@ -157,6 +161,7 @@ def test_of_very_many_missing_resources_some_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(apply_results, "_MOST_MISSING", 2)
-    copy = Copy(missing=("a", "b", "c"))
+    missing = tuple(map(MissingResource, "abc"))
+    copy = Copy(*missing)
     copy.results.start(0)
-    assert copy.results.progress() == Progress(NOW, NOW, missing=("a", "b"))
+    assert copy.results.progress() == Progress(NOW, NOW, missing=missing[:2])

@@ -355,6 +355,34 @@ def test_the_resource_list_that_was_compared_last_undoes_no_change(source: Sourc
         assert destination.content == source.state
 
 
+def test_an_older_resource_list_brings_back_nothing_that_was_deleted_since(
+    source: Source,
+) -> None:
+    destination = Destination(source, Random(1), pace=replace(PACE, compare=3.0))
+    destination.settle()
+    source.change("d")
+    source.list_resources()
+    source.change("d", deleted=True)
+    source.rotate()
+    source.change("e")
+    destination.poll()
+    destination.now += 3.0
+    for _ in range(9):
+        destination.poll()
+        assert destination.content == source.state
+    assert "resourcelist.xml" in names(destination.fetches)[2:]
+
+
+def test_a_version_that_may_be_old_is_fetched_in_each_routine_comparison(source: Source) -> None:
+    destination = Destination(source, Random(1), pace=replace(PACE, compare=3.0))
+    destination.settle()
+    destination.content[BASE + "a"] = "fetched in the second of its lastmod"
+    destination.now += 3.0
+    destination.tick()
+    destination.poll()
+    assert destination.content == source.state
+
+
 def test_a_new_resource_list_shows_deletions_that_no_change_list_has(source: Source) -> None:
     destination = Destination(source, Random(1), pace=replace(PACE, compare=3.0))
     destination.settle()

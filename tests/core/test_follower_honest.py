@@ -97,7 +97,7 @@ FAMILIES = {
     "a hub that lies": (BOTH, RIGHT, [*PUSHED, *LIES, ROTATE], True),
     "a Source that is restored": (BOTH, RIGHT, [*BACKUPS, *PUSHED, ROTATE, LIST], True),
     "caches": (BOTH, DISORDER, [*CACHES, *PUSHED, ROTATE], True),
-    "a server that lacks what is listed": (BOTH, RIGHT, [*SERVER, *PUSHED, LIST], False),
+    "a server that lacks what is listed": (BOTH, RIGHT, [*SERVER, *PUSHED, ROTATE, LIST], False),
     "everything": (
         NO_ROUTINE,
         st.one_of(CLOCKS, DISORDER),

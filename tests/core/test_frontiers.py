@@ -256,20 +256,18 @@ def test_after_a_baseline_a_document_has_to_begin_before_the_second_of_its_list(
     assert frontiers.frontier.joint == at(9)
 
 
-def test_the_fingerprint_of_a_list_is_stored_once_its_changes_are_applied() -> None:
+def test_the_fingerprint_of_a_list_shows_whether_its_changes_are_applied() -> None:
     frontiers = known_to(0)
     for second in (1, 2):
         frontiers.pull(change_list_coverage(listed(second)))
         frontiers.prefix = ListFingerprint("http://a/list", at(0), at(second))
-        for low_water, expected in ((at(second), second - 1), (None, second)):
+        for low_water, is_applied in ((at(second), False), (None, True)):
             foreseen = frontiers.progress_after(low_water)
             progress = frontiers.progress(low_water)
             assert progress is not None
             assert progress == foreseen
-            assert progress.prefix == (
-                ListFingerprint("http://a/list", at(0), at(expected)) if expected else None
-            )
-    frontiers.baseline(at(2))
+            assert progress.prefix == replace(frontiers.prefix, is_superseded=not is_applied)
+    frontiers.supersede_prefix()
     compared = ListFingerprint("http://a/list", at(0), at(2), is_superseded=True)
     assert frontiers.prefix == compared, "the next list is compared, and shows what is lost"
     progress = frontiers.progress(None)

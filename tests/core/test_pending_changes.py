@@ -15,6 +15,7 @@ from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pending_changes import PendingChanges
 from rsnotify.sync.retry import Retry
+from rsnotify.sync.unconfirmed_changes import verification
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -396,7 +397,7 @@ def test_a_watched_resource_does_not_hold_up_t() -> None:
     pending.add(change("a", 1))
     pending.watch(replace(change("b", 0), check=CheckMethod.FETCH), due=5)
     assert [pending.is_watched(name) for name in "abc"] == [False, True, False]
-    assert pending.watched == ["b"]
+    assert [one.uri for one in pending.watched] == ["b"]
     assert pending.low_water() == START + timedelta(seconds=1)
     assert pending.wakeup() == 5
 
@@ -408,12 +409,19 @@ def test_a_whole_set_drops_only_what_it_contradicts() -> None:
     pending.add(change("an entry as of the same time", 50))
     old = change("a change that a list announced", 49)
     pending.add(replace(old, resource=replace(old.resource, change=ChangeType.UPDATED)))
-    for name in ("watched and listed", "watched and unlisted"):
-        pending.watch(replace(change(name, 99), check=CheckMethod.FETCH), due=999)
+    for name, seconds in (
+        ("watched and listed", 50),
+        ("watched and unlisted", 50),
+        ("watched and announced later", 51),
+    ):
+        pending.watch(replace(change(name, seconds), check=CheckMethod.FETCH), due=999)
+    pushed = change("watched and announced by push only", 51)
+    pending.watch(verification(pushed, pushed.at), due=999)
     assert pending.drop_unlisted(at, {"watched and listed"})
     left = {one.uri for one in pending.dispatch(9, now=9_999)}
     assert left == {
         "an entry as of the same time",
         "a change that a list announced",
         "watched and listed",
+        "watched and announced later",
     }

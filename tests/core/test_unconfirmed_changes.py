@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
-from rsnotify.sync.unconfirmed_changes import UnconfirmedChanges, verification
+from rsnotify.sync.unconfirmed_changes import UnconfirmedChanges, announced_at, verification
 
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
 MIRROR = Link("duplicate", "http://mirror.example/a")
@@ -47,12 +47,10 @@ def test_a_verification_keeps_only_what_decides_whether_the_resource_is_selected
     collection = Link(Rel.COLLECTION, "http://a.example/all")
     announced = Resource("a", hash="md5:1", length=5, type="text/plain", links=(MIRROR, collection))
     expected = DELETED if kind is DELETED else UPDATED
-    resource = Resource(
-        "a", change=expected, datetime=at(9), type="text/plain", links=(collection,)
-    )
-    assert verification(Change("a", kind, at(3), announced), at(9)) == Change(
-        "a", expected, at(9), resource, check=CheckMethod.FETCH
-    )
+    resource = Resource("a", change=expected, type="text/plain", links=(collection,))
+    verified = verification(Change("a", kind, at(3), announced), at(9))
+    assert verified == Change("a", expected, at(9), resource, check=CheckMethod.FETCH)
+    assert announced_at(verified) == EARLIEST
 
 
 @pytest.mark.parametrize(

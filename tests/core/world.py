@@ -240,7 +240,9 @@ class Destination:
                     if self.content.get(resource.uri) != resource.hash
                     and not self._later(resource.uri, at)
                 ]
-                self._begin(follower.differing(differing, self.now))
+                held = [resource for resource in differing if resource.uri in self.content]
+                absent = [resource for resource in differing if resource not in held]
+                self._begin(follower.differing(held, self.now, absent))
             case FindUnlisted(at=at):
                 missing = [
                     uri for uri in self.content if uri not in self.seen and not self._later(uri, at)

@@ -46,12 +46,18 @@ class BaselineTables:
             elif self._unsettled:
                 self._unsettled.pop(state.uri, None)
 
-    def compare(self, resources: Iterable[Resource], at: Instant) -> list[Resource]:
+    def compare(
+        self, resources: Iterable[Resource], at: Instant
+    ) -> tuple[list[Resource], list[Resource]]:
         """Store entries of a Resource List as seen, and return those that differ from the copy.
 
         Resources that changed after `at`, the instant of the list, are left alone.
+
+        Returns:
+            The resources that are held differently, and those that are not held.
         """
         differing: list[Resource] = []
+        absent: list[Resource] = []
         moment = to_microseconds(at)
         entries = list(resources)
         seen = {entry.uri for entry in entries}
@@ -62,10 +68,11 @@ class BaselineTables:
                 state = known.get(resource.uri)
                 entry = describe_representation(resource, self.prefer)
                 if state is None or (state.changed_at <= moment and self._differs(state, entry)):
-                    differing.append(resource)
+                    is_held = state is not None and state.exists
+                    (differing if is_held else absent).append(resource)
             query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"
             self._database.executemany(query, [(uri,) for uri in seen])
-        return differing
+        return differing, absent
 
     def _differs(self, state: ResourceState, entry: Resource) -> bool:
         if not state.is_as_listed(entry):

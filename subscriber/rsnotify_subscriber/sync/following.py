@@ -290,8 +290,9 @@ class Following:
     async def _compare(self, action: Compare) -> None:
         # Resources that are not selected are not stored as seen, so that the sweep removes them.
         selected = tuple(filter(self._context.identity.selection.wants, action.resources))
-        differing = await self._in_worker(self._state.baseline.compare, selected, action.at)
-        self._perform(self._follower.differing(differing, self._loop.time()))
+        compare = self._state.baseline.compare
+        differing, absent = await self._in_worker(compare, selected, action.at)
+        self._perform(self._follower.differing(differing, self._loop.time(), absent))
 
     async def _sweep(self, action: FindUnlisted) -> None:
         missing = await self._in_worker(self._state.baseline.unlisted, action.at)
