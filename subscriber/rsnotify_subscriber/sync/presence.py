@@ -65,8 +65,8 @@ def check_files(handler: object, state: DestinationState, identity: Identity) ->
     is_new = handler.place != identity.place
     if is_new and (other := next(handler.others(paths), None)) is not None:
         raise ConfigurationError(
-            f"{other} is not part of the copy that {state.database.name} describes; remove all such "
-            "files from its folder, or choose another folder"
+            f"{other} is not part of the copy that {state.database.name} describes; remove "
+            "all such files from its folder, or choose another folder"
         )
     if missing:
         state.invalidate(missing)
