@@ -14,6 +14,7 @@ import pytest
 
 from rsnotify.errors import RsnotifyError
 from rsnotify_subscriber import default_state
+from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.wild.documents import change_list, entry, resource_list
 from tests.wild.running import (
     PATIENCE,
@@ -122,6 +123,21 @@ async def test_a_copy_that_was_moved_may_have_no_other_files(
     assert str(there / "stray") in outcome.reasons[0]
     (there / "stray").unlink()
     assert (await command_follow_once(source, there)).claims
+
+
+async def test_a_copy_that_was_moved_after_a_crash_may_have_a_file_of_the_last_change(
+    source: WildSource, copied: Path
+) -> None:
+    there = copied.with_name("there")
+    shutil.copytree(copied, there)
+    (there / "d").write_bytes(b"visible, and not committed")
+    shutil.copytree(default_state(copied), default_state(there))
+    state = DestinationState(default_state(there))
+    state.store_intent([source.uri("d")], ())
+    state.close()
+    outcome = await follow_once(source, there)
+    assert_honest(there, source, outcome)
+    assert outcome.claims, outcome
 
 
 async def test_a_file_that_is_missed_and_is_in_no_list_is_named(

@@ -62,6 +62,9 @@ def check_files(handler: object, state: DestinationState, identity: Identity) ->
         with state.transactions.storage_errors():
             _compare_files(handler, state, missing)
         return
+    # Their changes were about to be applied at a crash; they are fetched.
+    unknown = map(handler.held_content, state.unknown_uris())
+    paths.update(str(path) for path in unknown if path is not None)
     is_new = handler.place != identity.place
     if is_new and (other := next(handler.others(paths), None)) is not None:
         raise ConfigurationError(
