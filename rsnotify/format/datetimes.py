@@ -97,8 +97,8 @@ def from_microseconds(count: int) -> Instant:
 def parse_http_date(text: str) -> Instant | None:
     """Read the date of an HTTP header (RFC 9110 §5.6.7); None if it is malformed."""
     try:
-        moment = parsedate_to_datetime(text) if text else None
+        moment = parsedate_to_datetime(text)
         # An absent zone ("-0000") leaves it naive; HTTP dates are GMT anyway.
-        return None if moment is None or moment.tzinfo is None else moment.astimezone(UTC)
+        return None if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None

@@ -47,8 +47,6 @@ class BaselineRun:
         self.is_routine = is_routine
         #: Whether the Source has begun to offer a Resource Dump since this began.
         self.has_new_dump = False
-        #: Whether stored datetimes were compared with the time of the first list.
-        self.are_datetimes_checked = False
         self._begin_root()
         state.actions.append(baseline.current)
 
@@ -60,6 +58,7 @@ class BaselineRun:
         root = self.baseline.root
         self._state.actions.note(f"baseline from the {root.kind} {root.uri}")
         self._state.actions.append(BeginBaseline())
+        #: Whether stored datetimes were compared with the time of the first list.
         self.are_datetimes_checked = False
 
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import NotFound, Unavailable
-from rsnotify.format.coverage import EARLIEST
+from rsnotify.errors import ContentMismatch, NotFound, Unavailable
+from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
@@ -15,6 +16,8 @@ from rsnotify.format.timestamp_precision import postponed
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import (
     Action,
+    Apply,
+    Discover,
     DocumentKind,
     Fetch,
     ForgetDatetimes,
@@ -49,6 +52,10 @@ def answer(wire: Wire, document: Document, sent: Instant | None = None) -> list[
 
 def forgotten(actions: list[Action]) -> list[Instant]:
     return [action.after for action in actions if isinstance(action, ForgetDatetimes)]
+
+
+def applied(actions: list[Action]) -> list[Change]:
+    return [one for action in actions if isinstance(action, Apply) for one in action.changes]
 
 
 def test_the_first_pull_shows_which_stored_datetimes_are_later_than_any_can_be() -> None:
@@ -160,8 +167,48 @@ def test_a_dump_that_was_offered_before_is_not_tried_again_during_a_baseline() -
 def test_a_first_copy_may_consist_of_all_changes_since_the_beginning_of_the_calendar() -> None:
     wire = Wire(LISTS)
     answer(wire, replace(changes(0, 6), from_=EARLIEST))
-    applied = [change.uri for action in wire.actions for change in getattr(action, "changes", ())]
-    assert applied == ["6"]
+    assert [change.uri for change in applied(wire.actions)] == ["6"]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_successor_of_a_closed_list_is_discovered(closed: bool) -> None:
+    wire = Wire(LISTS, BEGUN)
+    document = replace(changes(0, 6), until=at(6) if closed else None)
+    assert (Discover() in answer(wire, document)) is closed
+
+
+def test_no_successor_is_discovered_while_the_change_list_itself_is_broken() -> None:
+    wire = Wire(Offer(change_list="changes", change_list_archive="archive"), BEGUN)
+    for _ in range(PACE.baseline_after):
+        wire.answer(ContentMismatch("changes", "it is truncated"))
+        while not wire.requested():
+            wire.wait()
+    answer(wire, Document(Capability.CHANGE_LIST_ARCHIVE, (Resource("closed", from_=EPOCH),)))
+    assert Discover() not in answer(wire, replace(changes(0, 6), until=at(6)))
+    assert wire.follower.failures == PACE.baseline_after
+
+
+def test_a_resource_is_fetched_once_however_many_lists_name_it() -> None:
+    wire = Wire(Offer(change_list="changes", change_list_archive="archive"), BEGUN)
+    assert applied(answer(wire, changes(9))) == []
+    closed = Resource("closed", from_=EPOCH, until=at(9))
+    answer(wire, Document(Capability.CHANGE_LIST_ARCHIVE, (closed,)))
+    assert applied(answer(wire, replace(changes(0, 6), until=at(9)))) == [], "more may follow"
+    last = Resource("6", change=ChangeType.UPDATED, datetime=at(10))
+    following = applied(answer(wire, replace(changes(9), resources=(last,))))
+    assert [(change.uri, change.at) for change in following] == [("6", at(10))]
+
+
+def test_a_package_of_changes_is_no_routine() -> None:
+    wire = Wire(Offer(change_dump="dump"), BEGUN)
+    dump = Document(Capability.CHANGE_DUMP, from_=EPOCH)
+    answer(wire, dump)
+    assert wire.follower.level
+    wire.wait()
+    assert wire.follower.level
+    answer(wire, replace(dump, resources=(Resource("package", from_=EPOCH, until=at(6)),)))
+    assert wire.requested()
+    assert not wire.follower.level
 
 
 def test_a_document_that_fails_twice_for_the_same_reason_is_one_warning() -> None:

@@ -158,3 +158,17 @@ def test_a_copy_of_resources_without_hashes_cannot_be_compared(
     assert audit.compare(held, UNTIL, 0.0) is Remedy.NOTHING
     assert audit.in_step is None
     assert "no SHA-256" in audit.reason
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_copy_that_cannot_be_audited_is_a_warning_unless_it_is_wanted(wanted: bool) -> None:
+    log = ActionList()
+    audit = ContinuousAudit(PACE, log, "only some resources are copied" if wanted else "")
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
+    if not wanted:
+        unhashed = SetSum()
+        unhashed.add([("a", None)])
+        assert audit.compare(unhashed, UNTIL, 0.0) is Remedy.NOTHING
+    assert [note.warning for note in notes(log)] == [not wanted]
+    assert audit.in_step is None
+    assert audit.reason

@@ -7,7 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rsnotify.errors import InvalidDocument, WrongDocument
-from rsnotify.format.coverage import change_list_coverage, fragment_coverage, notification_coverage
+from rsnotify.format.coverage import (
+    Coverage,
+    change_list_coverage,
+    fragment_coverage,
+    notification_coverage,
+)
 from rsnotify.format.datetimes import parse_datetime
 from rsnotify.format.frontier import Frontier
 from rsnotify.format.model import Document, Resource
@@ -277,3 +282,34 @@ def test_entries_at_the_ends_of_the_interval_of_a_fragment_belong_to_it() -> Non
     assert fragment_coverage(document).reaches(at(1))
     empty = Document(Capability.CHANGE_NOTIFICATION, from_=at(1), until=at(1))
     assert fragment_coverage(empty).until == at(1)
+
+
+@pytest.mark.parametrize(
+    ("coverage", "ends"),
+    [
+        (change_list_coverage(listed(change("a", at(1)), from_=at(0))), at(1)),
+        (change_list_coverage(listed(change("a", at(1)), from_=at(0), until=at(9))), at(9)),
+        (change_list_coverage(listed(change("b", at(3)), change("a", at(1)), from_=at(0))), at(3)),
+        (change_list_coverage(listed(change("a", at(1)), from_=at(7))), at(7)),
+        (change_list_coverage(listed(from_=at(7))), at(7)),
+        (change_list_coverage(listed()), None),
+    ],
+)
+def test_a_list_in_order_ends_with_its_last_entry_unless_it_is_closed(
+    coverage: Coverage, ends: datetime | None
+) -> None:
+    assert coverage.ends == ends
+
+
+def test_an_unusable_entry_is_named_by_its_number() -> None:
+    for entry in (Resource("http://a/b"), change("b", None)):
+        with pytest.raises(InvalidDocument) as caught:
+            change_list_coverage(listed(change("a", None), entry))
+        assert caught.value.entry == 1
+    with pytest.raises(InvalidDocument) as caught:
+        change_list_coverage(listed(change("a", at(1)), Resource("http://a/b")))
+    assert caught.value.entry == 2
+
+
+def test_a_fragment_is_not_updated_any_more() -> None:
+    assert fragment_coverage(Document(None, from_=at(0), until=at(1))).closed

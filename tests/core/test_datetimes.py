@@ -13,6 +13,7 @@ from rsnotify.format.datetimes import (
     format_datetime,
     from_microseconds,
     parse_datetime,
+    parse_http_date,
     to_microseconds,
 )
 
@@ -115,3 +116,17 @@ def test_a_datetime_of_the_usual_length_is_read_by_the_same_rules() -> None:
     for wrong in ("2013-01-03x09:00:00Z", "2013-01-03_09:00:00.000000Z"):
         with pytest.raises(ValueError, match="W3C Datetime"):
             parse_datetime(wrong)
+
+
+@pytest.mark.parametrize(
+    "text", ["Thu, 01 Jan 2026 00:00:00 GMT", "Thu, 01 Jan 2026 02:00:00 +0200"]
+)
+def test_the_date_of_a_response_is_an_instant_in_utc(text: str) -> None:
+    instant = parse_http_date(text)
+    assert instant == datetime(2026, 1, 1, tzinfo=UTC)
+    assert instant.tzinfo is UTC
+
+
+@pytest.mark.parametrize("text", ["", " ", "soon", "Thu, 01 Jan 2026 00:00:00 -0000"])
+def test_a_date_that_denotes_no_instant_is_ignored(text: str) -> None:
+    assert parse_http_date(text) is None

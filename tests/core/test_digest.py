@@ -19,6 +19,7 @@ from rsnotify.format.digest import (
     FORMS,
     SetDigest,
     SetSum,
+    agree,
     content_hash,
     set_digest,
     term,
@@ -58,6 +59,26 @@ def test_a_resource_counts_as_the_number_of_the_vectors(vector: dict[str, str]) 
 @pytest.mark.parametrize("vector", VECTORS["attributes"], ids=lambda vector: vector["hash"][:24])
 def test_a_hash_attribute_is_read_as_in_the_vectors(vector: dict[str, str | None]) -> None:
     assert content_hash(vector["hash"]) == vector["counts_as"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "outcome"),
+    [
+        ("md5:aa sha-256:bb", "md5:aa sha-256:bb", True),
+        ("md5:aa sha-256:bb", "md5:aa sha-256:cc", False),
+        ("md5:aa sha-256:bb", "sha-256:bb sha-512:cc", True),
+        ("SHA-256:AB", "sha256:ab", True),
+        ("sha256:ab", "SHA-256:AB", True),
+        ("md5:aa", "sha-256:aa", None),
+        ("md5:aa", None, None),
+        (None, "md5:aa", None),
+        ("", "", None),
+    ],
+)
+def test_hashes_agree_if_all_of_their_common_algorithms_do(
+    first: str | None, second: str | None, outcome: bool | None
+) -> None:
+    assert agree(first, second) is outcome
 
 
 def test_a_history_has_the_digests_of_the_vectors() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.format import reader
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.reader import DocumentLimits, SitemapReader, read_document
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
@@ -189,6 +190,28 @@ def test_a_document_larger_than_the_limit_is_refused_before_it_is_read() -> None
     reader = SitemapReader(DocumentLimits(document_bytes=100))
     with pytest.raises(InvalidDocument, match="larger than 100 bytes"):
         reader.feed(urlset("") + b" " * 100)
+
+
+def test_the_limit_holds_for_all_pieces_of_a_document_together() -> None:
+    data = urlset("<url><loc>http://a/</loc></url>" * 3)
+    pieces = [data[start : start + 10] for start in range(0, len(data), 10)]
+    whole = read_document(pieces, limits=DocumentLimits(document_bytes=len(data)))
+    assert len(whole.resources) == 3
+    with pytest.raises(InvalidDocument, match="larger than"):
+        read_document(pieces, limits=DocumentLimits(document_bytes=len(data) - 1))
+
+
+def test_a_comment_has_a_limit_that_others_do_not_add_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_TOKEN_BYTES", 1_000)
+
+    def pieces(size: int) -> list[bytes]:
+        comment = f"<!--{'x' * size}-->"
+        data = urlset(f"{comment}<url><loc>http://a/</loc></url>{comment}")
+        return [data[start : start + 10] for start in range(0, len(data), 10)]
+
+    assert len(read_document(pieces(900)).resources) == 1
+    with pytest.raises(InvalidDocument, match="a tag or a comment"):
+        read_document(pieces(1_100))
 
 
 def test_the_reader_hands_over_resources_as_they_complete() -> None:

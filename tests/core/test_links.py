@@ -20,6 +20,7 @@ TARGETS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_
         (["<http://a/>; rel=self", "<http://b/>; rel=hub"], BOTH),
         (['<a?x=1,2;3>; title="b, c; rel=no"; rel="up"'], [("up", "a?x=1,2;3")]),
         (['<a>; rel="up index"'], [("up", "a"), ("index", "a")]),
+        ([r'<a>; rel="u\p"'], [("up", "a")]),
         (['<http://a/>; REL="self"; rel="hub"'], [("self", "http://a/")]),
         (["<http://a/>"], []),
         (["nonsense"], []),
@@ -34,7 +35,9 @@ def test_what_is_written_is_read_back(links: list[tuple[str, str]]) -> None:
     assert parse_links([format_links(links)]) == links
 
 
-@pytest.mark.parametrize("target", ["http://a/>; rel=x", "http://a/\r\nSet-Cookie: x", "a b"])
+@pytest.mark.parametrize(
+    "target", ["http://a/>; rel=x", "http://a/\r\nSet-Cookie: x", "a b", "a\x7f"]
+)
 def test_a_target_that_would_break_out_of_the_header_is_not_written(target: str) -> None:
     with pytest.raises(ValueError, match="Link header"):
         format_links([("self", target)])

@@ -202,3 +202,12 @@ def test_only_large_documents_have_to_wait_and_each_time_twice_as_long() -> None
     assert policy.least_delay(is_dump=False) == 64
     policy.count = 99
     assert policy.least_delay(is_dump=True) == 16 * 2**16
+
+
+def test_the_offer_is_read_at_the_earliest_of_several_times() -> None:
+    plan = schedule()
+    plan.documents_changed(DocumentsToRead(offer=True), 5, 0)
+    first = plan.offer_due
+    plan.documents_changed(DocumentsToRead(offer=True), 50, 0)
+    assert first is not None
+    assert plan.offer_due == first

@@ -1,0 +1,195 @@
+"""What a comparison with the whole set applies and requests, event by event."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from rsnotify.errors import NotFound
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Apply, DocumentKind, Fetch, Progress
+from tests.core.wire import Wire
+from tests.core.world import EPOCH, PACE
+
+LIST = Offer(change_list="changes", resource_list="resources")
+DUMP = Offer(change_list="changes", resource_dump="dump")
+A = Resource("a")
+
+
+def at(seconds: float) -> Instant:
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def known(seconds: float) -> Progress:
+    return Progress(at(seconds), at(seconds))
+
+
+def listing(seconds: float, *resources: Resource) -> Document:
+    return Document(Capability.RESOURCE_LIST, resources, at=at(seconds))
+
+
+def index(seconds: float, *names: str) -> Document:
+    members = tuple(map(Resource, names))
+    return Document(Capability.RESOURCE_LIST, members, at=at(seconds), index=True)
+
+
+def dump(seconds: float, *names: str) -> Document:
+    return Document(Capability.RESOURCE_DUMP, tuple(map(Resource, names)), at=at(seconds))
+
+
+def manifest(seconds: float, *resources: Resource) -> Document:
+    return Document(Capability.RESOURCE_DUMP_MANIFEST, resources, at=at(seconds))
+
+
+def no_changes(seconds: float) -> Document:
+    return Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(seconds))
+
+
+def applying(wire: Wire) -> list[Change]:
+    return [one for each in wire.actions if isinstance(each, Apply) for one in each.changes]
+
+
+def requested_uris(wire: Wire) -> list[str]:
+    return [action.uri for action in wire.actions if isinstance(action, Fetch)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind", "check"),
+    [
+        (4, ChangeType.DELETED, CheckMethod.FETCH),
+        (5, ChangeType.UPDATED, CheckMethod.DATE),
+        (6, ChangeType.UPDATED, CheckMethod.DATE),
+    ],
+)
+def test_a_resource_that_is_not_stored_may_be_deleted_since_an_older_list(
+    seconds: float, kind: ChangeType, check: CheckMethod
+) -> None:
+    wire = Wire(LIST, known(5), compare=0.0)
+    wire.answer(listing(seconds, A))
+    wire.actions = wire.follower.differing([], wire.now, [A])
+    (change,) = applying(wire)
+    assert (change.change, change.check) == (kind, check)
+
+
+@pytest.mark.parametrize(("seconds", "package"), [(4, None), (5, "package"), (6, "package")])
+def test_the_content_of_a_dump_is_used_if_no_later_change_is_known(
+    seconds: float, package: str | None
+) -> None:
+    wire = Wire(DUMP, known(5), compare=0.0)
+    wire.answer(dump(6, "package"))
+    wire.answer(manifest(seconds, A))
+    wire.actions = wire.follower.differing([A], wire.now)
+    (change,) = applying(wire)
+    assert change.package == package
+
+
+@pytest.mark.parametrize(
+    ("resource", "check"),
+    [
+        (Resource("a", hash="md5:1"), CheckMethod.FETCH),
+        (Resource("a", lastmod=EPOCH), CheckMethod.FETCH),
+        (A, CheckMethod.DATE),
+    ],
+)
+def test_what_differs_from_the_list_that_was_compared_before_is_fetched(
+    resource: Resource, check: CheckMethod
+) -> None:
+    wire = Wire(LIST, known(5), compare=0.0)
+    wire.answer(listing(6, resource))
+    wire.actions = wire.follower.differing([resource], wire.now)
+    (first,) = applying(wire)
+    assert first.check is CheckMethod.DATE, "the list is new"
+    wire.actions = wire.follower.unlisted([], wire.now)
+    wire.answer(no_changes(7))
+    wire.follower.applied([first], wire.now)
+    wire.wait()
+    wire.answer(listing(6, resource))
+    wire.actions = wire.follower.differing([resource], wire.now, [Resource("missing")])
+    assert [(change.uri, change.check) for change in applying(wire)] == [("a", check)]
+
+
+def test_the_resources_of_a_document_are_compared_once() -> None:
+    wire = Wire(LIST, known(5), compare=0.0)
+    wire.answer(index(6, "one", "two"))
+    wire.answer(listing(6))
+    wire.actions = wire.follower.differing([], wire.now)
+    assert requested_uris(wire) == ["two"]
+    assert wire.follower.differing([], wire.now) == []
+
+
+def test_the_copy_is_as_old_as_before_until_unlisted_resources_are_removed() -> None:
+    wire = Wire(LIST, known(5), compare=0.0)
+    wire.answer(listing(9))
+    wire.follower.differing([], wire.now)
+    wire.actions = wire.follower.unlisted(["a"], wire.now)
+    (deletion,) = applying(wire)
+    assert wire.follower.progress is not None
+    assert wire.follower.progress.through == at(5)
+    wire.follower.applied([deletion], wire.now)
+    assert wire.follower.progress.through == at(9)
+
+
+@pytest.mark.parametrize("found", ["nothing", "different", "absent", "unlisted"])
+def test_polls_come_sooner_after_a_comparison_that_found_something(found: str) -> None:
+    wire = Wire(LIST, known(5), compare=0.0, poll=100.0)
+    wire.answer(listing(6, A))
+    different, absent = [A] * (found == "different"), [A] * (found == "absent")
+    wire.actions = wire.follower.differing(different, wire.now, absent)
+    begun = applying(wire)
+    wire.actions = wire.follower.unlisted(["b"] * (found == "unlisted"), wire.now)
+    begun += applying(wire)
+    wire.answer(no_changes(7))
+    wire.follower.applied(begun, wire.now)
+    assert (wire.wait() < 100.0) is (found != "nothing")
+
+
+def test_a_package_is_no_routine() -> None:
+    wire = Wire(DUMP, known(5), compare=10.0)
+    wire.answer(no_changes(5))
+    while wire.requested() != [DocumentKind.RESOURCE_DUMP]:
+        wire.wait()
+        if wire.requested() == [DocumentKind.CHANGE_LIST]:
+            wire.answer(no_changes(5))
+    assert wire.follower.level
+    wire.answer(dump(6, "package"))
+    assert requested_uris(wire) == ["package"]
+    assert not wire.follower.level
+
+
+def test_all_of_a_broken_dump_is_applied_before_the_list_is_read() -> None:
+    wire = Wire(Offer(resource_list="resources", resource_dump="dump"))
+    wire.answer(dump(6, "one", "two"))
+    wire.answer(manifest(6, A))
+    wire.actions = wire.follower.differing([A], wire.now)
+    assert requested_uris(wire) == ["two"], "packages are read ahead"
+    (change,) = applying(wire)
+    wire.answer(NotFound("two", "404"))
+    assert requested_uris(wire) == []
+    wire.actions = wire.follower.applied([change], wire.now)
+    assert requested_uris(wire) == ["resources"]
+
+
+@pytest.mark.parametrize(
+    ("progress", "most", "following"),
+    [
+        (None, 0, "two"),
+        (None, 1, "dump"),
+        (known(5), 1, None),
+    ],
+)
+def test_a_new_dump_replaces_the_list_of_an_empty_copy_if_much_is_to_be_fetched(
+    progress: Progress | None, most: int, following: str | None
+) -> None:
+    offer = Offer(resource_list="resources")
+    wire = Wire(offer, progress, compare=0.0)
+    wire.answer(index(6, "one", "two"))
+    resources = [Resource(f"{number}") for number in range(PACE.in_flight + most)]
+    wire.answer(listing(6, *resources))
+    wire.follower.offered(Offer(resource_list="resources", resource_dump="dump"), wire.now)
+    wire.actions = wire.follower.differing(resources, wire.now)
+    assert requested_uris(wire) == ([following] if following else [])
