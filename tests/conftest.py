@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests import fork_server, watchdog
+from tests import fork_server, reserved_names, watchdog
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
 from tests.examples_count import examples
@@ -34,6 +34,7 @@ _MEMORY, _ENOUGH = "/dev/shm", 2_000_000_000
 if os.path.isdir(_MEMORY) and shutil.disk_usage(_MEMORY).free > _ENOUGH:
     tempfile.tempdir = _MEMORY
 watchdog.start()
+reserved_names.refuse()
 fork_server.start()
 # What a shell starts in the background may ignore interruptions, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,8 +98,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+#: Fewer tests than this may start no process; if one does, the fork server starts then.
+_MANY = 100
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    fork_server.prepare()
+    if len(items) >= _MANY:
+        fork_server.prepare()
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 

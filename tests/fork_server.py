@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rsnotify.runtime import processes
+from tests import reserved_names
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What may be run: our program, and what a test compares with a process of its own.
@@ -361,6 +362,7 @@ def _end(code: object) -> NoReturn:
 def _main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those that it forks
     _import_all()
+    reserved_names.refuse()
     gc.collect()
     gc.freeze()
     channel = socket.socket(fileno=int(sys.argv[1]))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TypedDict
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -173,10 +174,21 @@ def check_uri(uri: object) -> None:
         raise ConfigurationError(
             f"{uri[:60]}… is longer than {DEFAULT_LIMITS.uri_length} characters; shorten the URI"
         )
-    if not isinstance(uri, str) or not _URI.fullmatch(uri):
+    if not isinstance(uri, str) or not _URI.fullmatch(uri) or not _is_bracketed_well(uri):
         raise ConfigurationError(
             f"{uri!r} is not an absolute URI; percent-encode what RFC 3986 does not allow"
         )
+
+
+def _is_bracketed_well(uri: str) -> bool:
+    """Return whether brackets in the host, if any, enclose an address (RFC 3986 §3.2.2)."""
+    if "[" not in uri and "]" not in uri:
+        return True
+    try:
+        urlsplit(uri)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_count(value: object) -> bool:

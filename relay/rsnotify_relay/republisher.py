@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
@@ -112,6 +112,10 @@ class Republisher:
     def held_content(self, uri: str) -> Path | None:
         """Return the file of a resource of the Source, if there is one."""
         return self._mirror.held_content(uri)
+
+    def others(self, paths: Collection[str]) -> Iterator[Path]:
+        """Yield all other files of the mirror."""
+        return self._mirror.others(paths)
 
     def keep_only(self, paths: Collection[str]) -> int:
         """Remove all other files of the mirror; return how many."""

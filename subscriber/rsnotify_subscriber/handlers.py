@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -136,6 +136,9 @@ class LocatedHandler(ReadableHandler, Protocol):
     @property
     def place(self) -> str:
         """An identifier of the place; empty while it does not exist."""
+
+    def others(self, paths: Collection[str]) -> Iterator[Path]:
+        """Yield all other files of the place."""
 
     def keep_only(self, paths: Collection[str]) -> int:
         """Remove all other files of the place; return how many."""

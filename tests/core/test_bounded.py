@@ -73,11 +73,13 @@ def chunks():
     yield (opening + before).encode()
     number = 0
     while size < 10**8:
-        pieces = []
         wanted = 1_000_000 // len(repeated) + 1
-        for number in range(number, number + wanted):
-            pieces.append(repeated.replace("%d", str(number)) if "%d" in repeated else repeated)
-        data = "".join(pieces).encode()
+        if "%d" in repeated:
+            numbers = range(number, number + wanted)
+            data = "".join([repeated.replace("%d", str(each)) for each in numbers]).encode()
+            number += wanted
+        else:
+            data = (repeated * wanted).encode()
         for at in range(0, len(data), 65536):
             size += len(data[at:at + 65536])
             yield data[at:at + 65536]

@@ -44,14 +44,20 @@ UNDESCRIBED = {
     "capabilitylist-describedby-missing",
 }
 
+#: The part that is made when it is requested.
+UNWRITTEN = "/changelist-open.xml"
 #: What stands in the names of the parts of each document, where each is an index.
 PARTS = (
-    "/changelist-open.xml",
+    UNWRITTEN,
     "/changedump-part-",
     *(f"/{name}{kind}-archive-" for name in ("resource", "change") for kind in ("list", "dump")),
     *(f"/{name}-2" for name in ("changelist", "resourcelist", "resourcedump", "changedump")),
     "-00003.xml",
 )
+
+
+def has_all_parts(names: list[str]) -> bool:
+    return all(any(part in name for name in names) for part in PARTS)
 
 
 @asynccontextmanager
@@ -94,6 +100,7 @@ async def test_every_document_of_a_source_is_valid(tmp_path: Path, profile: Prof
             else:
                 round_ += 1
                 (folder / f"new {round_}.txt").write_text(str(round_))  # each content is kept
+            await asyncio.sleep(0.1)  # leaves the processor to the Source
 
 
 CONFIGURATION = """
@@ -134,11 +141,16 @@ async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool) -> Non
     async with asyncio.timeout(PATIENCE), source("--config", tmp_path / "source.toml"):
         listed, round_ = "", 0
         while True:
-            result = await validate(f"{base}.well-known/resourcesync", deep=True)
-            names = [document.name for document in result.documents]
-            found = {finding.rule for document in result.documents for finding in document.findings}
+            # Files are looked at until then, as a validation reads and checks every document.
+            names = [f"/{path.name}" for path in (tmp_path / "state").rglob("*")]
+            if has_all_parts([*names, UNWRITTEN]):
+                result = await validate(f"{base}.well-known/resourcesync", deep=True)
+                names = [document.name for document in result.documents]
+                found = {
+                    finding.rule for document in result.documents for finding in document.findings
+                }
             newest = max((name for name in names if "/resourcelist-2" in name), default="")
-            if all(any(part in name for name in names) for part in PARTS):
+            if has_all_parts(names):
                 # Nothing changes any more, so that it soon agrees with itself.
                 if found == UNDESCRIBED:
                     break

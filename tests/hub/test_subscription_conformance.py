@@ -22,6 +22,8 @@ from tests.hub.jetstream.nodes import prefixed
 from tests.hub.storing import FOREVER
 from tests.nats_servers import NatsCluster, running_nats
 
+#: There is no other node that a new one has to see first.
+ALONE = replace(PACE, renew_seconds=0.05, settle_seconds=0)
 ONE = Subscription(TOPIC, "https://one.example/callback?a=ä", "secret", at(100), 5, client="me")
 TWO = Subscription(TOPIC, "https://two.example:8443/callback", None, at(200), 6, suspended=True)
 
@@ -84,7 +86,7 @@ def open_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> 
             store = SqliteStore(tmp_path, FOREVER, clock)
         else:
             store = await open_jetstream(
-                prefixed(url, name), FOREVER, clock, NodeRecord(), shards=4, pace=PACE
+                prefixed(url, name), FOREVER, clock, NodeRecord(), shards=4, pace=ALONE
             )
         owner = Owner()
         try:

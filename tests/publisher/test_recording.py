@@ -139,6 +139,8 @@ def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path) -> None:
     [
         ("relative", {}, "not an absolute URI"),
         ("", {}, "not an absolute URI"),
+        ("http://[", {}, "not an absolute URI"),
+        ("http://[::1/a", {}, "not an absolute URI"),
         (BASE + "ä", {}, "percent-encode"),
         (BASE + "a b", {}, "percent-encode"),
         (BASE + "a\x00", {}, "percent-encode"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 import pytest
@@ -101,3 +102,14 @@ async def test_without_hashes_the_content_itself_is_compared(
     found = await audited(source, destination)
     assert found.unknown == (source.base + "r1",)
     assert found.in_step is None
+
+
+async def test_an_audit_of_an_empty_folder_writes_nothing_into_it(
+    source: SmallSource, destination: Destination
+) -> None:
+    empty = destination.folder.with_name("empty")
+    empty.mkdir()
+    os.utime(empty, (0, 0))
+    found = await audit(source.url, empty, pause=0.01)
+    assert len(found.created) == 3
+    assert empty.stat().st_mtime == 0

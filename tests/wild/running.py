@@ -15,7 +15,14 @@ import msgspec
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber import FolderMirror, Received, Status, Subscriber, default_state
+from rsnotify_subscriber import (
+    FolderMirror,
+    Received,
+    Status,
+    Subscriber,
+    audit,
+    default_state,
+)
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.options import gathered
 from tests.subscriber.processes import outcome as process_outcome
@@ -166,6 +173,15 @@ async def command_follow_once(source: WildSource | str, folder: Path, *options: 
     said = json.loads(lines[-1]) if lines else {}
     reasons = [errors.strip(), said.get("error"), said.get("difference"), *said.get("doubts", ())]
     return Outcome(code == 0, tuple(filter(None, reasons)), code=code, output=output + errors)
+
+
+async def audited(source: WildSource, folder: Path) -> Outcome:
+    """Audit in this process, with a short pause before differences are compared again."""
+    found = await audit(source.url, folder, pause=0.01)
+    kinds = ("created", "updated", "deleted", "absent", "unknown")
+    named = tuple(f"{kind} {name}" for kind in kinds for name in getattr(found, kind))
+    code = {True: 0, False: 1, None: 2}[found.in_step]
+    return Outcome(found.in_step is True, named + found.doubts, code=code)
 
 
 async def command_audit(source: WildSource | str, folder: Path, *options: str) -> Outcome:

@@ -16,7 +16,7 @@ from tests.wild.running import (
     Copy,
     Folder,
     assert_honest,
-    command_audit,
+    audited,
     follow_once,
     following,
     until_right,
@@ -101,6 +101,6 @@ async def test_audit_does_not_call_a_copy_right_that_lacks_the_changes(
     for name, content in before.items():
         (copy.path / name).write_bytes(content)
     (copy.path / "d").unlink(missing_ok=True)
-    outcome = await command_audit(source, copy.path)
+    outcome = await audited(source, copy.path)
     assert outcome.code in (1, 2), outcome
     assert_honest(copy, source, outcome)

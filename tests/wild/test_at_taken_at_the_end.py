@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.wild.documents import entry, resource_list
-from tests.wild.running import Copy, Folder, assert_honest, command_audit, follow_once
+from tests.wild.running import Copy, Folder, assert_honest, audited, follow_once
 from tests.wild.source import WildSource
 
 
@@ -58,5 +58,5 @@ async def test_audit_does_not_believe_it_either(source: WildSource, tmp_path: Pa
     copy.path.mkdir()
     for name, content in {"a": b"a", "b": b"b", "c": b"c"}.items():
         (copy.path / name).write_bytes(content)
-    outcome = await command_audit(source, copy.path)
+    outcome = await audited(source, copy.path)
     assert outcome.code in (1, 2), outcome

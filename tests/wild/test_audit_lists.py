@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_subscriber import audit
 from tests.wild.documents import change_list, entry, ln, resource_list
-from tests.wild.running import Outcome, assert_honest
+from tests.wild.running import Outcome, assert_honest, audited
 from tests.wild.source import Answer, WildSource
 
 
@@ -44,12 +43,8 @@ def change(
     return entry(source.uri(name), what, datetime=source.t(at), content=content)
 
 
-async def audited(source: WildSource, folder: Path) -> Outcome:
-    found = await audit(source.url, folder, pause=0.01)
-    kinds = ("created", "updated", "deleted", "absent", "unknown")
-    named = tuple(f"{kind} {name}" for kind in kinds for name in getattr(found, kind))
-    code = {True: 0, False: 1, None: 2}[found.in_step]
-    outcome = Outcome(found.in_step is True, named + found.doubts, code=code)
+async def honest_audit(source: WildSource, folder: Path) -> Outcome:
+    outcome = await audited(source, folder)
     assert_honest(folder, source, outcome)
     return outcome
 
@@ -66,11 +61,11 @@ async def test_the_newest_change_counts_where_it_stands_first(
     source.put("changelist.xml", change_list(changes, from_=source.t(5)))
     source.remove("a")
     source.file("b", b"3")
-    outcome = await audited(source, folder)
+    outcome = await honest_audit(source, folder)
     assert outcome.code == 1
     (folder / "a").unlink()
     (folder / "b").write_bytes(b"3")
-    assert (await audited(source, folder)).code == 0
+    assert (await honest_audit(source, folder)).code == 0
 
 
 async def test_what_neither_order_nor_time_decides_is_unknown(
@@ -82,7 +77,7 @@ async def test_what_neither_order_nor_time_decides_is_unknown(
         change(source, "a", 30, content=b"1"),
     ]
     source.put("changelist.xml", change_list(changes, from_=source.t(5)))
-    outcome = await audited(source, folder)
+    outcome = await honest_audit(source, folder)
     assert outcome.code == 2
     assert f"unknown {source.uri('a')}" in outcome.reasons
 
@@ -96,10 +91,10 @@ async def test_a_deletion_that_is_only_left_out_of_the_resource_list_counts(
     source.put("changelist.xml", change_list(changes, from_=source.t(5)))
     if gone:
         source.remove("a")
-    outcome = await audited(source, folder)
+    outcome = await honest_audit(source, folder)
     assert outcome.code == (1 if gone else 2)  # it is there, though the Resource List lacks it
     (folder / "a").unlink()
-    assert (await audited(source, folder)).code == (0 if gone else 2)
+    assert (await honest_audit(source, folder)).code == (0 if gone else 2)
 
 
 @pytest.mark.parametrize("name", ["at", "until"])
@@ -111,7 +106,7 @@ async def test_a_time_later_than_the_answer_is_doubted(
         source.put("resourcelist.xml", resource_list(listed(source, "a", "b"), at=ahead))
     else:
         source.put("changelist.xml", change_list(from_=source.t(5), until=ahead))
-    outcome = await audited(source, folder)
+    outcome = await honest_audit(source, folder)
     assert outcome.code == 2
     assert any(f"its {name}, " in reason for reason in outcome.reasons)
 
@@ -122,7 +117,7 @@ async def test_an_entry_outside_the_interval_of_its_list_is_doubted(
 ) -> None:
     changes = [change(source, "a", at, content=b"1")]
     source.put("changelist.xml", change_list(changes, from_=source.t(5), until=source.t(60)))
-    outcome = await audited(source, folder)
+    outcome = await honest_audit(source, folder)
     assert outcome.code == 2
     assert any("outside of its interval" in reason for reason in outcome.reasons)
 
@@ -133,7 +128,7 @@ async def test_hashes_that_contradict_each_other_are_doubted(
     source.put("resourcelist.xml", resource_list(listed(source, "a", "b"), at=source.t(3600)))
     changes = [change(source, "a", 1800, content=source.file("a", b"2"))]
     source.put("changelist.xml", change_list(changes, from_=source.t(5)))
-    outcome = await audited(source, folder)
+    outcome = await honest_audit(source, folder)
     assert outcome.code == 2
     assert any("different hashes" in reason for reason in outcome.reasons)
 
@@ -142,9 +137,9 @@ async def test_what_the_source_lists_and_does_not_have_is_no_fault_of_the_copy(
     source: WildSource, folder: Path
 ) -> None:
     (folder / "a").unlink()
-    assert (await audited(source, folder)).code == 1
+    assert (await honest_audit(source, folder)).code == 1
     source.put("a", Answer(status=410))
-    outcome = await audited(source, folder)
+    outcome = await honest_audit(source, folder)
     assert outcome.code == 2
     assert f"absent {source.uri('a')}" in outcome.reasons
 
@@ -160,8 +155,8 @@ async def test_all_pages_of_a_list_count(source: WildSource, folder: Path) -> No
     source.put("changelist.xml", change_list(changes, from_=source.t(5), links=following))
     changes = [change(source, "b", 30, content=source.file("b", b"2"))]
     source.put("third.xml", change_list(changes, from_=source.t(5)))
-    assert (await audited(source, folder)).code == 1
+    assert (await honest_audit(source, folder)).code == 1
     (folder / "b").write_bytes(b"2")
-    assert (await audited(source, folder)).code == 0
+    assert (await honest_audit(source, folder)).code == 0
     source.put("third.xml", change_list(changes, from_=source.t(5), links=following))
-    assert (await audited(source, folder)).code == 2
+    assert (await honest_audit(source, folder)).code == 2

@@ -13,7 +13,7 @@ from tests.wild.documents import days, seconds
 from tests.wild.running import (
     Copy,
     assert_honest,
-    command_audit,
+    audited,
     follow_once,
     following,
     until_right,
@@ -88,5 +88,5 @@ async def test_audit_takes_them_into_account(source: WildSource, folder) -> None
     await follow_once(source, folder)
     source.file("d", b"d")
     source.list_changes(source.changed("d", "created", source.t(440)), from_=source.t(500))
-    outcome = await command_audit(source, folder)
+    outcome = await audited(source, folder)
     assert outcome.code in (1, 2), outcome

@@ -104,7 +104,8 @@ async def test_what_does_not_end_is_refused_in_a_sentence(
     audited = await command_audit(source, folder)
     assert (audited.code, document.sent < 150_000_000) == (2, True)
     assert reason in audited.output
-    followed = await command_follow_once(source, folder, "--poll", "0.1")
+    other = folder.with_name("other")
+    followed = await command_follow_once(source, other, "--poll", "0.1")
     assert (followed.code, document.sent < 150_000_000) == (1, True)
     assert reason in followed.output
     code, output, _ = await outcome(await rsnotify("inspect", source.url))

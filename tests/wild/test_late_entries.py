@@ -14,7 +14,7 @@ import pytest
 from tests.wild.running import (
     Copy,
     assert_honest,
-    command_audit,
+    audited,
     follow_once,
     following,
     until,
@@ -162,4 +162,4 @@ async def test_audit_calls_a_copy_wrong_that_lacks_a_late_entry(
     await follow_once(source, folder)
     source.file("b", b"b, changed", source.t(90))
     source.list_changes(source.changed("b", "updated", source.t(90)), first, from_=source.t(5))
-    assert (await command_audit(source, folder)).code == 1
+    assert (await audited(source, folder)).code == 1

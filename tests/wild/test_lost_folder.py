@@ -51,6 +51,7 @@ async def test_a_folder_that_was_removed_is_missed(source: WildSource, copied: P
     assert "lacks 3 of the 3 files" in outcome.reasons[0]
     assert "copy.rsnotify" in outcome.reasons[0]
     assert not copied.exists()
+    assert f"the folder and {default_state(copied)}" in outcome.reasons[0]
     shutil.rmtree(default_state(copied))
     outcome = await command_follow_once(source, copied)
     assert_honest(copied, source, outcome)
@@ -91,6 +92,36 @@ async def test_a_copy_of_the_copy_is_followed_if_all_is_there(
     assert outcome.claims, outcome
     assert len(source.requests("b")) == 1
     assert source.requests("a") == []
+
+
+async def test_a_folder_with_other_files_is_not_taken_for_a_copy(
+    source: WildSource, copied: Path
+) -> None:
+    before = {path.name: path.read_bytes() for path in copied.iterdir()}
+    shutil.rmtree(default_state(copied))
+    outcome = await command_follow_once(source, copied)
+    assert_honest(copied, source, outcome)
+    assert outcome.code == 2
+    assert str(copied) in outcome.reasons[0]
+    assert {path.name: path.read_bytes() for path in copied.iterdir()} == before
+    shutil.rmtree(copied)
+    (copied / "of no resource").mkdir(parents=True)
+    assert (await command_follow_once(source, copied)).claims
+
+
+async def test_a_copy_that_was_moved_may_have_no_other_files(
+    source: WildSource, copied: Path
+) -> None:
+    there = copied.with_name("there")
+    shutil.copytree(copied, there)
+    shutil.copytree(default_state(copied), default_state(there))
+    (there / "stray").touch()
+    outcome = await command_follow_once(source, there)
+    assert_honest(there, source, outcome)
+    assert outcome.code == 2
+    assert str(there / "stray") in outcome.reasons[0]
+    (there / "stray").unlink()
+    assert (await command_follow_once(source, there)).claims
 
 
 async def test_a_file_that_is_missed_and_is_in_no_list_is_named(

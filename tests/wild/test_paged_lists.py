@@ -15,7 +15,7 @@ from tests.wild.documents import change_list, entry, index, ln, member, resource
 from tests.wild.running import (
     Copy,
     assert_honest,
-    command_audit,
+    audited,
     follow_once,
     following,
     until,
@@ -55,9 +55,9 @@ async def test_audit_reads_all_pages(source: WildSource, folder: Path) -> None:
     await follow_once(source, folder)
     source.put("resourcelist.xml", page(source, "ab", source.uri("page-1.xml")))
     source.put("page-1.xml", page(source, "cd", None))
-    assert (await command_audit(source, folder)).code == 0
+    assert (await audited(source, folder)).code == 0
     (folder / "d").write_bytes(b"other")
-    assert (await command_audit(source, folder)).code == 1
+    assert (await audited(source, folder)).code == 1
 
 
 async def test_pages_of_a_change_list_are_all_read(source: WildSource, copy: Copy) -> None:

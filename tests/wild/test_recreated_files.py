@@ -13,7 +13,7 @@ from tests.wild.documents import seconds
 from tests.wild.running import (
     Copy,
     assert_honest,
-    command_audit,
+    audited,
     follow_once,
     following,
     until_right,
@@ -110,5 +110,5 @@ async def test_audit_is_not_misled(source: WildSource, folder) -> None:
     source.list_changes(first, from_=source.t(5))
     await follow_once(source, folder)
     source.list_changes(first, created_again(source), from_=source.t(5))
-    outcome = await command_audit(source, folder)
+    outcome = await audited(source, folder)
     assert outcome.code in (1, 2), outcome

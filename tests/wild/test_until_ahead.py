@@ -12,7 +12,7 @@ from tests.wild.documents import seconds
 from tests.wild.running import (
     Copy,
     assert_honest,
-    command_audit,
+    audited,
     follow_once,
     following,
     until_right,
@@ -89,4 +89,4 @@ async def test_audit_reads_what_lies_before_it(source: WildSource, folder) -> No
     held = (folder / "a").read_bytes()
     change(source, 100)
     (folder / "a").write_bytes(held)
-    assert (await command_audit(source, folder)).code in (1, 2)
+    assert (await audited(source, folder)).code in (1, 2)

@@ -108,7 +108,8 @@ async def audit(
             fetcher = Fetcher(sessions, Path(temporary))
             offer, identity = await _identified(fetcher, url, folder, identity)
             expectation = ExpectationReader(fetcher, offer, identity.selection)
-            comparison = _MirrorComparison(fetcher, MirrorTree(folder, identity.base), identity)
+            tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
+            comparison = _MirrorComparison(fetcher, tree, identity)
             for attempt in range(_ATTEMPTS):
                 if attempt:
                     await asyncio.sleep(pause)

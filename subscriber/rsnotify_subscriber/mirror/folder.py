@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -115,12 +115,16 @@ class FolderMirror:
         path = Path(self._tree.find(uri))
         return path if path.is_file() and not path.is_symlink() else None
 
+    def others(self, paths: Collection[str]) -> Iterator[Path]:
+        """Yield all files but these."""
+        assert self._tree is not None, "prepare is called first"
+        return (path for path in self._tree.files() if str(path) not in paths)
+
     def keep_only(self, paths: Collection[str]) -> int:
         """Remove all files but these, durably; return how many."""
-        assert self._tree is not None, "prepare is called first"
-        others = [path for path in map(str, self._tree.files()) if path not in paths]
+        others = list(self.others(paths))
         for path in others:
-            self._remove(path, self._unflushed)
+            self._remove(str(path), self._unflushed)
         self.flush()
         return len(others)
 

@@ -14,28 +14,35 @@ from rsnotify_subscriber.mirror.paths import FALLBACKS, MirrorLayout, PathNames
 PROBE = "@@rsnotify"
 
 
-def ignores_case(folder: Path) -> bool:
-    """Return whether `A` and `a` are the same name on the file system, or it is that of Windows."""
+def ignores_case(folder: Path, *, probe: bool) -> bool:
+    """Return whether `A` and `a` are the same name on the file system, or it is that of Windows.
+
+    Args:
+        folder: A folder of the file system.
+        probe: Whether a file may be made in it for a moment if none shows the answer.
+    """
     if os.name == "nt":
         return True
     paths = (folder, *folder.parents)
     both = (_exists_in_both_cases(path) for path in paths)
     above = next((found for found in both if found is not None), False)
-    return above or _ignores_case_inside(folder)
+    return above or _ignores_case_inside(folder, probe=probe)
 
 
-def _ignores_case_inside(folder: Path) -> bool:
+def _ignores_case_inside(folder: Path, *, probe: bool) -> bool:
     """Examine the content, as another file system may be mounted at the folder."""
     try:
         for path in folder.iterdir():
             if (found := _exists_in_both_cases(path)) is not None:
                 return found
-        probe = folder / PROBE
+        if not probe:
+            return False
+        made = folder / PROBE
         try:
-            probe.touch()
-            return _exists_in_both_cases(probe) is True
+            made.touch()
+            return _exists_in_both_cases(made) is True
         finally:
-            probe.unlink(missing_ok=True)
+            made.unlink(missing_ok=True)
     except OSError:
         return False  # the folder does not exist, or is read-only
 
@@ -55,11 +62,17 @@ class MirrorTree:
     A resource is at its fallback path if it exists there already, or if its natural path needs a
     directory where there is a file, or a file where there is a directory: the resources `a` and
     `a/b` may both exist.
+
+    Args:
+        root: The root of the mirror.
+        base: The URI that the root stands for.
+        probe: Whether a file may be made in the root for a moment, to find out whether the file
+            system ignores case.
     """
 
-    def __init__(self, root: Path, base: str) -> None:
+    def __init__(self, root: Path, base: str, *, probe: bool = True) -> None:
         self.root = root.absolute()
-        self._layout = MirrorLayout(base, portable=ignores_case(self.root))
+        self._layout = MirrorLayout(base, portable=ignores_case(self.root, probe=probe))
         # Text, as objects for paths would take most of the time.
         self._root = str(self.root)
         self._fallbacks = os.path.join(self._root, FALLBACKS)

@@ -33,7 +33,8 @@ def check_files(handler: object, state: DestinationState, identity: Identity) ->
     """Check that the files of a `LocatedHandler` exist; this blocks on the disk.
 
     Where some are missing, the state marks them to be fetched, and everything to be compared. It is
-    a `ConfigurationError` if all are missing, or some that could not be found in any list.
+    a `ConfigurationError` if all are missing, or some that could not be found in any list, or if a
+    place that was not used before has other files.
     """
     restored = state.is_restored
     if not isinstance(handler, LocatedHandler):
@@ -45,7 +46,12 @@ def check_files(handler: object, state: DestinationState, identity: Identity) ->
         sample = list(islice(state.held_uris(), _SAMPLE))
         if all(handler.held_content(uri) is not None for uri in sample):
             return
-    missing = [uri for uri in state.held_uris() if handler.held_content(uri) is None]
+    paths, missing = set[str](), []
+    for uri in state.held_uris():
+        if (path := handler.held_content(uri)) is None:
+            missing.append(uri)
+        else:
+            paths.add(str(path))
     if missing and (len(missing) == state.resources or not resource_documents(identity.offer)):
         raise ConfigurationError(_lost(state, len(missing), f", as that of {missing[0]}"))
     if missing:
@@ -55,7 +61,14 @@ def check_files(handler: object, state: DestinationState, identity: Identity) ->
     if restored:
         with state.transactions.storage_errors():
             _compare_files(handler, state, missing)
-    elif missing:
+        return
+    is_new = handler.place != identity.place
+    if is_new and (other := next(handler.others(paths), None)) is not None:
+        raise ConfigurationError(
+            f"{other} is not part of the copy that {state.database.name} describes; remove "
+            "all such files from its folder, or choose another folder"
+        )
+    if missing:
         state.invalidate(missing)
 
 
@@ -97,7 +110,7 @@ def _lost(state: DestinationState, missing: int, example: str = "") -> str:
     return (
         f"the copy lacks {missing} of the {state.resources} files that it should have according "
         f"to {state.database.name}{example}; mount or restore the folder of the copy, or remove "
-        "that state to copy everything again"
+        f"the folder and {state.database.name} to copy everything again"
     )
 
 
