@@ -82,7 +82,7 @@ mutants: $(VENV)/ready-dev ## which small bugs in rsnotify/sync and format no te
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
 	nice $(BIN)/python tests/mutants.py $(MODULE)
 
-containers: $(VENV)/ready-dev ## the image and docker-compose.yml in a container engine: needs docker with docker compose
+containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a container engine: needs docker with docker compose
 	$(BIN)/pytest -p no:xdist tests/real_containers.py tests/real_cluster.py $(ARGS)
 
 sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"

@@ -243,6 +243,18 @@ def test_a_hub_that_others_reach_does_not_start_without_publishers_and_admins(im
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_the_image_has_the_versions_of_its_bill_of_materials(image: str) -> None:
+    listing = "import importlib.metadata as m\nfor d in m.distributions(): print(d.name, d.version)"
+    words = ("run", "--rm", "--entrypoint", "python", image, "-c", listing)
+    installed = {
+        tuple(line.lower().replace("_", "-").split()) for line in docker(*words).split("\n")
+    }
+    bill = json.loads((ROOT / "build/rsnotify.cdx.json").read_text())["components"]
+    assert installed == {
+        (one["name"].lower().replace("_", "-"), one["version"].lower()) for one in bill
+    }
+
+
 def test_the_broker_does_not_start_without_both_passwords() -> None:
     broker = services(SETTINGS)["mosquitto"]
     for given in ("", "MQTT_HUB_PASSWORD=" + "x" * 32):

@@ -85,4 +85,5 @@ def test_a_hub_serves_sources_and_destinations_through_nginx(behind_nginx: Reade
     (reader.folder / "data/one.txt").write_text("two")
     copy = reader.folder / "copy/one.txt"
     eventually(lambda: copy.read_text() == "two")
+    assert "401" in reader.run(commands[7])
     reader.end()

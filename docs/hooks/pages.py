@@ -1,6 +1,9 @@
 """Collects the pages of the site: those of the repository, what they link to, and the reference.
 
 Every file keeps its path in the repository, so that relative links are the same in both.
+
+A page marks the place of a screenshot by a comment, `<!-- screenshot NAME: description -->`. The
+site shows it in light or dark if `make screenshots` has written it, and nothing otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ Object.keys(localStorage).filter(key => key.endsWith("__palette")).forEach(
     key => localStorage.removeItem(key));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
 """
-_ASSETS = ("docs/images/*",)
+_ASSETS = ("docs/images/*", "build/screenshots/*.png")
+_SCREENSHOT = re.compile(r"<!-- screenshot (\w+): ([^\]]+?) -->")
+_FORMS = ("light", "dark")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -72,6 +77,22 @@ def on_post_page(output: str, page: Page, **_: object) -> str:
     return output.replace("</head>", f"<script>{_COLOURS}</script></head>", 1)
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Return the text as Python-Markdown reads it, which needs four spaces below an item."""
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Return the text as Python-Markdown reads it, with the screenshots that exist."""
+
+    def pictures(found: re.Match[str]) -> str:
+        name, description = found.groups()
+        files = [f"build/screenshots/{name}-{form}.png" for form in _FORMS]
+        if not all((ROOT / file).is_file() for file in files):
+            return ""
+        up = "../" * page.file.src_uri.count("/")
+        words = " ".join(description.split())
+        # The theme shows the one that has the colours of the page.
+        return "\n".join(
+            f"![{words}]({up}{file}#only-{form}){{ loading=lazy }}"
+            for file, form in zip(files, _FORMS, strict=True)
+        )
+
+    markdown = _SCREENSHOT.sub(pictures, markdown)
+    # It needs four spaces below an item.
     return re.sub(r"^ {2}(?=[-*] )", "    ", markdown, flags=re.MULTILINE)

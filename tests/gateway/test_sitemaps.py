@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import DocumentError, Unavailable
+from rsnotify.runtime.state_copies import copy_state
 from tests.gateway.checking import Checking, origin
 from tests.gateway.origin_server import OriginServer, index, sitemap, zipped
 
@@ -55,6 +56,22 @@ async def test_a_restart_invents_and_loses_nothing(
     again = Checking(tmp_path, origin("sitemap", site.url("/sitemap.xml")))
     async with again:
         assert await again.check() == {C: "created", B: "deleted"}
+
+
+async def test_a_restored_backup_sees_again_what_happened_since(
+    site: OriginServer, checking: Checking, tmp_path: Path
+) -> None:
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY, B: MONDAY})
+    await checking.check()
+    copy_state(tmp_path, tmp_path.with_name("backup"))
+    site.pages["/sitemap.xml"] = sitemap({A: TUESDAY, C: MONDAY, D: MONDAY})
+    await checking.check()
+    site.pages["/sitemap.xml"] = sitemap({A: TUESDAY, C: MONDAY})
+    restored = tmp_path.with_name("restored")
+    copy_state(tmp_path.with_name("backup"), restored)
+    async with Checking(restored, origin("sitemap", site.url("/sitemap.xml"))) as again:
+        assert await again.check() == {A: "updated", C: "created", B: "deleted"}
+        assert set(again.resources()) == {A, C}
 
 
 async def test_an_index_of_compressed_files_is_read(site: OriginServer, checking: Checking) -> None:

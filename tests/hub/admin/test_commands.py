@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import json
 import os
+import ssl
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -17,6 +19,7 @@ from rsnotify_hub.admin import schemas, tables
 from rsnotify_hub.admin.client import AdminClient
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id
+from tests.certificates import Authority
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
 from tests.ports import free_port
@@ -151,6 +154,16 @@ async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.Mo
 async def test_a_hub_that_cannot_be_reached_is_reported():
     with pytest.raises(Unavailable, match="Connection refused; --url names the hub"):
         await AdminClient(f"http://127.0.0.1:{free_port()}/", None).call("status")
+
+
+async def test_an_unknown_authority_is_reported_with_the_variable_for_it(tmp_path: Path):
+    secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    secure.load_cert_chain(*Authority(tmp_path).certificate("localhost"))
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=secure)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Unavailable, match=r"certificate verify failed.*SSL_CERT_FILE"):
+            await AdminClient(f"https://127.0.0.1:{port}/", None).call("status")
 
 
 def test_a_table_names_the_number_of_omitted_rows():
