@@ -139,7 +139,8 @@ class BaselineRun:
         """Return the change of a resource that is stored differently."""
         change = self._as_listed(resource, listed)
         if self._is_repeated and (resource.hash or resource.lastmod):
-            return fetching(change)
+            # No later than what is confirmed: the list says nothing of what was changed since.
+            return fetching(replace(change, at=min(change.at, self._state.frontiers.confirmed)))
         return change
 
     def _missed(self, resource: Resource, listed: ListedResources) -> Change | None:

@@ -190,6 +190,18 @@ def test_a_routine_comparison_does_not_hide_that_the_source_was_restored() -> No
     assert play.check() or play.check()
 
 
+def test_a_routine_comparison_does_not_hide_a_deletion_before_the_end_of_its_list() -> None:
+    faults = Faults(at_ahead=timedelta(seconds=12), at_end=True, rotates=False)
+    play = Play(faults, 0, ROUTINE)
+    play.step(("change", "a", False))
+    play.step(("change", "d", False))
+    play.step(("check", GLANCE))
+    play.step(("list_slowly", ["d"]))
+    play.step(("check", LONG))
+    play.step(("change", "d", True))
+    assert play.check() or play.check()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**16))
