@@ -206,12 +206,6 @@ async def test_what_is_compressed_is_read(tree: Tree, tmp_path: Path) -> None:
     file = tmp_path / "changes.xml.gz"
     file.write_bytes(gzip.compress(CHANGE_LIST.encode()))
     assert found(await validate(str(file))) == [(str(file), "change-value")]
-
-
-async def test_a_package_that_extracts_itself_is_checked_as_a_package(tmp_path: Path) -> None:
-    file = tmp_path / "dump.exe"
-    file.write_bytes(b"#!/bin/sh\n" + package({"res1": b"one"}))
-    assert found(await validate(str(file))) == [(str(file), "package-manifest-missing")]
     file.write_bytes(gzip.compress(CHANGE_LIST.encode())[:-20])
     assert (str(file), "not-well-formed") in found(await validate(str(file)))
 

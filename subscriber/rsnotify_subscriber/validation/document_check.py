@@ -6,7 +6,6 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from zipfile import is_zipfile
 
 from rsnotify.errors import ContentMismatch, FetchError, MalformedDocument, RsnotifyError
 from rsnotify.format.model import Resource
@@ -63,8 +62,7 @@ class DocumentChecker:
         """Check a file, a document or a package; OSError if it cannot be read."""
         name = str(path)
         with path.open("rb") as file:
-            # A program that extracts itself has something else before the first member.
-            is_package = file.read(len(_ZIP)) == _ZIP or is_zipfile(file)
+            is_package = file.read(len(_ZIP)) == _ZIP
         if not is_package:
             outline, checked = await self._read(name, inflated_if_gzip(_pieces(path)))
             self._begin(checked)
