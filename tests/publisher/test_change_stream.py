@@ -162,6 +162,8 @@ async def test_recorded_content_travels_inline_without_a_callback(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK) as publisher:
+        await publisher.aupdated(BASE + "before")  # what is read from the journal has no content
+        await hub.has(BASE + "before")
         await publisher.aupdated(BASE + "a", content=b"small", type="text/plain")
         await publisher.aupdated(BASE + "b", content=b"x" * 20_000)
         await hub.has(BASE + "a", BASE + "b")

@@ -156,25 +156,31 @@ async def source() -> AsyncIterator[AnySource]:
 
 @pytest.fixture
 def listed(source: AnySource) -> AnySource:
+    put_all(source)
+    return source
+
+
+def put_all(source: AnySource) -> None:
     for vector in URIS:
         # A client sends other characters than these in another spelling.
         plain = vector.uri.isascii() and "\\" not in vector.uri
         if vector.absolute is None and vector.spelling_of is None and plain:
             source.put(vector.uri * vector.times, vector.whole.encode())
-    return source
 
 
 async def test_a_copy_of_all_of_them_is_right(
-    listed: AnySource, destination: Destination, tmp_path: Path
+    source: AnySource, destination: Destination, tmp_path: Path
 ) -> None:
-    plant(destination.folder, tmp_path / "outside")
     await destination.catch_up()
-    tree = MirrorTree(destination.folder, listed.base)
-    held = {name: Path(tree.find(listed.base + name)).read_bytes() for name in listed.contents}
-    assert held == listed.contents
+    plant(destination.folder, tmp_path / "outside")
+    put_all(source)
+    await destination.catch_up()
+    tree = MirrorTree(destination.folder, source.base)
+    held = {name: Path(tree.find(source.base + name)).read_bytes() for name in source.contents}
+    assert held == source.contents
     assert len(destination.files()) == len(held)
     assert files_of(tmp_path / "outside") == {"secret": b"secret"}
-    assert (await audit(listed.url, destination.folder)).in_step is True
+    assert (await audit(source.url, destination.folder)).in_step is True
 
 
 async def test_a_relay_of_all_of_them_serves_each(listed: AnySource, tmp_path: Path) -> None:
