@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from copy import copy
+from datetime import timedelta
 from random import Random
 from typing import Any
 
 import msgspec
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber import FollowOptions, Received, Subscriber
+from rsnotify.sync.pace import Pace
+from rsnotify_subscriber import FollowOptions, PushState, Received, Subscriber
 from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.postgresql import PostgreSQL
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
+from tests.subscriber.hub import SmallHub
+from tests.subscriber.lost_commit import Lost, commit_breaker
 from tests.subscriber.processes import ended
 from tests.subscriber.source import SmallSource
 
@@ -55,10 +61,12 @@ def database(postgresql: str) -> Database:
     return Database(postgresql)
 
 
-def subscriber(source: SmallSource, database: Database, handler: object = None) -> Subscriber:
+def subscriber(
+    source: SmallSource, database: Database, handler: object = None, pace: Pace = PACE
+) -> Subscriber:
     handler = handler or Aggregator()
     state = PostgreSQLState(database.conninfo)
-    return Subscriber(source.url, handler, state=state, options=FollowOptions(pace=PACE))  # type: ignore[arg-type]
+    return Subscriber(source.url, handler, state=state, options=FollowOptions(pace=pace))  # type: ignore[arg-type]
 
 
 async def catch_up(source: SmallSource, database: Database, handler: object = None) -> None:
@@ -122,6 +130,31 @@ async def test_a_refused_change_leaves_no_trace_and_stops_no_other(
     assert database.had_no_double()
 
 
+async def test_a_deletion_that_is_dated_by_the_second_has_its_effect_once(
+    source: SmallSource, hub: SmallHub, database: Database
+) -> None:
+    source.hubs = [hub.url]
+    await catch_up(source, database)
+    before = source.put("a", b"1").changed_at
+    assert before is not None
+    # So the list is read while it need not have the pushed change yet.
+    pace = Pace(poll=2.0, poll_with_push=0.1)
+    async with subscriber(source, database, pace=pace) as following, asyncio.timeout(PATIENCE):
+        # The first list after a baseline is compared; the datetimes of others decide.
+        assert await following.until(
+            lambda status: status.level and status.push is PushState.UP and status.applied > 0
+        )
+        deleted = source.delete("a")
+        second = source.last.replace(microsecond=0) + timedelta(seconds=1)
+        source.changes[-1] = replace(deleted, datetime=second)
+        await hub.publish(source.fragment(source.changes[-1:], before), before, second)
+        # First by push, then by the Change List.
+        assert await following.until(lambda status: status.through == second and status.level)
+        assert await following.until(lambda one: not (one.unconfirmed or one.pending))
+    assert database.copy(source) == {}
+    assert database.had_no_double()
+
+
 async def test_each_change_has_its_effect_once_however_often_the_process_is_killed(
     source: SmallSource, database: Database
 ) -> None:
@@ -176,6 +209,65 @@ async def test_an_effect_without_its_t_is_undone(source: SmallSource, database: 
     with psycopg.connect(database.conninfo) as connection:
         connection.execute("DROP TRIGGER end_it ON rsnotify.facts")
     await catch_up(source, database)
+    assert database.copy(source) == source.contents
+    assert database.had_no_double()
+
+
+@pytest.mark.parametrize("lost", [Lost.REQUEST, Lost.REPLY])
+async def test_a_change_has_its_effect_once_whichever_commit_a_broken_connection_leaves_in_doubt(
+    source: SmallSource, database: Database, lost: Lost
+) -> None:
+    source.put("a", b"0")
+    await catch_up(source, database)
+    undone = done = 0
+    with commit_breaker(database.conninfo) as (breaker, conninfo):
+        unsure = copy(database)
+        unsure.conninfo = conninfo
+        while True:
+            source.put("a", b"%d" % (undone + done + 1))
+            breaker.lost, breaker.skipped = lost, undone + done
+            try:
+                await catch_up(source, unsure)
+            except StorageError:
+                is_done = database.copy(source) == source.contents
+                done, undone = done + is_done, undone + (not is_done)
+                await catch_up(source, database)
+                assert database.copy(source) == source.contents
+            else:
+                break
+    assert done if lost is Lost.REPLY else undone
+    assert database.had_no_double()
+
+
+SLOW_COMMIT = """
+CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM set_config('lock_timeout', '20s', true);
+    PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION wait();
+"""
+
+
+async def test_no_other_follower_begins_while_a_commit_without_a_client_may_still_succeed(
+    source: SmallSource, database: Database
+) -> None:
+    source.put("a", b"1")
+    await catch_up(source, database)
+    source.put("a", b"2")
+    with psycopg.connect(database.conninfo, autocommit=True) as connection:
+        connection.execute(SLOW_COMMIT)
+        connection.execute("SELECT pg_advisory_lock(1)")
+        with commit_breaker(database.conninfo) as (breaker, conninfo):
+            unsure = copy(database)
+            unsure.conninfo = conninfo
+            breaker.lost, breaker.skipped = Lost.CLIENT, 1
+            with pytest.raises(StorageError):
+                await catch_up(source, unsure)
+            with pytest.raises(ConfigurationError, match="in use by another follower"):
+                await catch_up(source, database)
+            assert database.copy(source) == {"a": b"1"}
+            connection.execute("SELECT pg_advisory_unlock(1)")
+        await catch_up(source, database)
     assert database.copy(source) == source.contents
     assert database.had_no_double()
 
