@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence, Set
 from datetime import timedelta
 from random import Random
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL, SIGTERM, Signals
 
 from msgspec import Struct
 
@@ -25,6 +25,8 @@ _MOMENT = 10.0
 #: What a fault may be, and what of.
 KINDS: dict[str, Sequence[str]] = {
     "kill": PARTS,
+    # Acknowledging before the commit shows only if the Source is killed in between.
+    "kill when recorded": ("source",),
     "restart": PARTS,
     "suspend": (*PARTS, *SERVICES),
     "kill service": SERVICES,
@@ -39,8 +41,14 @@ KINDS: dict[str, Sequence[str]] = {
     "clock": PARTS,
     "follow --once": ("once",),
 }
+#: Those that end a process of ours: by a signal, or by a command.
+ENDINGS: dict[str, Signals | str] = {
+    "kill": SIGKILL,
+    "kill when recorded": "die",
+    "restart": SIGTERM,
+}
 #: Those that leave each process of ours running.
-GENTLE = tuple(kind for kind in KINDS if kind not in ("kill", "restart"))
+GENTLE = tuple(kind for kind in KINDS if kind not in ENDINGS)
 
 
 class Fault(Struct, frozen=True):
@@ -114,8 +122,8 @@ class Faults:
 
     async def _of_part(self, fault: Fault) -> None:
         part, seconds = self._of.parts[fault.target], fault.seconds
-        if fault.kind in ("kill", "restart"):
-            await part.end_for(seconds, SIGKILL if fault.kind == "kill" else SIGTERM)
+        if fault.kind in ENDINGS:
+            await part.end_for(seconds, ENDINGS[fault.kind])
         elif fault.kind == "suspend":
             await part.stop_for(seconds)
         elif fault.kind == "disk full" and part.disk.mounted:

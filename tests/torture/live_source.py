@@ -2,10 +2,11 @@
 
     python -m tests.torture.live_source FOLDER --url URL --port PORT --hub URL --advertise URL
 
-It reports a new state before it writes the file, and once more with the datetime of the change when
-`record` has returned. It reads commands from standard input: `again NAME`, for a resource that was
-changed and perhaps not recorded when the process before was killed; `go`; and `pause`, which it
-confirms. It ends when standard input does.
+When it begins, it reports the datetime at which its journal ends. It reports a new state before it
+writes the file, and once more with the datetime of the change when `record` has returned. It reads
+commands from standard input: `again NAME`, for a resource that was changed and perhaps not recorded
+when the process before was killed; `go`; `pause`, which it confirms; and `die`, to kill itself with
+SIGKILL as soon as it has reported the next datetime. It ends when standard input does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,13 +27,14 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
-from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.changes import describe_record
 from rsnotify_publisher.folder.file_names import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.hubs import parse_hub
+from rsnotify_publisher.journal.journal import Journal
 from tests.end_to_end.history import NAMES, remove_empty
 
 #: Seconds until the first documents are written, however full its disk.
@@ -56,6 +59,7 @@ class LiveSource:
         self._random = Random(arguments.seed)
         self._rate = arguments.rate
         self._number = 0
+        self._dies = False
         self._running = asyncio.Event()
         self._busy = asyncio.Lock()
         hub, seen = parse_hub(arguments.hub), parse_hub(arguments.advertise)
@@ -97,7 +101,8 @@ class LiveSource:
         async with self._serving():
             changing = asyncio.create_task(self._change_forever())
             changing.add_done_callback(lambda task: task.cancelled() or task.result())
-            report("serving")
+            last = await asyncio.wrap_future(self._publisher.transact(_last_change))
+            report("serving", last=format_datetime(from_microseconds(last)))
             async for line in commands:
                 command, _, name = line.decode().rstrip("\n").partition(" ")
                 if command == "again":
@@ -105,6 +110,8 @@ class LiveSource:
                         await self._record({name: self._content(name)})
                 elif command == "go":
                     self._running.set()
+                elif command == "die":
+                    self._dies = True
                 else:
                     self._running.clear()
                     async with self._busy:
@@ -157,6 +164,8 @@ class LiveSource:
                 assert change.datetime is not None
                 at = format_datetime(change.datetime)
                 report("recorded", name=name, hash=_hash(content), at=at)
+            if self._dies:
+                os.kill(os.getpid(), signal.SIGKILL)
             return
 
     def _write(self, name: str, content: bytes | None) -> None:
@@ -170,6 +179,10 @@ class LiveSource:
         temporary = self._files / ".new"
         temporary.write_bytes(content)
         temporary.replace(path)
+
+
+def _last_change(journal: Journal) -> int:
+    return journal.state().last_change
 
 
 def _hash(content: bytes | None) -> str | None:

@@ -162,12 +162,15 @@ class Part:
         self._killed = True
         self._signal(signal.SIGKILL)
 
-    async def end_for(self, seconds: float, how: signal.Signals) -> None:
-        """Kill it, or end it in order, and start it again after a time."""
+    async def end_for(self, seconds: float, how: signal.Signals | str) -> None:
+        """Kill it, or end it in order or by a command, and start it again after a time."""
         self._may_run.clear()
         ending = self._process
         self._killed = True
-        self._signal(how)
+        if isinstance(how, str):
+            self.send(how)
+        else:
+            self._signal(how)
         await asyncio.sleep(seconds)
         if ending is not None:
             with suppress(TimeoutError):

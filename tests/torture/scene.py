@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -81,6 +82,7 @@ class Scene:
             for name in self.truth.unacknowledged():
                 self._parts["source"].send(f"again {name}")
             self._parts["source"].send("go" if self._running else "pause")
+            self.truth.check_journal(parse_datetime(facts["last"]))
         self._paused = event == "paused"
 
     def _on_status(self, name: str, line: bytes) -> None:
@@ -178,6 +180,8 @@ class Scene:
     async def _until(self, is_so: Callable[[], bool], otherwise: Callable[[], str]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not is_so():
+            if self._failures:  # it may be the reason
+                raise Wrong("\n".join(self._failures))
             if time.monotonic() > deadline:
                 raise Wrong(f"{otherwise()} within {PATIENCE:.0f} s")
             await asyncio.sleep(0.05)
@@ -233,7 +237,10 @@ class Scene:
 
     def summary(self) -> str:
         """Return how much happened, in lines."""
-        logs = [path.read_text(errors="replace") for path in self._root.glob("*.log")]
+        found = Counter(
+            f"{path.stem}: {error}" for path in self._root.glob("*.log") for error in _raised(path)
+        )
+        raised = "".join(f"\n{number} times {error}" for error, number in found.items())
         starts = ", ".join(f"{name} {part.starts}" for name, part in self._parts.items())
         claims = ", ".join(f"{name} {number}" for name, number in sorted(self.notes.items()))
         shuffled = sum(path.shuffled for path in self.deployment.paths.values())
@@ -241,5 +248,16 @@ class Scene:
         return (
             f"{self.truth.changes} changes recorded; starts: {starts}\n{claims}\n"
             f"{shuffled} messages repeated or reordered, {resets} connections reset; "
-            f"{sum(log.count('Traceback') for log in logs)} tracebacks in logs"
+            f"{found.total()} tracebacks in logs{raised}"
         )
+
+
+def _raised(log: Path) -> Iterator[str]:
+    """Yield the last line of each traceback in a log."""
+    within = False
+    for line in log.read_text(errors="replace").splitlines():
+        if "Traceback (most" in line:
+            within = True
+        elif within and line.strip() and not line.startswith((" ", "\t")):
+            within = False
+            yield line

@@ -88,6 +88,12 @@ def test_a_copy_that_is_older_than_it_claims_is_found(
     assert found in wrong
 
 
+def test_a_journal_that_lacks_an_acknowledged_change_is_found(truth: Truth) -> None:
+    truth.check_journal(BEGAN + timedelta(seconds=4))
+    with pytest.raises(AssertionError, match="was acknowledged"):
+        truth.check_journal(BEGAN + timedelta(seconds=3))
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_requests_and_frames_are_told_apart_wherever_they_are_cut(size: int) -> None:
     upgrade = b"GET /ws HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"

@@ -78,6 +78,13 @@ class Truth:
         self.last = at
         self.changes += 1
 
+    def check_journal(self, last: datetime) -> None:
+        """Check the datetime of the last change in the journal of a Source that was started."""
+        if self.last is not None and last < self.last:
+            raise AssertionError(
+                f"the journal ends at {last}, and a change of {self.last} was acknowledged"
+            )
+
     def unacknowledged(self) -> list[str]:
         """Return the resources whose last state was not acknowledged."""
         return [name for name, states in self._states.items() if states[-1].at is None]
