@@ -41,9 +41,7 @@ _NO_LIMITS = DocumentLimits(
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)["']""")
 
 #: Finds what a Framework Notification certainly has; few other documents have it.
-_MAYBE_FRAMEWORK = re.compile(
-    rb"""capability\s*=\s*["'](?:\s*framework-notification|[^"'&]*&)"""
-)
+_MAYBE_FRAMEWORK = re.compile(rb"""capability\s*=\s*["'](?:\s*framework-notification|[^"'&]*&)""")
 
 #: The bytes of a fragment up to which its parsed form is kept for further merges.
 _SMALL = 2048
