@@ -64,6 +64,8 @@ def change(at: Instant, kind: ChangeType = ChangeType.UPDATED, hash: str | None 
         (held("u", PRECISE, hash=A), change(PRECISE, hash=B), False),
         (held("u", PRECISE, ChangeType.DELETED), change(PRECISE), False),
         (held("u", PRECISE, ChangeType.DELETED), change(PRECISE, ChangeType.DELETED), True),
+        (held("u", SECOND, ChangeType.DELETED), change(SECOND, ChangeType.DELETED), True),
+        (held("u", SECOND, ChangeType.DELETED), change(SECOND, ChangeType.CREATED), False),
         (held("u", PRECISE), Change("u", ChangeType.UPDATED, PRECISE, Resource("u")), False),
         (held("u", PRECISE), Change("u", ChangeType.UPDATED, SECOND, Resource("u")), True),
     ],

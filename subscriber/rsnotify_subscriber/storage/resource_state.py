@@ -72,6 +72,8 @@ class ResourceState(Struct, frozen=True):
             return self.changed_at > at
         if self.change != change.change.value:
             return False
+        if not self.exists:
+            return True
         same = agree(self.hash, change.resource.hash)
         # A datetime in whole seconds may stand for several changes.
         return same if same is not None else change.at.microsecond != 0
