@@ -202,6 +202,15 @@ def test_a_routine_comparison_does_not_hide_a_deletion_before_the_end_of_its_lis
     assert play.check() or play.check()
 
 
+def test_an_invented_resource_that_is_being_verified_is_removed_though_it_is_dated_later() -> None:
+    play = Play(Faults(), 4, HONEST)
+    play.check()
+    play.step(("list_resources",))
+    for name in "ab":
+        play.step(("invent", name, ChangeType.UPDATED, timedelta(), True))
+    assert play.check() or play.check()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**16))
