@@ -315,6 +315,8 @@ class SimulatedLock:
         self._path = str(path)
         self._is_tried = timeout == 0 or not blocking
         self._count = 0
+        #: Who acquired it last.
+        self.machine: Machine | None = None
 
     @property
     def is_locked(self) -> bool:
@@ -328,8 +330,10 @@ class SimulatedLock:
             raise Deadlock(f"{self._path} is locked, in one thread")
         with open(self._path, "ab"):
             pass
-        if not self._count and (machine := _machine.get()) is not None:
-            machine.on_kill.append(partial(self.release, force=True))
+        if not self._count:
+            self.machine = _machine.get()
+            if self.machine is not None:
+                self.machine.on_kill.append(partial(self.release, force=True))
         locks[self._path] = self
         self._count += 1
         return self

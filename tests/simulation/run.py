@@ -29,6 +29,7 @@ from tests.simulation.invariants import CopyCheck, check_bounds
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
 from tests.simulation.world import (
+    FOLDER,
     Application,
     DestinationMachine,
     HubMachine,
@@ -56,7 +57,7 @@ class Run:
         self.trace: list[str] = []
         network.buffer = world.buffer
         folder = Path()
-        self.app = Application(folder / "source" / "state", loop.random)
+        self.app = Application(FOLDER, loop.random)
         self.sources = [
             SourceMachine(loop, network, name, world, self.app) for name in ("source", "second")
         ]

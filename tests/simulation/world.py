@@ -37,6 +37,8 @@ SOURCE_PORT = 8001
 BASE = f"http://127.0.0.1:{SOURCE_PORT}/"
 TOKEN = "simulated"
 RESOURCES = 6
+#: What the processes of the Source share.
+FOLDER = Path("source") / "state"
 _CALLBACK_PORT = 8020
 _VIA = {"polling": Via.POLL, "websub": Via.WEBSUB}
 #: What a filtered Destination follows.
