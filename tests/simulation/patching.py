@@ -187,13 +187,15 @@ def _replace_file(source: Any, target: Any) -> None:
 
 
 def _flush(descriptor: int) -> None:
-    flush(os.readlink(f"/proc/self/fd/{descriptor}"))
+    loop = SimulatedLoop.current
+    if loop is not None and loop.disks_note_flushes:
+        flush(os.readlink(f"/proc/self/fd/{descriptor}"))
 
 
 def flush(path: str, with_name: bool = False) -> None:
     """Note that a file or folder was flushed, on the disk that has it."""
     loop = SimulatedLoop.current
-    if loop is not None:
+    if loop is not None and loop.disks_note_flushes:
         name = path.removeprefix(f"{os.getcwd()}/").partition("/")[0]
         disk = loop.disks.get(name)
         if disk is not None:

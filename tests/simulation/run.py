@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_subscriber.events import BaselineComplete
@@ -54,13 +55,14 @@ class Run:
         SimulatedLoop.current = loop
         random.seed(seed)  # for libraries
         self.network = network = Network(loop)
-        self.world = world = make_world(loop.random)
+        self.world = world = make_world(loop.random, Random(f"world {seed}"))
         self.wire = loop.wire = wire.Wire(loop, world.lost, world.odd, self.note)
         #: What happened; always written, since addresses of objects may decide the order of sets.
         self.trace: list[str] = []
         network.buffer = world.buffer
+        loop.disks_note_flushes = world.power
         folder = Path()
-        self.app = Application(FOLDER, loop.random)
+        self.app = Application(FOLDER, loop.random, world)
         self.sources = [
             SourceMachine(loop, network, name, world, self.app) for name in ("source", "second")
         ]
@@ -78,9 +80,11 @@ class Run:
         for machine in self.machines:
             self._give_disk(machine)
         self.intruder = make_intruder(self)
+        #: What a late Source leaves out is claimed wrongly, until a later poll finds it.
         self._copies = [
             CopyCheck(each, self.app.history, is_ordered=not world.rewritten)
             for each in self.destinations
+            if not world.late
         ]
         Wrong.found.clear()
 
@@ -93,8 +97,6 @@ class Run:
         if name not in self.loop.disks:
             self.loop.disks[name] = SimulatedDisk(Path(name), self.loop.random, self._power_was_cut)
         machine.disk = self.loop.disks[name]
-        if not self.world.power:
-            machine.disk.ignore_flushes()
 
     def _power_was_cut(self, disk: SimulatedDisk) -> None:
         machines = [each for each in self.machines if each.disk is disk]
@@ -189,9 +191,7 @@ class Run:
     def _has_all(self, destination: DestinationMachine) -> bool:
         """Return whether a copy is what the Source has."""
         history = self.app.history
-        return destination.content() == destination.selected(
-            set_at(history.recorded, history.last)
-        )
+        return destination.content() == destination.selected(set_at(history.recorded, history.last))
 
     def _describe(self) -> str:
         found = [f"unrecorded {list(self.app.unrecorded)}"]
