@@ -261,6 +261,16 @@ class JetStreamLog:
         self._follower.check()
         return self._index.backlogs(topic, positions)
 
+    async def reached(self, position: int) -> int:
+        """Return how far the stream has come: at least to a position, unless that is past its end.
+
+        Raises:
+            StorageError: It is unknown.
+        """
+        if position > self.position:
+            await self.catch_up()
+        return self.position
+
     async def catch_up(self) -> None:
         """Wait until this node has applied all that is in the stream by now."""
         await self._follower.catch_up()
