@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.fragments.fragment import is_later
 from rsnotify_hub.store.interface import LogEntry, LogState
 
 #: How much of each log stays in memory.
@@ -39,11 +40,17 @@ class RecentEntries:
 
     def after(self, position: int, since: Instant | None) -> list[LogEntry] | None:
         """Return all entries after a position and an instant; None if some are not in memory."""
-        covers = since is not None and (self._through is None or since >= self._through)
-        if position < self.floor and not covers:
+        if position < self.floor and not self._covers(since):
             return None
         return [
             entry
             for entry in self._entries
-            if entry.position > position and (since is None or entry.fragment.until > since)
+            if entry.position > position and (since is None or is_later(entry.fragment, since))
         ]
+
+    def _covers(self, since: Instant | None) -> bool:
+        """Return whether no entry is later than an instant that is not in memory."""
+        if since is None or self._through is None:
+            return since is not None
+        # Late changes of a whole second may be on the disk.
+        return since > self._through or (since == self._through and since.microsecond > 0)
