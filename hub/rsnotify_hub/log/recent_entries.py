@@ -49,8 +49,9 @@ class RecentEntries:
         ]
 
     def _covers(self, since: Instant | None) -> bool:
-        """Return whether no entry is later than an instant that is not in memory."""
-        if since is None or self._through is None:
-            return since is not None
-        # Late changes of a whole second may be on the disk.
-        return since > self._through or (since == self._through and since.microsecond > 0)
+        """Return whether every entry that is later than an instant is in memory."""
+        if since is None:
+            return False
+        if since == self._through:
+            return since.microsecond > 0  # late changes of a whole second may be on the disk
+        return self._through is None or since > self._through
