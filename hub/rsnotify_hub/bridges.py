@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.runtime.xmpp.addresses import parse_service
 from rsnotify_hub.bridging.bridge import Bridge, Bridges
@@ -23,6 +26,7 @@ def make_bridges(
     intake: FragmentIntake,
     statistics: Statistics,
     filters: FilterCache,
+    clock: Callable[[], Instant],
 ) -> Bridges:
     found: list[Bridge] = []
     retry_seconds = configuration.websub.retry_seconds
@@ -37,11 +41,12 @@ def make_bridges(
                 filters,
                 max_selections=configuration.websocket.max_selections,
                 retry_seconds=retry_seconds,
+                clock=clock,
             )
         )
     if configuration.xmpp.url is not None:
         found.append(
-            XmppBridge(configuration.xmpp, store, topics, statistics, filters, retry_seconds)
+            XmppBridge(configuration.xmpp, store, topics, statistics, filters, retry_seconds, clock)
         )
     return Bridges(found)
 

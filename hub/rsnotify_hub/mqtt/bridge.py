@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from rsnotify.errors import Unavailable
+from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
@@ -50,6 +51,7 @@ class MqttBridge(Bridge):
         *,
         max_selections: int,
         retry_seconds: float,
+        clock: Callable[[], Instant],
     ) -> None:
         assert config.url is not None
         self._broker = parse_broker(config.url)
@@ -60,7 +62,9 @@ class MqttBridge(Bridge):
         prefix = self._broker.topic_or_prefix
         cursors = BrokerCursors(store, topics, f"{self._broker.url}/{prefix}")
         self._requested = RequestedSelections(prefix, topics, cursors, max_selections)
-        super().__init__(DeliveryTransport.MQTT, "MQTT broker", topics, cursors, retry_seconds)
+        super().__init__(
+            DeliveryTransport.MQTT, "MQTT broker", topics, cursors, retry_seconds, clock
+        )
 
     async def start(self) -> None:
         await super().start()

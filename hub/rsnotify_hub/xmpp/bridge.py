@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
+from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.xmpp.addresses import parse_service
 from rsnotify.runtime.xmpp.connection import XmppConnection, connect
 from rsnotify_hub.bridging.backlog_sender import BacklogSender
@@ -32,6 +34,7 @@ class XmppBridge(Bridge):
         statistics: Statistics,
         filters: FilterCache,
         retry_seconds: float,
+        clock: Callable[[], Instant],
     ) -> None:
         assert config.url is not None
         self._service = parse_service(config.url)
@@ -39,7 +42,9 @@ class XmppBridge(Bridge):
         self._statistics = statistics
         self._filters = filters
         cursors = BrokerCursors(store, topics, self._service.url_for(""))
-        super().__init__(DeliveryTransport.XMPP, "XMPP service", topics, cursors, retry_seconds)
+        super().__init__(
+            DeliveryTransport.XMPP, "XMPP service", topics, cursors, retry_seconds, clock
+        )
 
     async def _connect(self) -> None:
         self._cursors.check_owner()
