@@ -159,6 +159,8 @@ def subscriptions(page: schemas.SubscriptionList) -> Iterator[str]:
 def details(found: SubscriptionDetails) -> Iterator[str]:
     yield from subscriptions(schemas.SubscriptionList((found.subscription,), 1, None))
     yield f"callback {found.callback}"
+    if found.since is not None:
+        yield f"attempts since {format_datetime(found.since)}"
     rows = [
         (
             format_datetime(each.at),

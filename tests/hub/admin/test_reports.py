@@ -220,6 +220,7 @@ async def test_the_attempts_of_a_subscription_are_listed_with_their_payloads(
     path = f"subscriptions/{subscription_id(TOPIC, callback.url)}"
     found = await admin.until(path, lambda found: len(found["attempts"]) == 4)
     assert found["callback"] == callback.url
+    assert found["since"] == START
     assert found["subscription"] == (await admin.get("subscriptions"))["subscriptions"][0]
     outcomes = sorted((each["status"], each["delivered"]) for each in found["attempts"])
     assert outcomes == [(204, True), (204, True), (500, False), (503, False)]
