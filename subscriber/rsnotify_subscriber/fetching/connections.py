@@ -39,8 +39,9 @@ class NotPublic(RsnotifyError, OSError):
         # The same text for each address of a host: only then aiohttp raises this very error.
         super().__init__(
             errno.EACCES,
-            "it is at a loopback, private or otherwise not public address, which is dialled only "
-            "for the host and port of the Source's URL, unless --allow-private-addresses is given",
+            "it is at a loopback, private or otherwise not public address; unless "
+            "--allow-private-addresses is given, only the host of the Source's URL may be at one, "
+            "with documents at the port of that URL, and hubs at any port",
         )
 
 
