@@ -49,6 +49,8 @@ class CatchUp:
         self._source_time: Instant | None = None
         self.failures = FailurePolicy(state.pace)
         self.comparisons = ComparisonSchedule(state.pace, compared, offer.capability_list)
+        if state.frontiers.has_older_list:
+            self.comparisons.expedite()
 
     @property
     def busy(self) -> bool:
@@ -316,7 +318,7 @@ class CatchUp:
         run = self._run
         if not isinstance(run, BaselineRun):
             return
-        is_settled = run.add_unlisted(uris, now)
+        is_settled = run.add_unlisted(uris, now) and not self._state.frontiers.has_older_list
         if run.baseline.complete:
             self.comparisons.done(now, run.capability_list, is_settled=is_settled)
         self._policy.compared(run.baseline)
