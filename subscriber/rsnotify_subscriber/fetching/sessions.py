@@ -202,7 +202,12 @@ class Sessions:
             self._connections.check_retry_after(uri, url)
             anywhere = await self.trusts(url.host, url.port if form is None else None)
             async with self._connections.request(
-                method, uri, url, anywhere=anywhere, headers={**fields, **(headers or {})}, data=form
+                method,
+                uri,
+                url,
+                anywhere=anywhere,
+                headers={**fields, **(headers or {})},
+                data=form,
             ) as response:
                 self._note_retry_after(url, response)
                 location = response.headers.get("Location")

@@ -343,9 +343,7 @@ async def test_pages_of_the_dashboard_are_not_counted(hub: Client, admin: AdminU
     await socket.close()
 
 
-async def test_the_status_has_the_queues_the_disk_and_the_brokers(
-    run_hub: RunHub, watch: LogWatch
-):
+async def test_the_status_has_the_queues_the_disk_and_the_brokers(run_hub: RunHub, watch: LogWatch):
     port = free_port()
     async with run_hub(mqtt_url=f"mqtt://127.0.0.1:{port}") as hub:
         await watch.line("the MQTT broker is away")
@@ -375,8 +373,6 @@ async def test_a_broker_that_is_connected_again_has_no_error(
         assert broker["error"]
         assert broker["since"] > (await user.get("status"))["started"]
         await mosquitto.start()
-        status = await user.until(
-            "status", lambda status: status["brokers"]["mqtt"]["connected"]
-        )
+        status = await user.until("status", lambda status: status["brokers"]["mqtt"]["connected"])
         broker = status["brokers"]["mqtt"]
         assert (broker["since"], broker["error"]) == (None, None)
