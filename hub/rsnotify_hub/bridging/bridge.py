@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
+from msgspec import Struct
+
 from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
@@ -29,6 +31,18 @@ from rsnotify_hub.statistics import BrokerState, DeliveryTransport
 from rsnotify_hub.store.interface import BridgeOwner, LogEntry, NotOwner
 
 _MAX_RETRY_SECONDS = 30.0
+
+
+class BridgeTiming(Struct, frozen=True):
+    """When a bridge connects again.
+
+    Args:
+        clock: Returns the current instant.
+        retry_seconds: The wait before the first attempt; doubled each time.
+    """
+
+    clock: Callable[[], Instant]
+    retry_seconds: float
 
 
 class Bridge(DeliveryChannel):
@@ -45,15 +59,14 @@ class Bridge(DeliveryChannel):
         broker: str,
         topics: TopicLogs,
         cursors: BrokerCursors,
-        retry_seconds: float,
-        clock: Callable[[], Instant],
+        timing: BridgeTiming,
     ) -> None:
         self.transport = transport
         self._name = broker
         self._topics = topics
         self._cursors = cursors
-        self._retry = Retry(retry_seconds, _MAX_RETRY_SECONDS)
-        self._clock = clock
+        self._retry = Retry(timing.retry_seconds, _MAX_RETRY_SECONDS)
+        self._clock = timing.clock
         self._log = logging.getLogger(f"rsnotify.hub.{transport}")
         self._random = Random()
         self._sender: BacklogSender | None = None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
-from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.xmpp.addresses import parse_service
 from rsnotify.runtime.xmpp.connection import XmppConnection, connect
 from rsnotify_hub.bridging.backlog_sender import BacklogSender
-from rsnotify_hub.bridging.bridge import Bridge
+from rsnotify_hub.bridging.bridge import Bridge, BridgeTiming
 from rsnotify_hub.bridging.broker_cursors import BrokerCursors
 from rsnotify_hub.config.brokers import XmppConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
@@ -33,8 +31,7 @@ class XmppBridge(Bridge):
         topics: TopicLogs,
         statistics: Statistics,
         filters: FilterCache,
-        retry_seconds: float,
-        clock: Callable[[], Instant],
+        timing: BridgeTiming,
     ) -> None:
         assert config.url is not None
         self._service = parse_service(config.url)
@@ -42,9 +39,7 @@ class XmppBridge(Bridge):
         self._statistics = statistics
         self._filters = filters
         cursors = BrokerCursors(store, topics, self._service.url_for(""))
-        super().__init__(
-            DeliveryTransport.XMPP, "XMPP service", topics, cursors, retry_seconds, clock
-        )
+        super().__init__(DeliveryTransport.XMPP, "XMPP service", topics, cursors, timing)
 
     async def _connect(self) -> None:
         self._cursors.check_owner()
