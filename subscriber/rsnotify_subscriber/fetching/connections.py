@@ -40,7 +40,8 @@ class NotPublic(RsnotifyError, OSError):
         super().__init__(
             errno.EACCES,
             "it is at a loopback, private or otherwise not public address, which is dialled only "
-            "for the host and port of the Source's URL, unless --allow-private-addresses is given",
+            "for the host name in the Source's URL (documents: also only at its port), unless "
+            "--allow-private-addresses, or allow_private_addresses in a program, is given",
         )
 
 
