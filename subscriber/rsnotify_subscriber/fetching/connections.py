@@ -40,8 +40,9 @@ class NotPublic(RsnotifyError, OSError):
         super().__init__(
             errno.EACCES,
             "it is at a loopback, private or otherwise not public address; unless "
-            "--allow-private-addresses is given, only the host of the Source's URL may be at one, "
-            "with documents at the port of that URL, and hubs at any port",
+            "--allow-private-addresses, or allow_private_addresses in a program, is given, only "
+            "the host name in the Source's URL may have one, with documents at the port of that "
+            "URL, and hubs at any port",
         )
 
 
