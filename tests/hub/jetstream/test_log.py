@@ -289,6 +289,22 @@ async def test_a_stream_that_was_replaced_stops_the_hub(settings: NatsSettings, 
             assert "cannot follow the log in NATS any more" in (node.store.trouble() or "")
 
 
+async def test_a_stream_that_does_not_exist_any_more_is_the_reported_trouble_until_it_is_back(
+    settings: NatsSettings, clock: Clock
+):
+    subject = f"$JS.API.STREAM.DELETE.{settings.prefix}-log"
+    async with running_node(settings, clock) as node, connected(settings) as connection:
+        assert isinstance(node.store, JetStreamLog)
+        await connection.client.request(subject, b"", 5)
+        with pytest.raises(StorageError, match=r"does not exist in NATS any more.*restart all"):
+            await caught_up(node)
+        assert "restart all nodes" in (node.store.trouble() or "")
+        async with running_node(settings, clock):
+            with pytest.raises(StorageError, match="restart the hub"):
+                await caught_up(node)
+            assert "restart the hub" in (node.store.trouble() or "")
+
+
 async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, clock: Clock):
     other = replace(settings, prefix=f"{settings.prefix[:40]}-other")
     async with running_node(settings, clock) as one, running_node(other, clock) as two:
