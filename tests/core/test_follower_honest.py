@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from tests.core.faulty import Faults, FaultySource, Liar
+from tests.core.source import EVERYTHING, OFFER
 from tests.core.world import PACE, Destination
 from tests.examples_count import examples
 
@@ -87,6 +89,16 @@ BOTH = st.sampled_from([HONEST, ROUTINE])
 #: made later, and is in a closed list.
 NO_ROUTINE = st.just(HONEST)
 
+USUAL, INDEX = "a Resource List, a Change List and its archive", "a Change List Index"
+#: What the Sources offer.
+OFFERS = {
+    USUAL: OFFER,
+    INDEX: OFFER,
+    "everything": EVERYTHING,
+    "only a Resource List": Offer(resource_list=EVERYTHING.resource_list),
+    "only a Resource Dump": Offer(resource_dump=EVERYTHING.resource_dump),
+}
+
 LISTED_ANEW = "with a new Resource List"
 
 #: Families of faults, finally all of them: the pace, the faults of the documents, the steps that
@@ -119,11 +131,12 @@ FAMILIES = {
 class Play:
     """One history of a Source, a hub and a Destination."""
 
-    def __init__(self, faults: Faults, seed: int, pace: Pace) -> None:
-        self.source = FaultySource(faults)
+    def __init__(self, faults: Faults, seed: int, pace: Pace, offer: str = USUAL) -> None:
+        self.source = FaultySource(faults, index=offer == INDEX)
+        self.offer = OFFERS[offer]
         self.pace = pace
         self.is_restored = False
-        self.destination = Destination(self.source, Random(seed), pace=pace, verifies=True)
+        self.destination = Destination(self.source, Random(seed), self.offer, pace, verifies=True)
         self.destination.lied_to = True
         self.hub = Liar(self.source, self.destination)
         self.wire: list[Document] = []
@@ -181,6 +194,8 @@ class Play:
         if self.is_restored and self.pace is ROUTINE:
             # An older Resource List may be all that shows what the Source has lost.
             polls = max(polls, 1.5 * ROUTINE.compare)
+        if self.offer.change_list is None:
+            self.source.list_all()
         destination.broken = destination.stale = 0.0
         ends = destination.now + polls * PACE.poll
         while destination.now < ends:
@@ -246,6 +261,21 @@ def test_an_invented_resource_that_is_being_verified_is_removed_though_it_is_dat
     assert play.check() or play.check()
 
 
+@pytest.mark.parametrize("kind", [ChangeType.UPDATED, ChangeType.DELETED])
+@pytest.mark.parametrize("ahead", [timedelta(), timedelta(hours=1)])
+@pytest.mark.parametrize("offer", ["only a Resource List", "only a Resource Dump"])
+def test_an_invented_change_is_verified_where_the_source_has_no_change_list(
+    kind: ChangeType, ahead: timedelta, offer: str
+) -> None:
+    play = Play(Faults(), 0, HONEST, offer)
+    play.step(("change", "a", False))
+    assert play.check()
+    play.step(("invent", "a", kind, ahead, False))
+    play.step(("work", 6))
+    play.step(("change", "b", False))
+    assert play.check() or play.check()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**16))
@@ -266,7 +296,7 @@ def test_a_level_copy_equals_the_source_in_many_more_histories(
 def play(family: str, data: st.DataObject, seed: int) -> None:
     """Play a history, and check the copy during it, after it, and once the Source is healed."""
     pace, faults, happens, suffices = FAMILIES[family]
-    play = Play(data.draw(faults), seed, data.draw(pace))
+    play = Play(data.draw(faults), seed, data.draw(pace), data.draw(st.sampled_from([*OFFERS])))
     if play.source.faults.rotates:
         play.check()
     for step in data.draw(st.lists(st.one_of(*CHANGES, *happens, *CHECKS), max_size=25)):

@@ -10,7 +10,7 @@ import pytest
 from rsnotify.errors import WrongDocument
 from rsnotify.format.vocabulary import Capability
 from rsnotify_hub.fragments.fragment import Fragment, count_chained, read_fragment
-from tests.hub.helpers import TOPIC, Client, Clock, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, fragment
 from tests.hub.storing import kept, logs, made
 
 
@@ -90,3 +90,8 @@ async def test_a_publisher_is_told_which_kind_a_topic_has(hub: Client):
     status, reason = await hub.publish(notice_body(1, until=2))
     assert status == 400
     assert "about changes of resources" in reason
+    source = await hub.source()
+    await source.send_str(notice_body(1, until=2).decode())
+    refusal = await source.receive_json(timeout=PATIENCE)
+    assert refusal["code"] == "invalid-fragment"
+    assert "about changes of resources" in refusal["message"]

@@ -149,6 +149,17 @@ class Interval(Struct, frozen=True):
     until: Instant
 
 
+def is_later(fragment: Fragment, instant: Instant) -> bool:
+    """Return whether a fragment may have changes that who knows all through an instant lacks.
+
+    One that begins and ends at that instant has late changes of a Source with a precision of
+    seconds.
+    """
+    if fragment.until == fragment.from_ == instant:
+        return not fragment.heartbeat
+    return fragment.until > instant
+
+
 def covers(fragment: Fragment, interval: Interval) -> bool:
     if fragment.from_ is None:
         return False
