@@ -255,3 +255,59 @@ def _check_documents(publisher: Publisher, base: str) -> None:
     ):
         with pytest.raises(OSError, match=r"HTTP Error 40[04]"):
             request(base + hidden)
+
+
+# Models of Django
+
+DJANGO_MODELS = """
+import threading
+import django
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["catalog"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "books.sqlite3"}},
+    TEMPLATES=[{
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "OPTIONS": {"loaders": [("django.template.loaders.locmem.Loader", {
+            "book.html": "<h1>{{ book.title }}</h1>",
+        })]},
+    }],
+)
+django.setup()
+from django.db import connection, transaction
+from catalog.models import BASE, Book, content, publisher
+with connection.schema_editor() as schema:
+    schema.create_model(Book)
+with publisher:
+    emma = Book.objects.create(slug="emma", title="Emma")
+    emma.title = "<Emma>"
+    emma.save()
+    try:
+        with transaction.atomic():
+            Book.objects.create(slug="never", title="Never")
+            raise KeyError
+    except KeyError:
+        pass
+    found = []
+    thread = threading.Thread(target=lambda: found.append(content(BASE + "emma")))
+    thread.start()
+    thread.join()
+    assert found == [b"<h1>&lt;Emma&gt;</h1>"], found
+    emma.delete()
+    assert content(BASE + "emma") is None
+"""
+
+
+def test_signals_of_django_record_what_is_committed(tmp_path: Path) -> None:
+    (models,) = (body for _, body in FENCES if "class Book(models.Model)" in body)
+    with Reader(tmp_path / "here") as reader:
+        (reader.folder / "catalog").mkdir()
+        reader.write("catalog/__init__.py", "")
+        reader.write("catalog/models.py", models.replace('hubs=["http://127.0.0.1:8080/"], ', ""))
+        reader.write("program.py", DJANGO_MODELS)
+        reader.do_once("python program.py")
+        document = (reader.folder / "state/documents/changelist.xml").read_bytes()
+    changes = [
+        (one.uri.rpartition("/")[2], one.change) for one in read_document(document).resources
+    ]
+    assert changes == [("emma", "created"), ("emma", "updated"), ("emma", "deleted")]

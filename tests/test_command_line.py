@@ -76,6 +76,11 @@ def test_help_version_and_token_import_nothing_that_is_slow_to_import() -> None:
     assert loaded_by(["--help"], *helps, ["--version"], ["hub", "token"]) & HEAVY == set()
 
 
+@each_command
+def test_the_help_shows_every_default_without_parentheses(name: str) -> None:
+    assert not re.search(r"default:\s+\(", help_of(name))
+
+
 def test_the_help_of_all_commands_imports_no_event_loop() -> None:
     assert "asyncio" not in loaded_by(["--help"])
 

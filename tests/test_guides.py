@@ -59,7 +59,7 @@ def behind_nginx(tmp_path: Path) -> Iterator[Reader]:
     }
     fences = dict(fences_of((ROOT / HUB).read_text()))
     with Reader(tmp_path / "here", known, environment) as reader:
-        reader.do_once(story_of(HUB).commands[-1])
+        reader.do_once(story_of(HUB).commands[8])
         reader.write("hub.toml", with_secrets(fences["toml"]))
         reader.start("rsnotify hub --config hub.toml --port 8080")
         recipe = fences["nginx"].replace("/etc/ssl/hub.example", f"{reader.folder}/hub")
@@ -87,3 +87,12 @@ def test_a_hub_serves_sources_and_destinations_through_nginx(behind_nginx: Reade
     eventually(lambda: copy.read_text() == "two")
     assert "401" in reader.run(commands[7])
     reader.end()
+
+
+def test_an_authority_of_ones_own_signs_the_certificate(tmp_path: Path) -> None:
+    with Reader(tmp_path / "here") as reader:
+        for command in story_of(HUB).commands[9:]:
+            reader.do_once(command)
+        reader.do_once(
+            "openssl verify -x509_strict -CAfile authority.pem -verify_hostname localhost hub.pem"
+        )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify_hub.bridging.bridge import Bridge, Bridges
+from rsnotify_hub.bridging.bridge import Bridge, Bridges, BridgeTiming
 from rsnotify_hub.change_memory.topic_list import Brokers
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.filtering.filter_cache import FilterCache
@@ -23,9 +26,10 @@ def make_bridges(
     intake: FragmentIntake,
     statistics: Statistics,
     filters: FilterCache,
+    clock: Callable[[], Instant],
 ) -> Bridges:
     found: list[Bridge] = []
-    retry_seconds = configuration.websub.retry_seconds
+    timing = BridgeTiming(clock, configuration.websub.retry_seconds)
     if configuration.mqtt.url is not None:
         found.append(
             MqttBridge(
@@ -36,13 +40,11 @@ def make_bridges(
                 statistics,
                 filters,
                 max_selections=configuration.websocket.max_selections,
-                retry_seconds=retry_seconds,
+                timing=timing,
             )
         )
     if configuration.xmpp.url is not None:
-        found.append(
-            XmppBridge(configuration.xmpp, store, topics, statistics, filters, retry_seconds)
-        )
+        found.append(XmppBridge(configuration.xmpp, store, topics, statistics, filters, timing))
     return Bridges(found)
 
 

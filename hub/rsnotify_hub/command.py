@@ -67,7 +67,8 @@ def run_hub(
     allow_private_addresses: Annotated[
         bool,
         typer.Option(
-            "--allow-private-addresses", help="Allow callbacks and channels at such addresses."
+            "--allow-private-addresses",
+            help="Allow callbacks and topics at loopback and private addresses.",
         ),
     ] = False,
 ) -> None:

@@ -106,7 +106,7 @@ class HubService:
         rates = TopicRates(clock)
         channels: list[DeliveryChannel] = [self._live, self._selections, self._callbacks, rates]
         self._bridges = make_bridges(
-            configuration, store, self._topics, intake, self.statistics, self._filters
+            configuration, store, self._topics, intake, self.statistics, self._filters, clock
         )
         channels += self._bridges.all
         self._channels = channels

@@ -11,6 +11,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from rsnotify.format.datetimes import Instant
+
 
 class DeliveryTransport(StrEnum):
     WEBSUB = "websub"
@@ -33,10 +35,19 @@ class DeliveryOutcome(StrEnum):
 
 
 class BrokerState(Struct, frozen=True):
-    """The state of a broker; `behind` counts the topics that it has not completely."""
+    """The state of a broker.
+
+    Args:
+        connected: Whether this process is connected to it.
+        behind: The number of topics that it has not received completely.
+        since: Since when it has not been connected; None if it is, or another node has the bridge.
+        error: Why the last attempt to connect failed, or the connection ended; likewise.
+    """
 
     connected: bool
     behind: int
+    since: Instant | None = None
+    error: str | None = None
 
 
 class Statistics:

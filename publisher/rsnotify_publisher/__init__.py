@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rsnotify_publisher.hubs import Hub, parse_hub
     from rsnotify_publisher.options import Options
     from rsnotify_publisher.publisher import Publisher
+    from rsnotify_publisher.source_context import SourceCallbacks
     from rsnotify_publisher.web.application import application, routes
     from rsnotify_publisher.web.asgi import asgi_application
     from rsnotify_publisher.web.wsgi import wsgi_application
@@ -23,6 +24,7 @@ else:
             "rsnotify_publisher.discovery": ("html_link", "link_header", "robots_lines"),
             "rsnotify_publisher.options": ("Options",),
             "rsnotify_publisher.publisher": ("Publisher",),
+            "rsnotify_publisher.source_context": ("SourceCallbacks",),
             "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
             "rsnotify_publisher.web.application": ("application", "routes"),
             "rsnotify_publisher.web.asgi": ("asgi_application",),
@@ -36,6 +38,7 @@ __all__ = [
     "Options",
     "Publisher",
     "Record",
+    "SourceCallbacks",
     "SourceDescription",
     "application",
     "asgi_application",

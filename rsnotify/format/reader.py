@@ -81,9 +81,21 @@ class SitemapReader:
         """
         try:
             head = self._fast.close()
-            return self._parser.close() if head is None else head
+            if head is None:
+                head = self._parser.close()
+                self._check_namespaces()
         except etree.XMLSyntaxError as error:
             raise MalformedDocument(f"it ended too early: {error}") from None
+        return head
+
+    def _check_namespaces(self) -> None:
+        """Raise the first error of namespaces, since libxml2 only logs those.
+
+        An `rs:md` whose prefix is not declared would be ignored, like a foreign element.
+        """
+        for error in self._parser.feed_error_log.filter_from_errors():
+            if error.type != etree.ErrorTypes.WAR_NS_URI:  # the name of a namespace that is no URI
+                raise MalformedDocument(f"not well-formed XML: {error.message}, line {error.line}")
 
 
 def read_document(

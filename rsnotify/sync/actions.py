@@ -123,6 +123,20 @@ class MissingResource(Struct, frozen=True, array_like=True):
     announced: Instant = EARLIEST
 
 
+class ComparedList(Struct, frozen=True, array_like=True):
+    """The Resource List that was compared last.
+
+    Args:
+        fingerprint: A fingerprint, if its first document tells it apart.
+        at: The latest instant that it, or one that was compared before, describes; if any is known.
+        is_older: Whether it describes an earlier instant.
+    """
+
+    fingerprint: bytes | None = None
+    at: Instant | None = None
+    is_older: bool = False
+
+
 class Progress(Struct, frozen=True, omit_defaults=True):
     """What a Destination stores in the same transaction as the state it covers.
 
@@ -134,8 +148,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
             datetimes may be whole seconds or days, and that second or day may not have been over.
         prefix: A fingerprint of the Change List that was read last and is applied completely.
         missing: Resources that were announced and that the server does not have.
-        last_list: A fingerprint of the Resource List that was compared last and is applied
-            completely.
+        last_list: The Resource List that was compared last and is applied completely.
     """
 
     through: Instant
@@ -144,4 +157,4 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     running: bool = False
     prefix: ListFingerprint | None = None
     missing: tuple[MissingResource, ...] = ()
-    last_list: bytes | None = None
+    last_list: ComparedList | None = None

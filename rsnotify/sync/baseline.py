@@ -20,7 +20,7 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.sync.actions import DocumentKind, Fetch
+from rsnotify.sync.actions import ComparedList, DocumentKind, Fetch
 from rsnotify.sync.fallback_order import DocumentQueue, fetch_member, resource_documents
 
 _DUMPS = (DocumentKind.RESOURCE_DUMP, DocumentKind.RESOURCE_DUMP_ARCHIVE)
@@ -95,8 +95,8 @@ class Baseline:
         self.complete = True
         self._at: Instant | None = None
         self._undated: Document | None = None
-        #: The fingerprint of the root, if it is a Resource List and that tells it apart.
-        self.fingerprint: bytes | None = None
+        #: The root, if it is a Resource List that was read.
+        self.resource_list: ComparedList | None = None
         self._queue = DocumentQueue([root])
         self._queue.pop()
 
@@ -123,10 +123,11 @@ class Baseline:
         expected = _CAPABILITIES[self.current.kind] if package is None else _MANIFEST
         if document.capability not in expected:
             raise WrongDocument(f"a {self.root.kind} was expected, not {document.capability!r}")
-        if self.current is self.root and self.root.kind is DocumentKind.RESOURCE_LIST:
-            self.fingerprint = _fingerprint(document)
+        fingerprint = _fingerprint(document)
         if document.at is not None and is_ahead(document.at, sent):
             document = msgspec.structs.replace(document, at=sent)
+        if self.current is self.root and self.root.kind is DocumentKind.RESOURCE_LIST:
+            self.resource_list = ComparedList(fingerprint, document.at)
         following = document.link(Rel.NEXT) if package is None else None
         if following is not None:
             page = resolve(self.current.uri, following)

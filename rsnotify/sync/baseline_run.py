@@ -10,7 +10,7 @@ from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.actions import BeginBaseline, Fetch, FindUnlisted
+from rsnotify.sync.actions import BeginBaseline, ComparedList, Fetch, FindUnlisted
 from rsnotify.sync.baseline import Baseline, ListedResources
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.sync_state import SyncState
@@ -63,9 +63,10 @@ class BaselineRun:
 
     @property
     def _is_repeated(self) -> bool:
-        fingerprint = self.baseline.fingerprint
-        known = self._state.frontiers.last_list
-        return self.is_routine and fingerprint is not None and fingerprint == known
+        read, known = self.baseline.resource_list, self._state.frontiers.last_list
+        if read is None or read.fingerprint is None or known is None:
+            return False
+        return self.is_routine and read.fingerprint == known.fingerprint
 
     def read(self, document: Document, sent: Instant | None) -> ListedResources | None:
         """Return the resources of the document requested by `current`, if it has any.
@@ -168,11 +169,23 @@ class BaselineRun:
         Return whether it settles all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
-        if self._is_repeated:
+        is_repeated = self._is_repeated
+        self._record_list()
+        if is_repeated:
             return pending.drop_unlisted(EARLIEST, self._still_listed)
         for uri in uris:
             pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
             self._intake.has_news = True
-        self._state.frontiers.last_list = self.baseline.fingerprint
         self._intake.end_baseline(at, now)
         return self.baseline.complete and pending.drop_unlisted(at, self._still_listed)
+
+    def _record_list(self) -> None:
+        """Record which Resource List was compared."""
+        frontiers = self._state.frontiers
+        known, read = frontiers.last_list or ComparedList(), self.baseline.resource_list
+        if read is None:
+            frontiers.last_list = replace(known, fingerprint=None)
+        elif known.at is None or (read.at is not None and read.at >= known.at):
+            frontiers.last_list = read
+        else:
+            frontiers.last_list = replace(read, at=known.at, is_older=read.at is not None)

@@ -49,6 +49,8 @@ class CatchUp:
         self._source_time: Instant | None = None
         self.failures = FailurePolicy(state.pace)
         self.comparisons = ComparisonSchedule(state.pace, compared, offer.capability_list)
+        if state.frontiers.has_older_list:
+            self.comparisons.expedite()
 
     @property
     def busy(self) -> bool:
@@ -104,6 +106,7 @@ class CatchUp:
     def begin(self, now: float) -> None:
         """Begin a pull, or a baseline if only that helps."""
         state, frontiers = self._state, self._state.frontiers
+        self._intake.requested = now
         state.settled = state.schedule.begin() and state.settled
         has_changes = bool(change_documents(self._offer))
         if frontiers.known is None and not self.can_compare:
@@ -115,7 +118,7 @@ class CatchUp:
         if self.can_compare and (is_needed or is_due):
             self._begin_baseline(is_routine=not is_needed)
         elif has_changes:
-            self._run = PullRun(state, self._intake, self._offer, now)
+            self._run = PullRun(state, self._intake, self._offer)
         else:
             state.actions.note("the Source offers nothing that can be followed", warning=True)
             state.actions.append(Discover())
@@ -316,7 +319,7 @@ class CatchUp:
         run = self._run
         if not isinstance(run, BaselineRun):
             return
-        is_settled = run.add_unlisted(uris, now)
+        is_settled = run.add_unlisted(uris, now) and not self._state.frontiers.has_older_list
         if run.baseline.complete:
             self.comparisons.done(now, run.capability_list, is_settled=is_settled)
         self._policy.compared(run.baseline)
@@ -329,5 +332,6 @@ class CatchUp:
         if change_documents(self._offer) or has_list:
             self.begin(now)
         else:
+            self._intake.end(now)
             self._settle()
             self._poll_later(now)

@@ -49,7 +49,7 @@ class ChangeIntake:
         self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
         if self._frontiers.prefix is not None:
             self._read.append(self._frontiers.prefix)
-        #: When the current pull, or the last one, began.
+        #: When the current pull or baseline, or the last one, began.
         self.requested = 0.0
         #: Whether the open lists show that the Source's clock has gone back.
         self.clock = ClockRegressionDetector(state.pace)
@@ -105,7 +105,9 @@ class ChangeIntake:
         """Record that the whole set as of an instant was compared."""
         self._frontiers.baseline(at)
         self.compare_next_list()
-        self._unconfirmed.drop_compared(at)
+        verifications = self._unconfirmed.remove_compared(at)
+        # What push announced may not exist, so that it can never be applied.
+        self._verify(each for each in verifications if each[0].uri in self._pending)
         self._join_held(now)
 
     def compare_next_list(self) -> None:

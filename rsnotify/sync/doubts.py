@@ -18,12 +18,14 @@ from rsnotify.sync.sync_state import SyncState
 
 
 def has_doubts(state: SyncState, catch_up: CatchUp) -> bool:
+    frontiers = state.frontiers
     return bool(
         not state.settled
         or state.pending
-        or state.frontiers.has_push_gap
-        or state.frontiers.uncovered_gap
+        or frontiers.has_push_gap
+        or frontiers.uncovered_gap
         or state.unconfirmed.overdue
+        or frontiers.has_older_list
         or catch_up.is_behind
     )
 
@@ -48,6 +50,11 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[str]:
         yield (
             f"{counted(state.unconfirmed.overdue, 'pushed change')} should be in the Source's "
             "lists by now, and the lists do not have all of them"
+        )
+    if frontiers.has_older_list:
+        yield (
+            "the Resource List is older than one that was compared before; it may be an old copy, "
+            "or the Source was restored from a backup"
         )
     if catch_up.is_behind:
         yield (

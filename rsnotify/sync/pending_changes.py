@@ -120,7 +120,8 @@ class PendingChanges:
             heappush(self._since, (since, change.uri))
         announced = pending.missing or pending.change
         if change.at < announced.at and _contradicts(change, announced):
-            change = _verification(change, announced)
+            is_deleted = ChangeType.DELETED in (change.change, announced.change)
+            change = _verification(change, ChangeType.DELETED if is_deleted else change.change)
         if change.at >= pending.change.at or change.check is CheckMethod.FETCH:
             if change.check is CheckMethod.DATE and pending.change.check is not CheckMethod.DATE:
                 change = replace(change, check=CheckMethod.COMPARE)
@@ -138,7 +139,8 @@ class PendingChanges:
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
         """Remove resources that the whole set as of `at` lacks, if the server lacks them too.
 
-        A watched resource stays if the documents announced it later than `at`.
+        A watched resource stays if the documents announced it later than `at`. One that is being
+        verified may be stored with a later datetime: it is removed from the copy, too.
 
         `listed` are the watched resources in the set, and others that are not to be removed.
 
@@ -156,8 +158,12 @@ class PendingChanges:
             if pending.in_flight:
                 may_be_missing = pending.is_watched or pending.missing is not None
                 is_settled = is_settled and not (may_be_missing and uri not in listed)
-            elif uri not in listed and is_old:
+            elif uri in listed or not is_old:
+                continue
+            elif pending.is_watched or change.check is not CheckMethod.FETCH:
                 self._remove(uri, pending)
+            else:
+                self.add(_verification(change, ChangeType.DELETED), pending.since)
         return is_settled
 
     def drop_waiting(self) -> None:
@@ -300,8 +306,9 @@ def _contradicts(change: Change, listed: Change) -> bool:
     return agree(change.resource.hash, listed.resource.hash) is False
 
 
-def _verification(change: Change, listed: Change) -> Change:
-    """Return a change that makes a Destination store the current state of the resource, if any."""
-    is_deleted = ChangeType.DELETED in (change.change, listed.change)
-    kind = ChangeType.DELETED if is_deleted else change.change
+def _verification(change: Change, kind: ChangeType) -> Change:
+    """Return a change that makes a Destination store what the server has.
+
+    If it is a deletion, the resource may be missing, and is removed.
+    """
     return fetching(replace(change, change=kind, resource=replace(change.resource, change=kind)))

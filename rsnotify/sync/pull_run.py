@@ -16,12 +16,11 @@ from rsnotify.sync.sync_state import SyncState
 class PullRun:
     """One run of a `Pull`, which begins at once."""
 
-    def __init__(self, state: SyncState, intake: ChangeIntake, offer: Offer, now: float) -> None:
+    def __init__(self, state: SyncState, intake: ChangeIntake, offer: Offer) -> None:
         self._state = state
         self._intake = intake
         self._next_package: Fetch | None = None
         self.pull = Pull(offer, intake.packages)
-        intake.requested = now
         state.actions.append(self.pull.current)
 
     @property

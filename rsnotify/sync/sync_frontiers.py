@@ -21,7 +21,7 @@ from rsnotify.format.coverage import EARLIEST, Change, Coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.frontier import Frontier
 from rsnotify.format.timestamp_precision import postponed
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.actions import ComparedList, Progress
 from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.reorder_buffer import ReorderBuffer
 
@@ -50,9 +50,9 @@ class SyncFrontiers:
         self.uncovered_gap: Gap | None = None
         #: A fingerprint of the Change List that was read last.
         self.prefix: ListFingerprint | None = None
-        #: A fingerprint of the Resource List that was compared last.
-        self.last_list: bytes | None = None
-        self._durable_last_list: bytes | None = None
+        #: The Resource List that was compared last.
+        self.last_list: ComparedList | None = None
+        self._durable_last_list: ComparedList | None = None
         if progress is not None:
             self.last_list = self._durable_last_list = progress.last_list
             self.prefix = progress.prefix
@@ -82,6 +82,11 @@ class SyncFrontiers:
     def covers(self, at: Instant) -> bool:
         """Return whether a document that describes this instant cannot have anything new."""
         return at < self.uncovered_gap.ends if self.uncovered_gap else at <= self.confirmed
+
+    @property
+    def has_older_list(self) -> bool:
+        """Whether the last Resource List is older than one that was compared before."""
+        return self.last_list is not None and self.last_list.is_older
 
     @property
     def has_push_gap(self) -> bool:
@@ -195,7 +200,7 @@ class SyncFrontiers:
         through: Instant | None,
         durable: Frontier,
         prefix: ListFingerprint | None,
-        last_list: bytes | None,
+        last_list: ComparedList | None,
     ) -> Progress | None:
         if through is None:
             return None
@@ -216,8 +221,8 @@ class SyncFrontiers:
         is_applied = low_water is None or low_water > self.confirmed
         return self.prefix if is_applied else _superseded(self.prefix)
 
-    def _last_list_applied(self, low_water: Instant | None) -> bytes | None:
-        """Return the fingerprint of the last Resource List whose differences are all applied."""
+    def _last_list_applied(self, low_water: Instant | None) -> ComparedList | None:
+        """Return the last Resource List whose differences are all applied."""
         return self._durable_last_list if low_water == EARLIEST else self.last_list
 
     def _reached(self, low_water: Instant | None) -> Instant | None:

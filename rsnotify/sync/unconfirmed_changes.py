@@ -79,11 +79,15 @@ class UnconfirmedChanges:
                 verifications.append((verified, change.at))
         return verifications
 
-    def drop_compared(self, at: Instant) -> None:
-        """Remove the changes up to an instant whose whole set was compared."""
-        self._pushed = {
-            uri: pushed for uri, pushed in self._pushed.items() if pushed.change.at > at
-        }
+    def remove_compared(self, at: Instant) -> list[Verification]:
+        """Remove the changes up to an instant whose whole set was compared.
+
+        Return how to verify those that are not applied.
+        """
+        compared = [each.change for each in self._pushed.values() if each.change.at <= at]
+        for change in compared:
+            del self._pushed[change.uri]
+        return [(verification(change, at), change.at) for change in compared]
 
     def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
         """Count the overdue changes at the end of the lists; and verify those lacked for too long.

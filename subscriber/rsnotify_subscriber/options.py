@@ -43,7 +43,8 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         per_host: Connections to one host at a time; of a subscriber in a fleet, its requests.
         largest: The most bytes that are read of a resource whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at loopback and private
-            addresses. The host of the Source's URL may always have one.
+            addresses. The host of the Source's URL may always have one: documents are read at
+            the port of that URL, and a hub may be at any port.
         credentials: What is sent to the origin of the Source, and to no other; by default the
             entry of the netrc file for its host.
         callbacks: The URL at which hubs reach this process, for WebSub; any number of subscribers

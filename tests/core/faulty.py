@@ -49,8 +49,8 @@ class FaultySource(Source):
     Its clock goes on by ten seconds with each change.
     """
 
-    def __init__(self, faults: Faults) -> None:
-        super().__init__(per_list=2)
+    def __init__(self, faults: Faults, *, index: bool = False) -> None:
+        super().__init__(per_list=2, index=index)
         self.faults = faults
         self._lost: set[str] = set()
         self._begun: dict[str, str] | None = None
@@ -69,13 +69,23 @@ class FaultySource(Source):
         if not self.faults.at_end:
             self.clock += STEP
             super().list_resources()
+            self.dump_resources()
         elif self._begun is None:
             self._begun = dict(self.state)
         else:
             self.clock += STEP
             number = self.lists[-1].number + 1
             self.lists = [*self.lists[-self.kept :], Snapshot(number, self.clock, self._begun)]
+            self.dumps = list(self.lists)
             self._begun = None
+
+    def list_all(self) -> None:
+        """Write a new Resource List that has every change so far."""
+        if self._begun is not None:
+            self.list_resources()
+        self.list_resources()
+        if self._begun is not None:
+            self.list_resources()
 
     def rotate(self, size: int | None = None) -> None:
         if self.faults.rotates:
@@ -135,15 +145,15 @@ class FaultySource(Source):
 
     def back_up(self) -> None:
         """Make a copy of all that is known."""
-        known = (self.history, self.state, self.closed, self.open_from, self.lists, self.emitted)
-        self._backup = deepcopy(known)
+        known = (self.history, self.state, self.closed, self.open_from, self.emitted)
+        self._backup = deepcopy((*known, self.lists, self.dumps))
 
     def restore(self) -> None:
         """Know only what the backup has; the clock goes on."""
         if self._backup is not None:
             known = deepcopy(self._backup)
             self.history, self.state, self.closed = known[:3]  # type: ignore[assignment]
-            self.open_from, self.lists, self.emitted = known[3:]  # type: ignore[assignment]
+            self.open_from, self.emitted, self.lists, self.dumps = known[3:]  # type: ignore[assignment]
             self._transactions.clear()
             self._begun = None
 

@@ -121,6 +121,12 @@ def test_foreign_elements_are_passed_over_and_foreign_attributes_kept() -> None:
     assert document.resources == (Resource("http://example.com/a"),)
 
 
+@pytest.mark.parametrize("uri", ["a b", "relative"])
+def test_the_name_of_a_foreign_namespace_need_not_be_a_uri(uri: str) -> None:
+    document = read_document(urlset(f"<x:y xmlns:x='{uri}'/><url><loc>a</loc></url>"))
+    assert document.resources == (Resource("a"),)
+
+
 def test_comments_processing_instructions_and_cdata_do_no_harm() -> None:
     document = read_document(
         urlset(
@@ -165,6 +171,13 @@ def test_any_encoding_that_a_document_declares_is_read() -> None:
             urlset("<url><loc>a</loc></url><url><loc>b</loc><lastmod>soon</lastmod></url>"),
             InvalidDocument,
             "entry 2: lastmod: 'soon' is not a W3C Datetime",
+        ),
+        (urlset("<x:y/>"), MalformedDocument, "prefix x on y is not defined, line "),
+        (urlset("<url><loc>a</loc><rs:md x:y='1'/></url>"), MalformedDocument, "prefix x for y"),
+        (
+            urlset('<rs:md at="2013"/>').replace(b"xmlns:rs=", b"xmlns:r="),
+            MalformedDocument,
+            "prefix rs on md is not defined",
         ),
         (urlset('<rs:md at="1"/>'), InvalidDocument, "rs:md/@at"),
         (urlset('<url><rs:md change="moved"/></url>'), InvalidDocument, "created, updated"),

@@ -15,7 +15,7 @@ from rsnotify.format.coverage import Change, CheckMethod, Coverage
 from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.actions import ComparedList, Progress
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.doubts import has_doubts, list_doubts
 from rsnotify.sync.pace import Pace
@@ -75,6 +75,10 @@ def withhold(state: SyncState, catch_up: CatchUp) -> None:
     state.unconfirmed.end_of_lists(NOW, requested=99, now=99)
 
 
+def list_older(state: SyncState, catch_up: CatchUp) -> None:
+    state.frontiers.last_list = ComparedList(None, NOW, is_older=True)
+
+
 def go_back(state: SyncState, catch_up: CatchUp) -> None:
     catch_up._intake.clock.check_closed(
         Coverage(NOW, NOW, True, True, ()), state.frontiers.frontier, has_lost=True
@@ -93,6 +97,7 @@ def go_back(state: SyncState, catch_up: CatchUp) -> None:
         (push_beyond_a_gap, "that the Source's lists do not reach yet"),
         (leave_a_gap, "no document covers the changes from 2026-01-01T00:00:00.0*Z to .*:05.0*Z"),
         (withhold, "^1 pushed change should be in the Source's lists by now"),
+        (list_older, "the Resource List is older than one that was compared before"),
         (go_back, "the Change List lacks changes that it listed earlier"),
     ],
 )

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from tests.core.faulty import Faults, FaultySource, Liar
+from tests.core.source import EVERYTHING, OFFER
 from tests.core.world import PACE, Destination
 from tests.examples_count import examples
 
@@ -87,21 +89,40 @@ BOTH = st.sampled_from([HONEST, ROUTINE])
 #: made later, and is in a closed list.
 NO_ROUTINE = st.just(HONEST)
 
+USUAL, INDEX = "a Resource List, a Change List and its archive", "a Change List Index"
+#: What the Sources offer.
+OFFERS = {
+    USUAL: OFFER,
+    INDEX: OFFER,
+    "everything": EVERYTHING,
+    "only a Resource List": Offer(resource_list=EVERYTHING.resource_list),
+    "only a Resource Dump": Offer(resource_dump=EVERYTHING.resource_dump),
+}
+
+LISTED_ANEW = "with a new Resource List"
+
 #: Families of faults, finally all of them: the pace, the faults of the documents, the steps that
-#: may occur besides changes and checks, and whether the documents suffice for a right copy.
+#: may occur besides changes and checks, and whether the documents suffice for a right copy, or do
+#: once there is a new Resource List.
 FAMILIES = {
     "a Resource List that is dated ahead or at its end": (BOTH, CLOCKS, [LIST, SLOWLY], True),
     "lists that are dated ahead and closed": (BOTH, ROTATED, [ROTATE], True),
     "late entries, old dates and any order": (BOTH, DISORDER, LATE, True),
     "late entries and new Resource Lists": (NO_ROUTINE, DISORDER, [*LATE, LIST], True),
     "a hub that lies": (BOTH, RIGHT, [*PUSHED, *LIES, ROTATE], True),
-    "a Source that is restored": (BOTH, RIGHT, [*BACKUPS, *PUSHED, ROTATE, LIST], True),
+    "a Source that is restored": (BOTH, RIGHT, [*BACKUPS, *PUSHED, ROTATE, LIST], LISTED_ANEW),
     "caches": (BOTH, DISORDER, [*CACHES, *PUSHED, ROTATE], True),
     "a server that lacks what is listed": (BOTH, RIGHT, [*SERVER, *PUSHED, ROTATE, LIST], False),
-    "everything": (
-        NO_ROUTINE,
+    "everything but late entries": (
+        BOTH,
         st.one_of(CLOCKS, DISORDER),
-        [*LATE, LIST, *PUSHED, *LIES, *BACKUPS, *CACHES],
+        [ROTATE, LIST, *PUSHED, *LIES, *BACKUPS, *CACHES],
+        False,
+    ),
+    "everything but new Resource Lists": (
+        BOTH,
+        st.one_of(CLOCKS, DISORDER),
+        [*LATE, *PUSHED, *LIES, *BACKUPS, *CACHES],
         False,
     ),
 }
@@ -110,9 +131,12 @@ FAMILIES = {
 class Play:
     """One history of a Source, a hub and a Destination."""
 
-    def __init__(self, faults: Faults, seed: int, pace: Pace) -> None:
-        self.source = FaultySource(faults)
-        self.destination = Destination(self.source, Random(seed), pace=pace, verifies=True)
+    def __init__(self, faults: Faults, seed: int, pace: Pace, offer: str = USUAL) -> None:
+        self.source = FaultySource(faults, index=offer == INDEX)
+        self.offer = OFFERS[offer]
+        self.pace = pace
+        self.is_restored = False
+        self.destination = Destination(self.source, Random(seed), self.offer, pace, verifies=True)
         self.destination.lied_to = True
         self.hub = Liar(self.source, self.destination)
         self.wire: list[Document] = []
@@ -147,8 +171,11 @@ class Play:
                 self.source.back_up()
                 self._change(names)
                 self.check(GLANCE)
-                self.source.restore()
+                self.step(("restore",))
                 self._change(others)
+            case ("restore",):
+                self.source.restore()
+                self.is_restored = True
             case "lose_for_long", name:
                 self.source.lose(name)
                 self._change(name)
@@ -164,6 +191,11 @@ class Play:
     def check(self, polls: float = LONG) -> bool:
         """Let time pass without faults; return whether the copy is level."""
         destination, follower = self.destination, self.destination.follower
+        if self.is_restored and self.pace is ROUTINE:
+            # An older Resource List may be all that shows what the Source has lost.
+            polls = max(polls, 1.5 * ROUTINE.compare)
+        if self.offer.change_list is None:
+            self.source.list_all()
         destination.broken = destination.stale = 0.0
         ends = destination.now + polls * PACE.poll
         while destination.now < ends:
@@ -202,6 +234,48 @@ def test_a_routine_comparison_does_not_hide_a_deletion_before_the_end_of_its_lis
     assert play.check() or play.check()
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_resource_list_older_than_the_last_one_is_a_reason_for_doubt(steps: int) -> None:
+    play = Play(Faults(), 0, ROUTINE)
+    play.check()
+    play.step(("back_up",))
+    play.step(("change", "a", False))
+    play.step(("list_resources",))
+    play.step(("crash",))
+    play.step(("work", steps))
+    play.step(("restore",))
+    for _ in range(2):
+        assert not play.check()
+        assert any("older" in doubt for doubt in play.destination.follower.doubts)
+        play.step(("crash",))
+    play.step(("list_resources",))
+    assert play.check()
+
+
+def test_an_invented_resource_that_is_being_verified_is_removed_though_it_is_dated_later() -> None:
+    play = Play(Faults(), 4, HONEST)
+    play.check()
+    play.step(("list_resources",))
+    for name in "ab":
+        play.step(("invent", name, ChangeType.UPDATED, timedelta(), True))
+    assert play.check() or play.check()
+
+
+@pytest.mark.parametrize("kind", [ChangeType.UPDATED, ChangeType.DELETED])
+@pytest.mark.parametrize("ahead", [timedelta(), timedelta(hours=1)])
+@pytest.mark.parametrize("offer", ["only a Resource List", "only a Resource Dump"])
+def test_an_invented_change_is_verified_where_the_source_has_no_change_list(
+    kind: ChangeType, ahead: timedelta, offer: str
+) -> None:
+    play = Play(Faults(), 0, HONEST, offer)
+    play.step(("change", "a", False))
+    assert play.check()
+    play.step(("invent", "a", kind, ahead, False))
+    play.step(("work", 6))
+    play.step(("change", "b", False))
+    assert play.check() or play.check()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**16))
@@ -222,12 +296,15 @@ def test_a_level_copy_equals_the_source_in_many_more_histories(
 def play(family: str, data: st.DataObject, seed: int) -> None:
     """Play a history, and check the copy during it, after it, and once the Source is healed."""
     pace, faults, happens, suffices = FAMILIES[family]
-    play = Play(data.draw(faults), seed, data.draw(pace))
+    play = Play(data.draw(faults), seed, data.draw(pace), data.draw(st.sampled_from([*OFFERS])))
     if play.source.faults.rotates:
         play.check()
     for step in data.draw(st.lists(st.one_of(*CHANGES, *happens, *CHECKS), max_size=25)):
         play.step(step)
     is_level = play.check() or play.check()
+    if suffices == LISTED_ANEW and not is_level:
+        play.source.list_resources()
+        is_level = play.check()
     assert is_level or not suffices, play.destination.follower.doubts
     play.source.heal()
     play.destination.settle()

@@ -246,3 +246,15 @@ def test_retry_after_is_respected_for_discovery() -> None:
     assert Discover() not in follower.tick(99.0)
     assert follower.wakeup == 100
     assert Discover() in follower.tick(100.0)
+
+
+def test_a_framework_notification_among_the_changes_hides_no_lost_change(source: Source) -> None:
+    destination = following(source)
+    through = destination.progress.through
+    source.change("lost")
+    destination.push(
+        Document(Capability.FRAMEWORK_NOTIFICATION, (), from_=through, until=source.clock)
+    )
+    destination.tick(PACE.gap_grace + SOON)
+    destination.work()
+    assert destination.content == source.state

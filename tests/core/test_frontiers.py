@@ -10,7 +10,7 @@ from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_co
 from rsnotify.format.frontier import Frontier
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.actions import ComparedList, Progress
 from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.reorder_buffer import ReorderBuffer
 from rsnotify.sync.sync_frontiers import Gap, SyncFrontiers
@@ -277,17 +277,18 @@ def test_the_fingerprint_of_a_list_shows_whether_its_changes_are_applied() -> No
 
 def test_a_compared_resource_list_is_stored_once_its_differences_are_applied() -> None:
     frontiers = known_to(0)
+    first, second = ComparedList(b"first", at(0)), ComparedList(b"second", at(1))
     for last_list, low_water, stored in (
-        (b"first", EARLIEST, None),
-        (b"first", at(0), b"first"),
-        (b"second", EARLIEST, b"first"),
-        (b"second", None, b"second"),
+        (first, EARLIEST, None),
+        (first, at(0), first),
+        (second, EARLIEST, first),
+        (second, None, second),
     ):
         frontiers.last_list = last_list
         for progress in (frontiers.progress_after(low_water), frontiers.progress(low_water)):
             assert progress is not None
             assert progress.last_list == stored
-    assert SyncFrontiers(progress, hold=10).last_list == b"second"
+    assert SyncFrontiers(progress, hold=10).last_list == second
     frontiers.reset(at(0))
     assert frontiers.last_list is None
 

@@ -104,9 +104,9 @@ def test_a_list_confirms_a_change_that_it_repeats_or_has_a_later_one_of(
 
 def test_a_comparison_with_the_whole_set_settles_the_changes_up_to_it() -> None:
     unconfirmed = pushed(change(3))
-    unconfirmed.drop_compared(at(2.9))
+    assert unconfirmed.remove_compared(at(2.9)) == []
     assert len(unconfirmed) == 1
-    unconfirmed.drop_compared(at(3))
+    assert unconfirmed.remove_compared(at(3)) == [(verification(change(3), at(3)), at(3))]
     assert len(unconfirmed) == 0
 
 

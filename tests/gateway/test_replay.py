@@ -131,9 +131,10 @@ async def test_all_sets_end_equal_though_the_gateway_is_killed_at_any_instant(
     file, log = tmp_path / "gateway.toml", tmp_path / "log"
     file.write_text(configuration(published, repository, port, tmp_path / "state"))
     random = Random(7)
+    parts = parts_of(history)  # which skips the test if the data is not there
     gateway = await Process.start("gateway", str(file), log=log)
     try:
-        for kill, steps in enumerate(parts_of(history)):
+        for kill, steps in enumerate(parts):
             if kill % 2:
                 await gateway.url()
             for start in range(0, len(steps), at_once):

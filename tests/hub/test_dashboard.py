@@ -123,6 +123,7 @@ async def test_it_shows_why_a_subscription_lags_and_an_admin_acts_on_it(
 
         await page.click("#subscriptions .details")
         await page.until(f"document.querySelector('#details .answer').innerText === '{SCRIPT}'")
+        assert "Kept since the hub started, on 1 Jun 2026" in await page.text("#details .since")
         callback.answers = []
         await page.click("#details .redeliver")
         await callback.delivery()

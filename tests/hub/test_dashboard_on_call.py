@@ -184,6 +184,8 @@ async def test_a_silent_source_and_a_broker_that_is_away_are_in_trouble(
             )
             assert first.startswith("in trouble")
             assert "MQTT broker" in first
+            assert "not connected for 20 min" in first
+            assert "cannot connect" in first
             assert "nothing from 1 host for 15 minutes" in second
             await page.click("#parts button:not([hidden])")
             await page.until("document.querySelectorAll('#topics .choose').length === 1")

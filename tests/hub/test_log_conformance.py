@@ -247,6 +247,19 @@ async def test_a_page_is_read_after_a_position_and_an_instant(store: OpenStore):
         assert await node.store.read(TOPIC, after=0, since=at(300)) == []
 
 
+async def test_a_replay_has_late_changes_of_the_second_that_it_begins_with(store: OpenStore):
+    async with store() as node:
+        late, heartbeat = made(1, 1), made(1, until=1)
+        await node.append(TOPIC, made(0, 1), late, made(1, 2), made(2, 3))
+        for since, first in ((0, 0), (1, 1), (1.5, 2), (2, 3)):
+            found = await node.store.read(TOPIC, after=0, since=at(since))
+            every = [made(0, 1), late, made(1, 2), made(2, 3)]
+            assert [entry.fragment for entry in found] == every[first:]
+        assert heartbeat.heartbeat
+        await node.append("quiet", heartbeat)
+        assert await node.store.read("quiet", after=0, since=at(1)) == []
+
+
 async def test_a_replay_begins_with_what_ends_a_microsecond_after_its_instant(store: OpenStore):
     async with store() as node:
         parts = [made(n / 1e6, (n + 1) / 1e6) for n in range(4)]

@@ -62,7 +62,9 @@ def test_a_late_change_of_the_same_second_is_new():
     late = Resource(uri="https://source.example/late", change=ChangeType.CREATED, datetime=at(2))
     document = Document(capability="changelist", from_=at(0), resources=(*changes(1, 2), late))
     news = part_after(document, through=at(2), known=keys_at(changes(2), at(2)))
-    assert interval(news) == (at(1), at(2), 2)
+    assert interval(news) == (at(2), at(2), 1)
+    assert news is not None
+    assert news.resources == (late,)
 
 
 def test_a_list_without_datetimes_is_taken_as_it_is():

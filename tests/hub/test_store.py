@@ -164,6 +164,19 @@ async def test_reading_from_memory_is_exact_to_the_microsecond(tmp_path: Path, c
             assert await kept(topics, since=number / 1e6) == parts[number:]
 
 
+async def test_late_changes_of_a_second_are_replayed_from_memory_and_from_the_disk(
+    tmp_path: Path, clock: Clock
+):
+    parts = [made(0, 1), made(1, 1)]
+    async with logs(tmp_path, clock) as (topics, _):
+        for part in parts:
+            await topics.publish(TOPIC, part)
+        assert await kept(topics, since=1) == [made(1, 1)]
+    async with logs(tmp_path, clock) as (topics, _):
+        assert await kept(topics, since=1) == [made(1, 1)]
+        assert await kept(topics, since=1.5) == []
+
+
 async def test_a_late_fragment_is_replayed_too(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, _):
         for part in (made(5, 9), made(0, 5)):

@@ -91,6 +91,8 @@ def open_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> 
         owner = Owner()
         try:
             await store.start(IgnoredNews())
+            for _ in range(20):
+                await store.check()  # so that the log in NATS has the positions of the cursors
             await store.assign(owner)
             await store.assign_bridge(owner)
             if isinstance(store, JetStreamStore):

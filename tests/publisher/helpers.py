@@ -72,13 +72,22 @@ class FakeHub:
         app.router.add_get("/ws", self._ws)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self.host, self.port, reuse_address=True).start()
+        site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True)
+        await site.start()
+        assert isinstance(site._server, asyncio.Server)
+        self._server = site._server
 
     async def stop(self) -> None:
         self.answering.set()
         for socket in list(self._sockets):
             await socket.close()
         if self._runner is not None:
+            # A server that is closed between the acceptance of a connection and its transport
+            # leaves the connection open (`asyncio.Server._attach`).
+            loop = asyncio.get_running_loop()
+            for listening in self._server.sockets:
+                loop.remove_reader(listening)
+            await asyncio.sleep(0)
             await self._runner.cleanup()
             self._runner = None
 

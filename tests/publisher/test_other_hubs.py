@@ -150,12 +150,13 @@ async def test_a_permanent_refusal_names_the_remedy(
     assert remedy in warning
 
 
-async def test_a_token_that_is_refused_is_to_be_replaced_or_granted(
+async def test_a_token_that_is_refused_is_to_be_replaced_granted_or_omitted(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.refuse_with = 403
     warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
     assert f"the hub does not accept this token for {CHANNEL}: replace it" in warning
+    assert "or give the Source none if the hub requires none" in warning
 
 
 async def test_an_overloaded_hub_is_reported_as_temporary(

@@ -47,10 +47,6 @@ class SimulatedDisk:
         for path in (self.folder, *self.folder.rglob("*")):
             self._note(path)
 
-    def ignore_flushes(self) -> None:
-        """Do not note what is flushed, which takes time: the power is never cut."""
-        self.flush = lambda *_, **__: None  # type: ignore[method-assign]
-
     def flush(self, path: str, *, with_name: bool = False) -> None:
         """Note that a file or folder was flushed; `with_name`, also the folder that has it."""
         self._step()

@@ -12,8 +12,9 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.source_documents import OPEN_PART
 
 
 class Wrong(AssertionError):
@@ -117,15 +118,17 @@ class History:
 
     def check_open_list(self) -> None:
         """I2: the open Change List has each change since its beginning, through its last entry."""
-        path = self._folder / "documents" / "changelist.xml"
-        try:
-            facts = path.stat()
-        except FileNotFoundError:
-            return
-        key = facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns
-        if key != self._checked:
+        documents = self._folder / "documents"
+        paths = documents / "changelist.xml", documents / OPEN_PART
+        key = [_version(path) for path in paths]
+        if key[0] is not None and key != self._checked:
             self._checked = key
-            document = _read(path)
+            document = _read(paths[0])
+            if document.index:
+                end: Instant | None = None
+                for entry in document.resources[:-1]:
+                    end = self._check_list(self._listed(entry), after=end)
+                document = _read(paths[1])
             self._check_list(document)
             last = document.resources[-1].datetime if document.resources else document.from_
             assert last is not None
@@ -137,12 +140,24 @@ class History:
         """I2: all Change Lists together have each change since the oldest begins, without a gap."""
         documents = self._folder / "documents"
         archive = documents / "changelist-archive.xml"
+        lists = list(self._lists(_read(archive))) if archive.exists() else []
+        lists += self._lists(_read(documents / "changelist.xml"))
+        *closed, last = {each.from_: each for each in lists}.values()
         end: Instant | None = None
-        if archive.exists():
-            for entry in _read(archive).resources:
-                name = entry.uri.rpartition("/")[2]
-                end = self._check_list(_read(documents / "resourcesync" / name), after=end)
-        self._check_list(_read(documents / "changelist.xml"), after=end, through=self.last)
+        for each in closed:
+            end = self._check_list(each, after=end)
+        self._check_list(last, after=end, through=self.last)
+
+    def _lists(self, document: Document) -> Iterator[Document]:
+        """Yield a Change List, or those that an index or archive lists, at any depth."""
+        if not document.index and document.capability == Capability.CHANGE_LIST:
+            yield document
+            return
+        for entry in document.resources:
+            yield from self._lists(self._listed(entry))
+
+    def _listed(self, entry: Resource) -> Document:
+        return _read(self._folder / "documents" / entry.uri.removeprefix(self._base_url))
 
     def _check_list(
         self, document: Document, after: Instant | None = None, through: int | None = None
@@ -169,6 +184,15 @@ def _recorded(change: Resource) -> Recorded:
     assert change.datetime is not None
     digest = None if change.change is ChangeType.DELETED else change.hash
     return to_microseconds(change.datetime), change.uri, digest
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    """Return what differs whenever a file was replaced; None if there is none."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _has_tables(path: Path) -> bool:

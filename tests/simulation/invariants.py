@@ -9,6 +9,7 @@ I6  A fragment that arrives twice, or late, changes nothing.
 I7  Memory and disk stay bounded.
 I8  Input without authorization, or that is invalid, changes nothing.
 I9  A copy that counts as level is what the Source had at T, or later.
+I10 Only the process that leads a Source writes its documents and feeds its hubs.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 
 from rsnotify.format.datetimes import Instant, to_microseconds
 from tests.simulation.history import History, Recorded, Wrong, set_at, sets_since
-from tests.simulation.loop import SimulatedLoop
-from tests.simulation.world import DestinationMachine
+from tests.simulation.loop import SimulatedLoop, current_loop, current_machine
+from tests.simulation.world import FOLDER, DestinationMachine
 
 #: Of a run with a few resources, and about a hundred changes.
 _MOST_BYTES = 8_000_000
@@ -80,6 +81,14 @@ class CopyCheck:
         if is_level and all(found != each for each in sets):
             return f"I9: {name} is level through {through} with {found}, and not {applied}"
         return ""
+
+
+def check_leads(what: str) -> None:
+    """I10: the current machine holds the lock of the Source."""
+    machine = current_machine()
+    leader = current_loop().locks.get(str(FOLDER / "leader.lock"))
+    if machine is not None and (leader is None or leader.machine is not machine):
+        raise Wrong(f"I10: {machine.name} {what}, and does not lead the Source")
 
 
 def check_bounds(loop: SimulatedLoop, folder: Path) -> None:

@@ -142,6 +142,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         serials: The hashes of objects, with the objects, by their addresses.
         locks: The files that are locked.
         disks: The disks of the machines, by the names of their folders.
+        disks_note_flushes: Whether the power may be cut; noting what is flushed takes time.
     """
 
     current: ClassVar[SimulatedLoop | None] = None
@@ -160,6 +161,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.serials: dict[int, tuple[int, object]] = {}
         self.locks: dict[str, SimulatedLock] = {}
         self.disks: dict[str, SimulatedDisk] = {}
+        self.disks_note_flushes = True
         #: What is done once the current callback has ended.
         self.processes = count(2)
         self._then: list[Callable[[], object]] = []
@@ -172,7 +174,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     @property
     def timers(self) -> int:
-        return len(self._scheduled)
+        """Return how many timers are set; those that were cancelled stay until they are due."""
+        return sum(not timer._cancelled for _, _, timer in self._scheduled)
 
     def _make_task(self, _: object, work: Any, **options: Any) -> Any:
         task: asyncio.Task[Any] = SimulatedTask(work, loop=self, **options)
@@ -315,6 +318,8 @@ class SimulatedLock:
         self._path = str(path)
         self._is_tried = timeout == 0 or not blocking
         self._count = 0
+        #: Who acquired it last.
+        self.machine: Machine | None = None
 
     @property
     def is_locked(self) -> bool:
@@ -328,8 +333,10 @@ class SimulatedLock:
             raise Deadlock(f"{self._path} is locked, in one thread")
         with open(self._path, "ab"):
             pass
-        if not self._count and (machine := _machine.get()) is not None:
-            machine.on_kill.append(partial(self.release, force=True))
+        if not self._count:
+            self.machine = _machine.get()
+            if self.machine is not None:
+                self.machine.on_kill.append(partial(self.release, force=True))
         locks[self._path] = self
         self._count += 1
         return self

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,9 @@ from rsnotify_publisher.schedule import JobSchedule
 from rsnotify_subscriber.fetching.small_requests import _Progress
 from tests.simulation import loop as simulated
 from tests.simulation import sqlite_files
+from tests.simulation.invariants import check_leads
 from tests.simulation.loop import SimulatedLock, SimulatedLoop, current_loop, serial_hash
+from tests.simulation.world import FOLDER
 
 #: Made once, since that takes long; nothing is encrypted.
 _TLS = ssl.create_default_context()
@@ -172,22 +175,27 @@ def _thread() -> int:
 _real_monotonic, _real_counter = time.monotonic, time.perf_counter
 _really_start = threading.Thread.start
 _replace = os.replace
+_DOCUMENTS = FOLDER / "documents"
 
 
 def _replace_file(source: Any, target: Any) -> None:
+    if Path(target).is_relative_to(_DOCUMENTS):
+        check_leads(f"writes {target}")
     _replace(source, target)
     now = _seconds()
     os.utime(target, (now, now))
 
 
 def _flush(descriptor: int) -> None:
-    flush(os.readlink(f"/proc/self/fd/{descriptor}"))
+    loop = SimulatedLoop.current
+    if loop is not None and loop.disks_note_flushes:
+        flush(os.readlink(f"/proc/self/fd/{descriptor}"))
 
 
 def flush(path: str, with_name: bool = False) -> None:
     """Note that a file or folder was flushed, on the disk that has it."""
     loop = SimulatedLoop.current
-    if loop is not None:
+    if loop is not None and loop.disks_note_flushes:
         name = path.removeprefix(f"{os.getcwd()}/").partition("/")[0]
         disk = loop.disks.get(name)
         if disk is not None:

@@ -19,6 +19,7 @@ from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_subscriber.push.endpoint_connection import EndpointConnection
 from rsnotify_subscriber.push.websub.hub_membership import HubMembership
 from tests.simulation.history import Wrong
+from tests.simulation.invariants import check_leads
 from tests.simulation.loop import SimulatedLoop, current_machine
 
 Note = Callable[[str], None]
@@ -168,6 +169,7 @@ def patch() -> None:
         _forgotten(self)
 
     def sending(self: Any, sent: Any) -> Any:
+        check_leads(f"feeds a hub through {short(sent.until)}")
         _wire().note(f"send {short(sent.from_)} to {short(sent.until)}")
         return _sending(self, sent)
 

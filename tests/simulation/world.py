@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import to_microseconds
@@ -29,7 +30,7 @@ from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Subscrib
 from rsnotify_subscriber.via import Via
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.history import History, Wrong
-from tests.simulation.intermediary import rewriting
+from tests.simulation.intermediary import delaying, rewriting
 from tests.simulation.loop import Clock, Machine, SimulatedLoop
 from tests.simulation.network import Network
 
@@ -37,6 +38,8 @@ SOURCE_PORT = 8001
 BASE = f"http://127.0.0.1:{SOURCE_PORT}/"
 TOKEN = "simulated"
 RESOURCES = 6
+#: What the processes of the Source share.
+FOLDER = Path("source") / "state"
 _CALLBACK_PORT = 8020
 _VIA = {"polling": Via.POLL, "websub": Via.WEBSUB}
 #: What a filtered Destination follows.
@@ -60,6 +63,8 @@ class World(NamedTuple):
         lost: Which part of the fragments is lost on the way to the Destinations' code.
         odd: Which part of them is repeated there, or late.
         rewritten: Whether an intermediary truncates datetimes to seconds, and sorts by URI.
+        entries: How many entries a document holds before it gets an index.
+        late: Whether an intermediary shows some changes later than others that are newer.
     """
 
     hubs: int
@@ -74,14 +79,19 @@ class World(NamedTuple):
     lost: float
     odd: float
     rewritten: bool
+    entries: int
+    late: bool
 
 
-def make_world(random: Random) -> World:
+def make_world(random: Random, rare: Random) -> World:
+    """Return a world; the rare properties leave those of other worlds as they are."""
     hubs = random.choice((0, 1, 1, 1, 1, 1, 2, 2))
     is_rewritten = hubs == 0 and random.random() < 0.5
     is_tight = random.random() < 0.5
     kinds = ("plain", "plain", "filtered", "polling", "visiting", "slow", "websub")
-    return World(
+    is_late = hubs == 0 and not is_rewritten and rare.random() < 0.5
+    is_paged = not is_rewritten and not is_late and rare.random() < 0.3
+    world = World(
         hubs,
         random.choice(kinds if hubs else kinds[:-1]),
         # Lists that end within a second and have whole seconds contradict each other for ever.
@@ -95,7 +105,11 @@ def make_world(random: Random) -> World:
         random.choice((0.0, 0.0, 0.05, 0.5)),
         random.choice((0.0, 0.0, 0.1, 0.5)),
         is_rewritten,
+        3 if is_paged else 50_000,
+        is_late,
     )
+    # What is late in a closed list is never read: nobody reads that again.
+    return world._replace(rotate="1000 changes") if is_late else world
 
 
 def hub_url(number: int) -> str:
@@ -140,8 +154,14 @@ class Simulated:
 class Application:
     """The resources of a Source, on a disk that its processes share, and what is true of them."""
 
-    def __init__(self, folder: Path, random: Random) -> None:
+    def __init__(self, folder: Path, random: Random, world: World) -> None:
         self.folder = folder
+        #: What changes the responses of all processes.
+        self.middlewares: list[Middleware] = []
+        if world.rewritten:
+            self.middlewares.append(rewriting)
+        elif world.late:
+            self.middlewares.append(delaying())
         self.contents: dict[str, bytes] = {}
         #: URIs that changed, and whose change was not recorded yet.
         self.unrecorded: dict[str, None] = {}
@@ -203,6 +223,7 @@ class SourceMachine(Simulated):
             fragment_entries=world.fragment_entries,
             change_dump=world.dumps,
             resource_dump_every=20 if world.dumps else None,
+            max_entries=world.entries,
             poll=5,
         )
         publisher = Publisher(
@@ -216,7 +237,7 @@ class SourceMachine(Simulated):
         publisher.start()
         recorder = publisher._recorder
         recorder.on_recorded = partial(self._note, recorder.on_recorded)
-        app = web.Application(middlewares=[rewriting] if world.rewritten else [])
+        app = web.Application(middlewares=self.app.middlewares)
         app.router.add_get("/r/{name}", self._resource)
         app.add_routes(routes(publisher))
         runner = web.AppRunner(app, access_log=None)

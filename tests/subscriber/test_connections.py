@@ -139,6 +139,20 @@ async def test_a_host_that_asked_one_to_wait_is_left_alone_by_all(source: SmallS
     assert source.gets["/data/capabilitylist.xml"] == 0
 
 
+async def test_nor_do_requests_for_documents_reach_it_that_waited_for_a_connection(
+    source: SmallSource,
+) -> None:
+    source.answers["/busy"] = status(503, headers={"Retry-After": "60"})
+    async with (
+        Connections(per_host=1) as shared,
+        Sessions(source.url, shared=shared) as sessions,
+    ):
+        requests = [ask(sessions, source.site + "busy") for _ in range(3)]
+        errors = await asyncio.gather(*requests, return_exceptions=True)
+    assert [getattr(error, "retry_after", None) is not None for error in errors].count(True) == 2
+    assert source.gets["/busy"] == 1
+
+
 async def test_a_name_with_an_address_that_does_not_answer_is_reached_at_another(
     source: SmallSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

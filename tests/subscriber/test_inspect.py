@@ -276,7 +276,8 @@ async def test_a_private_address_that_a_document_names_is_not_dialled(source: Sm
     offer(source, Resource(elsewhere, capability=Capability.CHANGE_LIST))
     found = of(await inspect(source.url), Capability.CHANGE_LIST)
     assert found.problem is not None
-    assert "dialled only for the host and port" in found.problem
+    assert "only the host name in the Source's URL may have one" in found.problem
+    assert "allow_private_addresses in a program" in found.problem
     found = of(await inspect(source.url, allow_private_addresses=True), Capability.CHANGE_LIST)
     assert found.problem is None
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import resource
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -387,17 +389,49 @@ def test_changes_that_a_handler_refused_stay_in_doubt(
     again.close()
 
 
-def test_an_intent_that_was_being_written_at_a_crash_is_ignored(tmp_path: Path) -> None:
-    state = DestinationState(tmp_path)
-    state.store_intent(["a" * 100, "b"], ())
-    state.close()
-    path = tmp_path / "applying"
-    whole = path.read_bytes()
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_an_intent_that_was_being_written_at_a_crash_hides_none_before_it(
+    tmp_path: Path, is_committed: bool
+) -> None:
+    folder = tmp_path / "state"
+    unfinished = {"bad"} if is_committed else {"a", "bad"}
+    with closing(DestinationState(folder)) as state:
+        state.store_intent(["a", "bad"], ())
+        if is_committed:
+            state.store_intent(["a", "bad"], {"bad"})
+            state.commit([held("a", SECOND, hash=sha(1))], None)
+        before = _intents(folder)
+        state.store_intent(["b"] if is_committed else ["a", "bad"], {"bad"})
+        after = _intents(folder)
+    (changed,) = [name for name in after if after[name] != before.get(name)]
+    whole, old = after[changed], before.get(changed, b"")
     for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        DestinationState(tmp_path).close()
-        path.write_bytes(whole[:length] + b"\0" * 100)
-        DestinationState(tmp_path).close()
+        for rest in (b"", bytes(100), old[length:]):
+            torn = shutil.copytree(folder, tmp_path / "torn")
+            (torn / changed).write_bytes(whole[:length] + rest)
+            with closing(DestinationState(torn)) as again:
+                assert unfinished <= {*again.unknown_uris()}
+            shutil.rmtree(torn)
+
+
+def test_an_intent_for_which_the_disk_has_no_room_is_an_error_and_hides_none_before_it(
+    tmp_path: Path,
+) -> None:
+    with closing(DestinationState(tmp_path)) as state:
+        state.store_intent(["a", "bad"], ())
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+        try:
+            with pytest.raises(StorageError, match=r"applying: No space left on device"):
+                state.store_intent(["a", "bad"], {"bad"})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with closing(DestinationState(tmp_path)) as again:
+        assert again.unknown_uris() == ["a", "bad"]
+
+
+def _intents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*applying")}
 
 
 def test_a_state_of_an_earlier_version_is_used_on(

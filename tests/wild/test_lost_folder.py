@@ -103,7 +103,10 @@ async def test_a_folder_with_other_files_is_not_taken_for_a_copy(
     outcome = await command_follow_once(source, copied)
     assert_honest(copied, source, outcome)
     assert outcome.code == 2
-    assert str(copied) in outcome.reasons[0]
+    assert f"{copied}/" in outcome.reasons[0]  # which file
+    assert "must be empty" in outcome.reasons[0]
+    assert "choose another folder" in outcome.reasons[0]
+    assert f"restore its state, {default_state(copied)}" in outcome.reasons[0]
     assert {path.name: path.read_bytes() for path in copied.iterdir()} == before
     shutil.rmtree(copied)
     (copied / "of no resource").mkdir(parents=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
 
+from msgspec import Meta, Struct
+
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin.schemas import FailureInfo, SubscriptionInfo
 
 
@@ -35,13 +38,15 @@ class SubscriptionDetails(Struct, frozen=True, kw_only=True):
     Args:
         subscription: The subscription.
         callback: Its whole callback, which may contain secrets of the subscriber.
-        attempts: Its last failed attempts and some of its last successful ones, since the hub, or
-            this node, started; newest first.
+        attempts: Its last failed attempts and some of its last successful ones, newest first.
+        since: When the hub, or the node that delivers to it, started. Of earlier attempts only the
+            last one is kept, if it failed and none has succeeded since.
     """
 
     subscription: SubscriptionInfo
     callback: str
     attempts: tuple[AttemptInfo, ...]
+    since: Annotated[Instant, Meta(tz=True)] | None = None
 
 
 class PayloadQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -79,7 +79,7 @@ class Reports:
     nodes: HubNodes = field(default_factory=SingleNode)
 
     def __post_init__(self) -> None:
-        self._started = self.clock()
+        self.started = self.clock()
         self.nodes.serve(STATUS_PART, self._status)
         self.nodes.serve(HISTORY_PART, self._minutes)
         self.nodes.serve(SUBSCRIBER_COUNTS, self._count_subscribers)
@@ -92,7 +92,7 @@ class Reports:
         return views.status_of_all(await self._status(None), others)
 
     async def _status(self, _: None) -> status_schemas.StatusInfo:
-        return views.status(self.readings(), started=self._started, now=self.clock())
+        return views.status(self.readings(), started=self.started, now=self.clock())
 
     async def minutes(self) -> status_schemas.HistoryInfo:
         others = await self.nodes.ask_others(HISTORY_PART, None)

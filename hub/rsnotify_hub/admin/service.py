@@ -129,6 +129,7 @@ class AdminService:
             subscription=row,
             callback=delivery.subscription.callback,
             attempts=attempts(delivery),
+            since=self.reports.started,
         )
 
     async def payload(self, id: str, attempt: PayloadQuery) -> PayloadInfo:

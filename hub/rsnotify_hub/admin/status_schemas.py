@@ -16,10 +16,15 @@ class BrokerInfo(Struct, frozen=True):
     Args:
         connected: Whether a node of the hub is connected to it.
         behind: The number of topics that it has not received completely.
+        since: Since when it has not been connected; null while it is.
+        error: Why the last attempt to connect failed, or the connection ended; null while it is
+            connected.
     """
 
     connected: bool
     behind: int
+    since: Annotated[Instant, Meta(tz=True)] | None = None
+    error: str | None = None
 
 
 class DiskInfo(Struct, frozen=True):

@@ -52,7 +52,10 @@ def _queues(value: StatusInfo) -> str:
 def _brokers(value: StatusInfo) -> Iterator[tuple[str, str]]:
     for way, broker in value.brokers.items():
         state = "connected" if broker.connected else "not connected"
-        yield f"{way} broker", f"{state}, {counted(broker.behind, 'topic')} behind"
+        if broker.since is not None:
+            state += f" since {format_datetime(broker.since)}"
+        why = f": {broker.error}" if broker.error else ""
+        yield f"{way} broker", f"{state}, {counted(broker.behind, 'topic')} behind{why}"
 
 
 def _disk(value: StatusInfo) -> Iterator[tuple[str, str]]:
@@ -156,6 +159,8 @@ def subscriptions(page: schemas.SubscriptionList) -> Iterator[str]:
 def details(found: SubscriptionDetails) -> Iterator[str]:
     yield from subscriptions(schemas.SubscriptionList((found.subscription,), 1, None))
     yield f"callback {found.callback}"
+    if found.since is not None:
+        yield f"attempts since {format_datetime(found.since)}"
     rows = [
         (
             format_datetime(each.at),

@@ -94,7 +94,7 @@ def status(readings: HubReadings, *, started: Instant, now: Instant) -> status_s
         delivery_queue=readings.delivery_queue,
         commit_queue=readings.commit_queue,
         brokers={
-            way.value: status_schemas.BrokerInfo(broker.connected, broker.behind)
+            way.value: status_schemas.BrokerInfo(**asdict(broker))
             for way, broker in readings.brokers.items()
         },
         disk=readings.disk,
@@ -188,10 +188,9 @@ def status_of_all(
 def _broker_of_all(
     way: str, every: Sequence[status_schemas.StatusInfo]
 ) -> status_schemas.BrokerInfo:
-    # Only the node with its cursors is connected.
+    # Only the node with its cursors is connected, or knows why it is not.
     found = [each.brokers[way] for each in every if way in each.brokers]
-    behind = sum(each.behind for each in found)
-    return status_schemas.BrokerInfo(any(each.connected for each in found), behind)
+    return max(found, key=lambda each: (each.connected, each.since is not None))
 
 
 def _sums(counts: Iterable[Mapping[K, int]]) -> dict[K, int]:

@@ -89,10 +89,11 @@ class BacklogSender:
                         await self._send_page(selection)
                     failures = 0
                 except NotOwner:
+                    self._readers.pop(selection, None)  # reading restarts at the cursor
                     await asyncio.sleep(self.retry.delay(1, self._random))
                 except (ConnectionRefused, StorageError) as error:
                     failures += 1
-                    self._readers.pop(selection, None)  # reading restarts at the cursor
+                    self._readers.pop(selection, None)
                     await self._wait(selection.topic, error, failures)
             self._wake_later(selection)
         except Unavailable:

@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
+from msgspec import Struct
+
 from rsnotify.errors import RsnotifyError, StorageError
+from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.bridging.backlog_sender import BacklogSender
@@ -28,6 +31,18 @@ from rsnotify_hub.statistics import BrokerState, DeliveryTransport
 from rsnotify_hub.store.interface import BridgeOwner, LogEntry, NotOwner
 
 _MAX_RETRY_SECONDS = 30.0
+
+
+class BridgeTiming(Struct, frozen=True):
+    """When a bridge connects again.
+
+    Args:
+        clock: Returns the current instant.
+        retry_seconds: The wait before the first attempt; doubled each time.
+    """
+
+    clock: Callable[[], Instant]
+    retry_seconds: float
 
 
 class Bridge(DeliveryChannel):
@@ -44,25 +59,30 @@ class Bridge(DeliveryChannel):
         broker: str,
         topics: TopicLogs,
         cursors: BrokerCursors,
-        retry_seconds: float,
+        timing: BridgeTiming,
     ) -> None:
         self.transport = transport
         self._name = broker
         self._topics = topics
         self._cursors = cursors
-        self._retry = Retry(retry_seconds, _MAX_RETRY_SECONDS)
+        self._retry = Retry(timing.retry_seconds, _MAX_RETRY_SECONDS)
+        self._clock = timing.clock
         self._log = logging.getLogger(f"rsnotify.hub.{transport}")
         self._random = Random()
         self._sender: BacklogSender | None = None
         self._task: asyncio.Task[None] | None = None
         self._warned: set[str] = set()
+        self._away_since: Instant | None = None
+        self._error: str | None = None
 
     def state(self) -> BrokerState:
         if self._task is None:
             return BrokerState(False, 0)  # another node has the cursors
         selections = (TopicSelection(state.topic) for state in self._topics.states())
         behind = sum(map(self._cursors.is_behind, selections))
-        return BrokerState(self._sender is not None, behind)
+        if self._sender is not None:
+            return BrokerState(True, behind)
+        return BrokerState(False, behind, self._away_since, self._error)
 
     async def start(self) -> None:
         """Connect to the broker, in a task.
@@ -71,6 +91,7 @@ class Bridge(DeliveryChannel):
             StorageError: The cursors cannot be read.
         """
         await self._cursors.load()
+        self._away_since, self._error = self._clock(), None
         self._task = asyncio.create_task(self._run())
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
@@ -94,14 +115,17 @@ class Bridge(DeliveryChannel):
                 self._report(error)
             except Exception:
                 # A bug must not end the connection to the broker for good.
+                self._error = "an unexpected error, which the log has"
                 self._log.exception(
                     "the connection to the %s failed; the hub connects again", self._name
                 )
-            failures = 1 if self._sender is not None else failures + 1
-            self._sender = None
+            failures += 1
+            if self._sender is not None:
+                self._sender, self._away_since, failures = None, self._clock(), 1
             await asyncio.sleep(self._retry.delay(failures, self._random))
 
     def _report(self, error: RsnotifyError) -> None:
+        self._error = str(error)
         if isinstance(error, StorageError):
             text = "the hub cannot store what Sources publish at the %s; it waits there: %s"
         elif error.remedy is not None:

@@ -40,6 +40,9 @@ _NO_LIMITS = DocumentLimits(
 
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)["']""")
 
+#: Finds what a Framework Notification certainly has; few other documents have it.
+_MAYBE_FRAMEWORK = re.compile(rb"""capability\s*=\s*["'](?:\s*framework-notification|[^"'&]*&)""")
+
 #: The bytes of a fragment up to which its parsed form is kept for further merges.
 _SMALL = 2048
 
@@ -131,9 +134,30 @@ def capability_of(document: Document) -> str:
     return Capability.CHANGE_NOTIFICATION
 
 
+def is_framework(fragment: Fragment) -> bool:
+    """Return whether a fragment is a Framework Notification, which is about documents.
+
+    Only a fragment that may be one is parsed.
+    """
+    if fragment.whole or not _MAYBE_FRAMEWORK.search(fragment.body):
+        return False
+    return capability_of(_read_merged(fragment.body)) == Capability.FRAMEWORK_NOTIFICATION
+
+
 class Interval(Struct, frozen=True):
     from_: Instant
     until: Instant
+
+
+def is_later(fragment: Fragment, instant: Instant) -> bool:
+    """Return whether a fragment may have changes that who knows all through an instant lacks.
+
+    One that begins and ends at that instant has late changes of a Source with a precision of
+    seconds.
+    """
+    if fragment.until == fragment.from_ == instant:
+        return not fragment.heartbeat
+    return fragment.until > instant
 
 
 def covers(fragment: Fragment, interval: Interval) -> bool:
@@ -149,13 +173,16 @@ def heartbeat_interval(fragment: Fragment) -> Interval | None:
 
 
 def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
-    """Return how many of the first fragments are contiguous, so that they can be merged."""
+    """Return how many of the first fragments can be merged: they are contiguous and of one kind."""
     if fragments[0].from_ is None:
         return 1
     size = len(fragments[0].body)
     for number in range(1, len(fragments)):
         size += len(fragments[number].body)
         if fragments[number].from_ != fragments[number - 1].until or size > max_bytes:
+            return number
+        # A log of an earlier version may have both kinds.
+        if is_framework(fragments[number]) != is_framework(fragments[0]):
             return number
     return len(fragments)
 

@@ -36,7 +36,10 @@ def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
     family, kind, protocol, _, address = info
     reason = refusal(str(address[0]))
     if reason is not None:
-        raise PermissionError(f"its address is not dialled: {reason}")
+        raise PermissionError(
+            f"its address is not public ({reason}), which this hub permits only with "
+            "--allow-private-addresses"
+        )
     return socket.socket(family, kind, protocol)
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.fragments.fragment import is_later
 from rsnotify_hub.store.interface import LogEntry, LogState
 
 #: How much of each log stays in memory.
@@ -39,11 +40,18 @@ class RecentEntries:
 
     def after(self, position: int, since: Instant | None) -> list[LogEntry] | None:
         """Return all entries after a position and an instant; None if some are not in memory."""
-        covers = since is not None and (self._through is None or since >= self._through)
-        if position < self.floor and not covers:
+        if position < self.floor and not self._covers(since):
             return None
         return [
             entry
             for entry in self._entries
-            if entry.position > position and (since is None or entry.fragment.until > since)
+            if entry.position > position and (since is None or is_later(entry.fragment, since))
         ]
+
+    def _covers(self, since: Instant | None) -> bool:
+        """Return whether every entry that is later than an instant is in memory."""
+        if since is None:
+            return False
+        if since == self._through:
+            return since.microsecond > 0  # late changes of a whole second may be on the disk
+        return self._through is None or since > self._through

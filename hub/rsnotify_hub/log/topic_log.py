@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
-from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.fragments.fragment import Fragment, is_framework
 from rsnotify_hub.log.appending import contradicts, overlaps, plan_append
 from rsnotify_hub.log.recent_entries import RecentEntries
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, LogStore
 
 log = logging.getLogger("rsnotify.hub.topics")
+
+_ABOUT_DOCUMENTS = (
+    "this topic is about documents (Framework Notifications): publish changes of resources on "
+    "another topic, or delete this one if its notifications were published by mistake"
+)
+_ABOUT_CHANGES = (
+    "this topic is about changes of resources: publish Framework Notifications on another topic, "
+    "or delete this one if its changes were published by mistake"
+)
 
 
 class DeliveryChannel(ABC):
@@ -60,6 +69,8 @@ class TopicLog:
         self.recent = RecentEntries(self.state)
         self.writing: asyncio.Task[None] | None = None
         self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
+        #: Whether the log is about documents; None until that is known.
+        self._framework: bool | None = None
 
     def publish(self, fragment: Fragment) -> asyncio.Future[None]:
         return self._submit(fragment)
@@ -71,6 +82,9 @@ class TopicLog:
     def appended(self, entries: Sequence[LogEntry], state: LogState, replaced: int | None) -> None:
         """Note what was appended, by this hub or another one, and deliver it."""
         self.state = state
+        if entries:
+            last = entries[-1].fragment
+            self._framework = None if last.whole else is_framework(last)
         self.recent.extend(entries, replacing=replaced, first=state.first)
         self._deliver(entries)
 
@@ -87,6 +101,7 @@ class TopicLog:
         """Note that the log was deleted."""
         self.state = None
         self.recent = RecentEntries(None)
+        self._framework = None
 
     def trimmed(self, state: LogState | None) -> None:
         """Note the state after a trim, unless something was published meanwhile.
@@ -169,6 +184,7 @@ class TopicLog:
         if fragments[0].whole and state is not None and state.kept and not state.whole:
             # For example an error page, which is useless to Destinations.
             raise WrongDocument("this topic is about changes: a Change Notification was expected")
+        await self._check_kind(state, fragments[0])
         for fragment in fragments:
             if state is None or not overlaps(state, fragment):
                 continue
@@ -191,6 +207,27 @@ class TopicLog:
         )
         return len(appended.entries)
 
+    async def _check_kind(self, state: LogState | None, fragment: Fragment) -> None:
+        """Refuse changes of resources on a topic about documents, and the reverse.
+
+        The interval of one says nothing about the other: a Destination that received both merged
+        would take the changes of resources in both intervals as known.
+        """
+        if fragment.whole or state is None or state.whole or not state.kept:
+            return
+        framework = self._framework
+        if framework is None:
+            last = await self.store.read(self.topic, after=state.position - 1)
+            if not last:
+                return  # another hub has appended or deleted; the store reports that
+            framework = is_framework(last[0].fragment)
+            if self.state is state:
+                self._framework = framework
+        if framework and not is_framework(fragment):
+            raise WrongDocument(_ABOUT_DOCUMENTS)
+        if not framework and is_framework(fragment):
+            raise WrongDocument(_ABOUT_CHANGES)
+
     def _deliver(self, entries: Sequence[LogEntry]) -> None:
         if not entries:
             return
@@ -207,8 +244,8 @@ class TopicLog:
                 log.exception("a delivery channel failed")
 
 
-def _kind(fragment: Fragment | None) -> bool | None:
-    return None if fragment is None else fragment.whole
+def _kind(fragment: Fragment | None) -> tuple[bool, bool] | None:
+    return None if fragment is None else (fragment.whole, is_framework(fragment))
 
 
 def _finish(futures: list[asyncio.Future[None]], error: RsnotifyError | None = None) -> None:

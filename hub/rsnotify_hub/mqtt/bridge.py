@@ -16,7 +16,7 @@ from rsnotify.runtime.mqtt.topics import inbox_prefix, parse_broker
 from rsnotify.runtime.refusals import ConnectionRefused
 from rsnotify.runtime.tasks import first_completed
 from rsnotify_hub.bridging.backlog_sender import BacklogSender
-from rsnotify_hub.bridging.bridge import Bridge
+from rsnotify_hub.bridging.bridge import Bridge, BridgeTiming
 from rsnotify_hub.bridging.broker_cursors import BrokerCursors
 from rsnotify_hub.config.brokers import MqttConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
@@ -49,7 +49,7 @@ class MqttBridge(Bridge):
         filters: FilterCache,
         *,
         max_selections: int,
-        retry_seconds: float,
+        timing: BridgeTiming,
     ) -> None:
         assert config.url is not None
         self._broker = parse_broker(config.url)
@@ -60,7 +60,7 @@ class MqttBridge(Bridge):
         prefix = self._broker.topic_or_prefix
         cursors = BrokerCursors(store, topics, f"{self._broker.url}/{prefix}")
         self._requested = RequestedSelections(prefix, topics, cursors, max_selections)
-        super().__init__(DeliveryTransport.MQTT, "MQTT broker", topics, cursors, retry_seconds)
+        super().__init__(DeliveryTransport.MQTT, "MQTT broker", topics, cursors, timing)
 
     async def start(self) -> None:
         await super().start()

@@ -146,7 +146,8 @@ class LogStore(Protocol):
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         """Return the next entries after a position, up to the size of a page; none at the end.
 
-        Fragments that end at `since` or before are left out.
+        Fragments that end at `since` or before are left out, except one that begins there, too: it
+        has late changes of that second.
         """
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:

@@ -68,7 +68,7 @@ class WebSocketPublication(FrameHandler):
         self._reading: asyncio.Task[Fragment] | None = None
         self._in_flight = 0
         self._last_written: asyncio.Future[None] | None = None
-        self._has_failed = False
+        self._failure: Refusal | None = None
         self._durable: Instant | None = None
         self._is_scheduled = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -183,9 +183,11 @@ class WebSocketPublication(FrameHandler):
 
     def _written(self, until: Instant, written: asyncio.Future[None]) -> None:
         self._in_flight -= 1
+        error = written.exception()
         # Nothing after a lost fragment may be acknowledged.
-        self._has_failed = written.exception() is not None or self._has_failed
-        if not self._has_failed:
+        if error is not None:
+            self._failure = self._failure or _refusal_of(error)
+        elif self._failure is None:
             self._durable = until
         self._schedule()
 
@@ -203,13 +205,17 @@ class WebSocketPublication(FrameHandler):
         """End the publication after a failure, or once everything before its end is durable."""
         if self.ended.done():
             return
-        if self._has_failed:
-            self._refusal = Refusal(
-                Code.UNAVAILABLE, "the hub cannot write its log; try again later"
-            )
+        if self._failure is not None:
+            self._refusal = self._failure
         elif self._in_flight or self._reading is not None or self._expects_more():
             return
         self._has_finished = True
         self.ended.set_result(None)
         if self._refusal is not None:
             self._refuse(self._refusal)
+
+
+def _refusal_of(error: BaseException) -> Refusal:
+    if isinstance(error, DocumentError):
+        return Refusal(Code.INVALID_FRAGMENT, str(error))
+    return Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")

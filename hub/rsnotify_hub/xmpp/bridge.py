@@ -8,7 +8,7 @@ from functools import partial
 from rsnotify.runtime.xmpp.addresses import parse_service
 from rsnotify.runtime.xmpp.connection import XmppConnection, connect
 from rsnotify_hub.bridging.backlog_sender import BacklogSender
-from rsnotify_hub.bridging.bridge import Bridge
+from rsnotify_hub.bridging.bridge import Bridge, BridgeTiming
 from rsnotify_hub.bridging.broker_cursors import BrokerCursors
 from rsnotify_hub.config.brokers import XmppConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
@@ -31,7 +31,7 @@ class XmppBridge(Bridge):
         topics: TopicLogs,
         statistics: Statistics,
         filters: FilterCache,
-        retry_seconds: float,
+        timing: BridgeTiming,
     ) -> None:
         assert config.url is not None
         self._service = parse_service(config.url)
@@ -39,7 +39,7 @@ class XmppBridge(Bridge):
         self._statistics = statistics
         self._filters = filters
         cursors = BrokerCursors(store, topics, self._service.url_for(""))
-        super().__init__(DeliveryTransport.XMPP, "XMPP service", topics, cursors, retry_seconds)
+        super().__init__(DeliveryTransport.XMPP, "XMPP service", topics, cursors, timing)
 
     async def _connect(self) -> None:
         self._cursors.check_owner()

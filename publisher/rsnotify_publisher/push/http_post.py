@@ -133,7 +133,8 @@ def remedy(hub: Hub, topic: str, status: int, location: str = "") -> str | None:
         if not hub.token:
             return f"give the Source a token that the hub accepts for {topic}"
         return (
-            f"the hub does not accept this token for {topic}: replace it, or let the hub grant that"
+            f"the hub does not accept this token for {topic}: replace it, let the hub grant that, "
+            "or give the Source none if the hub requires none"
         )
     if status == 413:
         return "let the hub accept larger requests, or lower `fragment_bytes`"

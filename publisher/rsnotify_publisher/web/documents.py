@@ -170,7 +170,8 @@ def _offered(path: Path, headers: dict[str, str]) -> Answer:
         response = respond_with_file(request)
         if response.status == 404:
             # A client that starts at the same time as the Source would give up on a 404.
-            return text_response(503, headers={"Retry-After": "1"})
+            text = "503: this document is not written yet; try again later"
+            return text_response(503, text, {"Retry-After": "1"})
         return response
 
     return answer

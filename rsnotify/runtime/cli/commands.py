@@ -55,6 +55,10 @@ class _Layout:
                 group = getattr(parameter, "rich_help_panel", None) or kind
                 if kind == "Arguments":  # typer adds the type to their names
                     record = (parameter.metavar or parameter.name.upper(), record[1])
+                default = getattr(parameter, "show_default", None)
+                if isinstance(default, str):  # typer puts it in parentheses
+                    text = record[1].replace(f"default: ({default})", f"default: {default}")
+                    record = (record[0], text)
                 groups.setdefault(group, []).append(record)
         for name, records in groups.items():
             if records:

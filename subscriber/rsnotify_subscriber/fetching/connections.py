@@ -15,7 +15,7 @@ import aiohttp
 from yarl import URL
 
 from rsnotify import __version__
-from rsnotify.errors import RsnotifyError
+from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.runtime.addresses import refusal
 from rsnotify.runtime.dialing import Connector, any_socket
 from rsnotify.runtime.http.connection import HttpOrigin
@@ -39,8 +39,10 @@ class NotPublic(RsnotifyError, OSError):
         # The same text for each address of a host: only then aiohttp raises this very error.
         super().__init__(
             errno.EACCES,
-            "it is at a loopback, private or otherwise not public address, which is dialled only "
-            "for the host and port of the Source's URL, unless --allow-private-addresses is given",
+            "it is at a loopback, private or otherwise not public address; unless "
+            "--allow-private-addresses, or allow_private_addresses in a program, is given, only "
+            "the host name in the Source's URL may have one, with documents at the port of that "
+            "URL, and hubs at any port",
         )
 
 
@@ -124,25 +126,24 @@ class Connections:
 
     @asynccontextmanager
     async def request(
-        self, method: str, url: URL, *, anywhere: bool, **options: Any
+        self, method: str, uri: str, url: URL, *, anywhere: bool, **options: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make a request when the limits allow it; redirects are not followed.
 
         Only with `anywhere`, the host may be at any address. The options are those of
-        `aiohttp.ClientSession.request`.
+        `aiohttp.ClientSession.request`. `uri` is what errors name.
 
         Raises:
+            Unavailable: The host has asked for no requests, perhaps while this one waited.
             aiohttp.ClientError: There is no response.
             TimeoutError: There is none in time.
         """
         session = self._anywhere if anywhere else self._guarded
-        async with (
-            # First, so that requests which wait for a slow host do not count for the others.
-            self._host_limit(url.origin()),
-            self._limit,
-            session.request(method, url, allow_redirects=False, **options) as response,
-        ):
-            yield response
+        # First, so that requests which wait for a slow host do not count for the others.
+        async with self._host_limit(url.origin()), self._limit:
+            self.check_retry_after(uri, url)
+            async with session.request(method, url, allow_redirects=False, **options) as response:
+                yield response
 
     async def get_small(
         self, url: URL, target: str, fields: Mapping[str, str], *, anywhere: bool
@@ -174,6 +175,12 @@ class Connections:
         """Return for how many seconds a host must get no requests, as it asked."""
         end = self._retry_at.get(url.origin(), 0.0)
         return max(0.0, end - asyncio.get_running_loop().time())
+
+    def check_retry_after(self, uri: str, url: URL) -> None:
+        """Raise `Unavailable` if the host has asked for no requests; others get them meanwhile."""
+        seconds = self.retry_after(url)
+        if seconds > 0:
+            raise Unavailable(uri, f"{url.host} asked for no requests for a while", seconds)
 
     def set_retry_after(self, url: URL, seconds: float) -> None:
         """Store that a host asked for no requests for some seconds."""

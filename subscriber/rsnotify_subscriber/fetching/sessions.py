@@ -142,7 +142,7 @@ class Sessions:
         if parts is None or url is None:
             return None
         async with self._limit:
-            self._check_retry_after(uri, url)
+            self._connections.check_retry_after(uri, url)
             anywhere = await self.trusts(url.host, url.port)
             fields = self._credentials if url == self._origin else {}
             try:
@@ -199,10 +199,15 @@ class Sessions:
             fields = {} if has_crossed else self._fields(url, login)
             if form is not None and uri.startswith("https:") and url.scheme == "http":
                 raise RefusedAddress(uri, "it redirects a form from https to http")
-            self._check_retry_after(uri, url)
+            self._connections.check_retry_after(uri, url)
             anywhere = await self.trusts(url.host, url.port if form is None else None)
             async with self._connections.request(
-                method, url, anywhere=anywhere, headers={**fields, **(headers or {})}, data=form
+                method,
+                uri,
+                url,
+                anywhere=anywhere,
+                headers={**fields, **(headers or {})},
+                data=form,
             ) as response:
                 self._note_retry_after(url, response)
                 location = response.headers.get("Location")
@@ -221,12 +226,6 @@ class Sessions:
         if url.origin() == self._origin and self._credentials:
             return self._credentials
         return {} if login is None else {"Authorization": basic(login)}
-
-    def _check_retry_after(self, uri: str, url: URL) -> None:
-        """Refuse a request to a host that has asked for none; others get requests meanwhile."""
-        seconds = self._connections.retry_after(url)
-        if seconds > 0:
-            raise Unavailable(uri, f"{url.host} asked for no requests for a while", seconds)
 
     def _note_retry_after(self, url: URL, response: Response) -> None:
         seconds = retry_after(response) if response.status in _BUSY_STATUSES else None

@@ -54,10 +54,13 @@ class StateDatabase(Protocol):
         """Roll back the changes made inside, and no others, if an exception passes through."""
 
     def store_intent(self, record: bytes) -> None:
-        """Store a record durably in place of the last one."""
+        """Store a record durably. If this fails, the last one is still stored."""
 
-    def read_intent(self) -> bytes | None:
-        """Return the record that was last stored, if there is one; it may be damaged."""
+    def read_intents(self) -> list[bytes]:
+        """Return the record that was last stored, if there is one, and perhaps the one before it.
+
+        A record that was being written at a crash may be among them, damaged.
+        """
 
     def make_incoming(self) -> Path:
         """Make an empty folder for temporary content."""

@@ -8,6 +8,7 @@ file of a mirror would stay for ever if the Source deleted the resource meanwhil
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -36,18 +37,20 @@ class HandlerIntent(Struct, frozen=True, array_like=True):
 
 
 class IntentLog:
-    """Stores intents, and reads what the last one of an earlier run left `unfinished`."""
+    """Stores intents, and reads what the last ones of an earlier run left `unfinished`."""
 
     def __init__(self, database: StateDatabase, committed: int) -> None:
         self._database = database
         self._batch = self._committed = committed
-        try:
-            intent = msgspec.json.decode(database.read_intent() or b"[]", type=HandlerIntent)
-        except msgspec.DecodeError:  # the process died while writing it, and began nothing of it
-            intent = HandlerIntent()
-        self.unfinished = intent.unfinished(committed)
+        self.unfinished: set[str] = set()
+        for record in database.read_intents():
+            # One that was being written is damaged, and no handler was called after it.
+            with suppress(msgspec.DecodeError):
+                intent = msgspec.json.decode(record, type=HandlerIntent)
+                self.unfinished |= intent.unfinished(committed)
+                self._batch = max(self._batch, intent.batch)
         if self.unfinished:
-            self._batch = max(committed, intent.batch) + 1
+            self._batch += 1
 
     def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
         """Store an intent durably in place of the last; the arguments are as in `HandlerIntent`."""

@@ -175,9 +175,9 @@ class PostgreSQLDatabase:
     def store_intent(self, record: bytes) -> None:
         self.execute(_INTEND, (record,))
 
-    def read_intent(self) -> bytes | None:
-        row = self.execute("SELECT value FROM {facts} WHERE name = 'intent'").fetchone()
-        return None if row is None else row[0]
+    def read_intents(self) -> list[bytes]:
+        rows = self.execute("SELECT value FROM {facts} WHERE name = 'intent'")
+        return [record for (record,) in rows]
 
     def make_incoming(self) -> Path:
         if self._parent is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -70,7 +72,8 @@ class SQLiteDatabase:
         self.name = str(path)
         self._folder = path.parent
         self._lock = lock
-        self._intent: FileIO | None = None
+        #: Where the next intent is stored, and where the last one is.
+        self._intents: list[FileIO] = []
         self._reader, self.connection = (
             sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
         )
@@ -114,23 +117,34 @@ class SQLiteDatabase:
             self.connection.execute("RELEASE handler")
 
     def store_intent(self, record: bytes) -> None:
-        """Store a record in a file of its own, which costs less than a commit."""
-        if self._intent is None:
-            self._intent = open(self._folder / "applying", "wb", buffering=0)  # noqa: SIM115
-            flush(self._folder)
-        self._intent.seek(0)
-        self._intent.write(_LENGTH.pack(len(record)) + record)
-        flush_data(self._intent.fileno())
+        """Store a record in a file of its own, which costs less than a commit.
 
-    def read_intent(self) -> bytes | None:
-        try:
-            stored = (self._folder / "applying").read_bytes()
-        except FileNotFoundError:
-            return None
-        if len(stored) < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack_from(stored)
-        return stored[_LENGTH.size : _LENGTH.size + length]
+        Two files are used in turn: a crash or a full disk may damage the one being written.
+        """
+        if not self._intents:
+            for path in self._intent_paths():
+                self._intents.append(open(path, "wb", buffering=0))  # noqa: SIM115
+            flush(self._folder)
+        file = self._intents[0]
+        stored = _LENGTH.pack(len(record)) + record
+        file.seek(0)
+        if file.write(stored) < len(stored):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+        flush_data(file.fileno())
+        self._intents.reverse()
+
+    def read_intents(self) -> list[bytes]:
+        records = []
+        for path in self._intent_paths():
+            with suppress(FileNotFoundError):
+                stored = path.read_bytes()
+                if len(stored) >= _LENGTH.size:
+                    (length,) = _LENGTH.unpack_from(stored)
+                    records.append(stored[_LENGTH.size : _LENGTH.size + length])
+        return records
+
+    def _intent_paths(self) -> list[Path]:
+        return [self._folder / name for name in ("applying", "also-applying")]
 
     def make_incoming(self) -> Path:
         folder = self._folder / "incoming"
@@ -139,8 +153,8 @@ class SQLiteDatabase:
         return folder
 
     def close(self) -> None:
-        if self._intent is not None:
-            self._intent.close()
+        for file in self._intents:
+            file.close()
         self._reader.close()
         self.connection.close()
         self._lock.release()

@@ -70,6 +70,10 @@ def check_files(handler: object, state: DestinationState, identity: Identity) ->
         raise ConfigurationError(
             f"{other} is not part of the copy that {state.database.name} describes; remove "
             "all such files from its folder, or choose another folder"
+            if state.resources
+            else f"the folder of a first copy must be empty, and it contains {other}; remove its "
+            "files, or choose another folder. If they are a copy that was made earlier, restore "
+            f"its state, {state.database.name}"
         )
     if missing:
         state.invalidate(missing)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from rsnotify_hub.admin import tables
+from rsnotify_hub.admin.status_schemas import StatusInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.admin_user import AdminUser
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, RunHub, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, LogWatch, RunHub, fragment
+from tests.mosquitto import Mosquitto
 from tests.ports import free_port
 
 OTHER = "https://source.example/other"
@@ -215,6 +220,7 @@ async def test_the_attempts_of_a_subscription_are_listed_with_their_payloads(
     path = f"subscriptions/{subscription_id(TOPIC, callback.url)}"
     found = await admin.until(path, lambda found: len(found["attempts"]) == 4)
     assert found["callback"] == callback.url
+    assert found["since"] == START
     assert found["subscription"] == (await admin.get("subscriptions"))["subscriptions"][0]
     outcomes = sorted((each["status"], each["delivered"]) for each in found["attempts"])
     assert outcomes == [(204, True), (204, True), (500, False), (503, False)]
@@ -337,11 +343,36 @@ async def test_pages_of_the_dashboard_are_not_counted(hub: Client, admin: AdminU
     await socket.close()
 
 
-async def test_the_status_has_the_queues_the_disk_and_the_brokers(run_hub: RunHub):
+async def test_the_status_has_the_queues_the_disk_and_the_brokers(run_hub: RunHub, watch: LogWatch):
     port = free_port()
     async with run_hub(mqtt_url=f"mqtt://127.0.0.1:{port}") as hub:
+        await watch.line("the MQTT broker is away")
         status = await AdminUser(hub).get("status")
         queues = [status[name] for name in ("live_queue", "delivery_queue", "commit_queue")]
         assert queues == [0, 0, 0]
         assert 0 < status["disk"]["free"] <= status["disk"]["size"]
-        assert status["brokers"] == {"mqtt": {"connected": False, "behind": 0}}
+        broker = status["brokers"]["mqtt"]
+        assert (broker["connected"], broker["behind"]) == (False, 0)
+        assert f"127.0.0.1:{port}" in broker["error"]
+        assert broker["since"] == status["started"]
+        printed = "\n".join(tables.status(msgspec.convert(status, StatusInfo)))
+        assert "not connected since 2026-06-01T00:00:00" in printed
+        assert broker["error"] in printed
+
+
+async def test_a_broker_that_is_connected_again_has_no_error(
+    run_hub: RunHub, mosquitto: Mosquitto, watch: LogWatch, clock: Clock
+):
+    async with run_hub(mqtt_url=mosquitto.url) as hub:
+        await watch.line("connected to the MQTT broker")
+        user = AdminUser(hub)
+        clock.advance(minutes=1)
+        await mosquitto.stop()
+        await watch.line("the MQTT broker is away")
+        broker = (await user.get("status"))["brokers"]["mqtt"]
+        assert broker["error"]
+        assert broker["since"] > (await user.get("status"))["started"]
+        await mosquitto.start()
+        status = await user.until("status", lambda status: status["brokers"]["mqtt"]["connected"])
+        broker = status["brokers"]["mqtt"]
+        assert (broker["since"], broker["error"]) == (None, None)

@@ -50,7 +50,7 @@ async def test_a_name_that_changes_to_a_private_address_is_not_connected_to(
         names.addresses["callback.test"] = ["127.0.0.1"]
         async with run_hub(allow_private_addresses=False) as hub:
             await hub.accepted(fragment(1, 2))
-            await watch.line("callback.test", "is not dialled")
+            await watch.line("callback.test", "is not public")
         assert (victim.connections, callback.connections) == (0, 2)
 
 

@@ -187,6 +187,32 @@ async def test_replaced_heartbeats_and_contents_are_deleted_from_the_stream(
             await shrunk(settings, 2)
 
 
+async def test_a_record_that_came_too_late_does_not_displace_one_that_counts(
+    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
+):
+    (server,) = nats_server.servers.values()
+    async with running_node(settings, clock) as node:
+        async with (
+            lossy_proxy(server.port) as (proxy, url),
+            running_node(replace(settings, servers=(url,)), clock) as cut,
+        ):
+            await node.append(TOPIC, made(0, 1))
+            await caught_up(cut)
+            proxy.withholding = True
+            await node.append(TOPIC, made(1, until=2))
+            late = asyncio.create_task(cut.append(TOPIC, made(1, until=3)))
+            async with asyncio.timeout(PATIENCE):
+                while (await stored(settings))["last_seq"] < 3:  # noqa: ASYNC110 - NATS has it
+                    await asyncio.sleep(0.05)
+            late.cancel()  # the node ends without an answer, and cleans nothing up
+        await node.append(TOPIC, made(1, 4))
+        await caught_up(node)
+        async with asyncio.timeout(PATIENCE):
+            await shrunk(settings, 3)
+        async with running_node(settings, clock) as new:
+            assert await new.kept(TOPIC) == await node.kept(TOPIC) == [made(0, 1), made(1, 4)]
+
+
 async def test_a_node_that_missed_a_deletion_drops_the_old_log(
     nats_server: NatsCluster, settings: NatsSettings, clock: Clock
 ):
@@ -261,6 +287,22 @@ async def test_a_stream_that_was_replaced_stops_the_hub(settings: NatsSettings, 
                 await node.append(TOPIC, made(1, 2))
             assert isinstance(node.store, JetStreamLog)
             assert "cannot follow the log in NATS any more" in (node.store.trouble() or "")
+
+
+async def test_a_stream_that_does_not_exist_any_more_is_the_reported_trouble_until_it_is_back(
+    settings: NatsSettings, clock: Clock
+):
+    subject = f"$JS.API.STREAM.DELETE.{settings.prefix}-log"
+    async with running_node(settings, clock) as node, connected(settings) as connection:
+        assert isinstance(node.store, JetStreamLog)
+        await connection.client.request(subject, b"", 5)
+        with pytest.raises(StorageError, match=r"does not exist in NATS any more.*restart all"):
+            await caught_up(node)
+        assert "restart all nodes" in (node.store.trouble() or "")
+        async with running_node(settings, clock):
+            with pytest.raises(StorageError, match="restart the hub"):
+                await caught_up(node)
+            assert "restart the hub" in (node.store.trouble() or "")
 
 
 async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, clock: Clock):

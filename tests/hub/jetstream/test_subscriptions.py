@@ -12,12 +12,16 @@ from rsnotify.errors import StorageError
 from rsnotify_hub.cluster import messages
 from rsnotify_hub.cluster.calls import NodeCall
 from rsnotify_hub.cluster.membership import ShardView
+from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.refusals import Code, Refusal, answer_to
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_hub.store.jetstream.store import JetStreamStore, open_jetstream
+from rsnotify_hub.transfer.exporting import IgnoredNews
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import CallbackPorts, callback_ports
 from tests.hub.jetstream.hubs import (
+    PACE,
     SHARDS,
     ClusterHub,
     Hubs,
@@ -27,6 +31,8 @@ from tests.hub.jetstream.hubs import (
     until,
 )
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
+from tests.hub.jetstream.nodes import connected
+from tests.hub.storing import FOREVER, Collecting
 from tests.nats_servers import NatsCluster
 
 
@@ -111,6 +117,59 @@ async def test_a_hub_that_joins_takes_only_its_shards_and_one_that_leaves_gives_
     assert callbacks.overlaps == set()
     # Those that moved in order were not delivered anything twice.
     assert all(seconds == [1, 2, 3] for seconds in callbacks.received.values())
+
+
+async def test_callbacks_receive_the_log_that_replaces_a_deleted_one(
+    hubs: Hubs, callbacks: CallbackPorts, settings: NatsSettings
+):
+    one = await hubs.start("one")
+    await settled([one])
+    await subscribe(callbacks, one)
+    for second in (1, 2, 3):
+        await one.publish(second)
+    await callbacks.all_have(3)
+    await hubs.stop(one)
+    async with connected(settings) as connection:
+        await connection.client.request(f"$JS.API.STREAM.DELETE.{settings.prefix}-log", b"", 5)
+    two = await hubs.start("two")
+    await two.publish(4)  # at a position that the cursors have passed
+    await settled([two])
+    await callbacks.all_have(4)
+    await two.publish(5)
+    await callbacks.all_have(5)
+    callbacks.check(5)
+
+
+class Bridge:
+    """A bridge that reads its cursors."""
+
+    def __init__(self, store: JetStreamStore) -> None:
+        self._store = store
+        self.cursors: dict[str, int] | None = None
+
+    async def start(self) -> None:
+        self.cursors = await self._store.bridged("broker")
+
+    async def close(self) -> None: ...
+
+
+async def test_a_broker_receives_the_log_that_replaces_a_deleted_one(
+    settings: NatsSettings, clock: Clock
+):
+    for expected in ({}, {"": 0, TOPIC: 0}, {"": 0, TOPIC: 0}):
+        record = NodeRecord(bridges=True)
+        store = await open_jetstream(settings, FOREVER, clock, record, shards=1, pace=PACE)
+        try:
+            await store.start(IgnoredNews())
+            bridge = Bridge(store)
+            await store.assign(Collecting())
+            await store.assign_bridge(bridge)
+            await until(lambda bridge=bridge: bridge.cursors is not None)
+            assert bridge.cursors == expected
+            if not expected:
+                await store.bridge("broker", {"": 0, TOPIC: 3})  # the log has nothing
+        finally:
+            await store.close()
 
 
 async def test_subscriptions_and_cursors_survive_when_all_hubs_stop(

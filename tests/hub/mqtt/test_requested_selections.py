@@ -16,6 +16,7 @@ from rsnotify.runtime.refusals import ConnectionRefused
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.filtering.filtered_reader import QUIET_SECONDS
 from rsnotify_hub.mqtt import bridge, requested_selections
+from rsnotify_hub.store.sqlite.store import SqliteStore
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, RunHub, fragment
 from tests.hub.mqtt.listeners import (
     MAPS,
@@ -53,6 +54,27 @@ async def test_who_asks_for_a_part_gets_it_by_a_name_of_its_own_and_the_newest_f
             message = await late.next()
             assert message.retained
             assert span(message.payload)[1:] == (6, [6])
+
+
+async def test_a_node_that_does_not_own_the_bridge_for_a_moment_leaves_nothing_out(
+    run_hub_with_parts: RunHub, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_hub_with_parts(retry_seconds=0.01) as hub, listen(MAPS_NAME) as listener:
+        await hub.accepted(named(0, maps_a=1))
+        await request_part(listener)
+        await listener.next()
+        refusals = 2  # of the topic, and of its part
+        owns = SqliteStore.owns_bridge
+
+        def owns_again(store: SqliteStore) -> bool:
+            nonlocal refusals
+            refusals -= 1
+            return owns(store) and refusals < 0
+
+        monkeypatch.setattr(SqliteStore, "owns_bridge", owns_again)
+        await hub.accepted(named(1, maps_a=2))
+        await hub.accepted(named(2, maps_a=3))
+        assert span((await listener.next()).payload) == (1, 2, [2])
 
 
 async def test_who_asks_as_well_changes_nothing_for_the_others(

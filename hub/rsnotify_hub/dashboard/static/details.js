@@ -45,16 +45,17 @@ export class Details {
 
   /**
    * Update the open subscription.
-   * @param {?{subscription: ?object, callback: string, attempts: object[], problem: ?string}} found
+   * @param {?{subscription: ?object, callback: string, attempts: object[], since: ?string, problem: ?string}} found
    *   the answer of the admin API; what cannot be had now keeps its last state
    */
   refresh(found) {
     if (this.#id === null || !found) return;
     if (found.problem) return this.#problem(found.problem);
-    const { subscription, callback, attempts } = found;
+    const { subscription, callback, attempts, since } = found;
     if (subscription.id !== this.#id) return;
     this.#showFacts(subscription, callback);
     this.#attempts(attempts);
+    setText(find(".since", this.dialog), since ? `Kept since the hub started, on ${whenever(since)}.` : "");
     this.#isNew = false;
     // Only then, so that no button changes under a finger while the state changes back and forth.
     if (this.#suspended !== (subscription.state === "suspended")) this.#offer(subscription);

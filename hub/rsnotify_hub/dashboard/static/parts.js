@@ -39,13 +39,15 @@ export class Parts {
   }
 
   #brokers({ brokers }) {
-    return Object.entries(brokers).map(([way, { connected, behind }]) => {
+    return Object.entries(brokers).map(([way, { connected, behind, since, error }]) => {
       const name = way === "mqtt" ? "MQTT broker" : "XMPP service";
       if (!behind) this.#behind.delete(way);
       else if (!this.#behind.has(way)) this.#behind.set(way, Date.now());
       const lags = behind && Date.now() - this.#behind.get(way) > 1000 * BEHIND_SECONDS;
-      const text = [connected ? "connected" : "not connected", behind ? `${many(behind, "topic")} behind` : ""];
-      return { name, state: connected ? (lags ? SLOW : GOOD) : BAD, text: text.filter(Boolean).join(", ") };
+      const away = since ? `not connected for ${lasting(secondsSince(since))}` : "not connected";
+      const text = [connected ? "connected" : away, behind ? `${many(behind, "topic")} behind` : ""];
+      const why = error ? `: ${error}` : "";
+      return { name, state: connected ? (lags ? SLOW : GOOD) : BAD, text: text.filter(Boolean).join(", ") + why };
     });
   }
 

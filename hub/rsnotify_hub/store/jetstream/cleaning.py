@@ -1,13 +1,16 @@
 """Deletes from the stream what no index has any more, in the background.
 
 It may fail, or be done twice: what is left in the stream is deleted later, and no index has it.
-The last entry of a topic always stays: it tells the state of the log.
+The last entry of a topic always stays: it tells the state of the log. Single records are deleted in
+order: a record that came too late shows that only while the stream has the one that came before it,
+which a later record may replace.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 
 from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel
@@ -32,7 +35,7 @@ class Cleaner:
         self._stream = stream
         self._trimmed: dict[str, int] = {}
         self._purges: dict[str, int] = {}
-        self._deletions: list[int] = []
+        self._deletions: deque[int] = deque()
         self._wanted = asyncio.Event()
         self._cleaning = asyncio.create_task(self._clean())
 
@@ -56,12 +59,12 @@ class Cleaner:
             await asyncio.sleep(_DELAY)
             self._wanted.clear()
             purges, self._purges = self._purges, {}
-            deletions, self._deletions = self._deletions, []
             try:
                 for topic, first in purges.items():
                     await self._stream.purge(topic, first)
-                for position in deletions:
-                    await self._stream.delete(position)
+                while self._deletions:
+                    await self._stream.delete(self._deletions[0])
+                    self._deletions.popleft()
             except StorageError as error:
                 log.info("old records of the log stay in NATS for now: %s", error)
 

@@ -20,9 +20,9 @@ from nats.aio.msg import Msg
 from rsnotify.errors import StorageError
 from rsnotify.plural import counted
 from rsnotify.runtime.tasks import cancel
-from rsnotify_hub.store.jetstream.connection import PATIENCE, NatsConnection
+from rsnotify_hub.store.jetstream.connection import PATIENCE, ApiError, NatsConnection
 from rsnotify_hub.store.jetstream.copies import StoredMessage
-from rsnotify_hub.store.jetstream.stream import JetStreamStream
+from rsnotify_hub.store.jetstream.stream import NO_STREAM, JetStreamStream
 
 log = logging.getLogger("rsnotify.hub.store")
 
@@ -76,6 +76,7 @@ class StreamFollower:
         self.info: dict[str, Any] = {}
         self._compared = 0.0
         self._created: str | None = None
+        self._missing: str | None = None
         self._is_behind = False
 
     async def start(self, loaded: Callable[[], None]) -> None:
@@ -111,7 +112,19 @@ class StreamFollower:
         Raises:
             StorageError: It is unknown, or this is another stream of the same name.
         """
-        self.info = info = await self._stream.info()
+        try:
+            self.info = info = await self._stream.info()
+        except ApiError as error:
+            if error.code != NO_STREAM:
+                raise
+            # A server that starts may not have the stream yet, so the following does not end.
+            self._missing = (
+                f"the stream {self._stream.name} does not exist in NATS any more: its servers lost "
+                "their data, or the stream was deleted; restart all nodes of this hub, which "
+                "create it again, and import the last export of the subscriptions"
+            )
+            raise StorageError(self._missing) from None
+        self._missing = None
         self._created = self._created or info["created"]
         if info["created"] != self._created:
             self._fail(
@@ -242,6 +255,8 @@ class StreamFollower:
         """Return why this node does not follow the log at the moment; None if it does."""
         if self.failure is not None:
             return f"this node cannot follow the log in NATS any more: {self.failure}"
+        if self._missing is not None:
+            return self._missing
         seconds = asyncio.get_running_loop().time() - self._compared
         if seconds < TROUBLE_SECONDS:
             return None

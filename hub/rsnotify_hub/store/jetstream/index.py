@@ -215,7 +215,7 @@ class LogIndex:
         numbers: Iterable[int] = range(log.entries.after(after), len(log.entries))
         if since is not None:
             first = log.entries.after(after)
-            later = log.entries.ending_from(to_microseconds(since) + 1)
+            later = _later(log.entries, to_microseconds(since))
             numbers = (number for number in later if number >= first)
         return _page(log.entries, numbers)
 
@@ -228,13 +228,7 @@ class LogIndex:
         if since is None:
             return _page(entries, entries.by_end(range(len(entries))))
         instant = to_microseconds(since)
-        numbers = entries.by_end(
-            [
-                number
-                for number in entries.ending_from(instant)
-                if entries.until(number) > instant or _is_late(entries, number)
-            ]
-        )
+        numbers = entries.by_end(list(_later(entries, instant)))
         page = _page(entries, numbers)
         if any(entries.begins(entries.after(position - 1)) <= instant for position in page):
             return page
@@ -260,10 +254,13 @@ class LogIndex:
 _MICROSECOND = from_microseconds(1) - from_microseconds(0)
 
 
-def _is_late(entries: LogColumns, number: int) -> bool:
-    """Return whether an entry begins and ends at one instant: late changes of that second."""
-    is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
-    return entries.from_(number) == entries.until(number) and not is_heartbeat
+def _later(entries: LogColumns, instant: int) -> Iterable[int]:
+    """Return the numbers of the entries that are later than an instant, as `is_later`."""
+    for number in entries.ending_from(instant):
+        is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
+        is_late = entries.from_(number) == entries.until(number) and not is_heartbeat
+        if entries.until(number) > instant or is_late:
+            yield number
 
 
 def _backlog(entries: LogColumns, position: int) -> Backlog:

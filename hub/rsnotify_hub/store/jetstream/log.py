@@ -129,8 +129,11 @@ class JetStreamLog:
             self._appender.accepted(record)
         if self._listener is not None:
             self._notify(self._listener, message, record, applied)
+        if not applied.accepted:
+            # On every node, so that it precedes a deletion of the record that made this one late.
+            self._cleaner.delete(record.position)
         # What the node that appended it did not delete is deleted when another one starts.
-        if self._listener is None or record.topic in self._appending:
+        elif self._listener is None or record.topic in self._appending:
             self._clean(record, applied)
 
     def _notify(
@@ -149,13 +152,11 @@ class JetStreamLog:
             log.exception("an entry of the log of %s could not be passed on", record.topic)
 
     def _clean(self, record: LogRecord, applied: Applied) -> None:
-        if not applied.accepted:
-            self._cleaner.delete(record.position)
         if applied.replaced is not None:
             self._cleaner.delete(applied.replaced)
         if applied.trimmed and applied.state is not None:
             self._cleaner.trimmed(record.topic, applied.trimmed, _first(applied.state))
-        if record.kind is RecordKind.RESET and applied.accepted:
+        if record.kind is RecordKind.RESET:
             self._cleaner.trimmed(record.topic, 1, record.position, now=True)
 
     async def append(
@@ -259,6 +260,16 @@ class JetStreamLog:
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
         self._follower.check()
         return self._index.backlogs(topic, positions)
+
+    async def reached(self, position: int) -> int:
+        """Return how far the stream has come: at least to a position, unless that is past its end.
+
+        Raises:
+            StorageError: It is unknown.
+        """
+        if position > self.position:
+            await self.catch_up()
+        return self.position
 
     async def catch_up(self) -> None:
         """Wait until this node has applied all that is in the stream by now."""

@@ -9,13 +9,15 @@ it has the claim; what the owner before had sent, and is stored later, comes thr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 
 from msgspec import Struct
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from rsnotify.errors import StorageError
+from rsnotify.plural import counted
 from rsnotify_hub.store.interface import NotOwner, StoredSubscription
 from rsnotify_hub.store.jetstream.bucket import Bucket, BucketRecord
 from rsnotify_hub.store.jetstream.fenced_map import FencedMap, OwnerRights
@@ -31,6 +33,8 @@ from rsnotify_hub.store.jetstream.subscription_records import (
     subscription_of,
 )
 from rsnotify_hub.subscriptions import Subscription, subscription_id
+
+log = logging.getLogger("rsnotify.hub.store")
 
 #: The last part of the key that a new owner writes.
 CLAIM = "claim"
@@ -89,6 +93,7 @@ class OwnedShard:
             CURSORS_FORMAT,
             OwnerRights(epoch, events.may_write, events.lost),
         )
+        self._beyond: list[str] = []
         self._watch: NatsSubscription | None = None
         self._reading: asyncio.Task[None] | None = None
         self.is_working = False
@@ -99,6 +104,32 @@ class OwnedShard:
         self._watch = await self._bucket.watch(self._shard, self._received)
         await self._read_all()
         self._cursors.keep({bytes.fromhex(id) for id, known in self._known.items() if known.record})
+
+    async def check_cursors(self, reached: Callable[[int], Awaitable[int]]) -> None:
+        """Find the cursors beyond the end of the log, which `begin` sets to its beginning.
+
+        The positions of a log that was deleted, or restored from a backup, begin again.
+        """
+        positions = {
+            subscription_id(each.topic, each.callback): each.position
+            for each in (stored.subscription for stored in self.stored())
+        }
+        end = await reached(max(positions.values(), default=0))
+        self._beyond = [id for id, position in positions.items() if position > end]
+
+    def begin(self) -> list[StoredSubscription]:
+        """Begin the work, and return all subscriptions."""
+        self.is_working = True
+        for id in self._beyond:
+            self.move(id, 0)
+        if self._beyond:
+            log.warning(
+                "the log in NATS was deleted or restored: %s of the shard %s begin with what it "
+                "has now",
+                counted(len(self._beyond), "subscription"),
+                self._shard,
+            )
+        return self.stored()
 
     async def _read_all(self) -> None:
         """Read all subscriptions, at least as far as they are stored by now."""

@@ -61,6 +61,7 @@ class JetStreamStore(JetStreamLog):
         self.nodes = NodeMessages(connection.client, connection.settings.prefix, node)
         self._subscriptions = subscriptions
         node.report = self._report
+        subscriptions.reached = self.reached
 
     def _report(self, record: NodeRecord) -> NodeRecord:
         return replace(record, behind=self.behind, server=self.connection.server or "")

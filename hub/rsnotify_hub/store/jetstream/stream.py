@@ -23,7 +23,8 @@ _START_SECONDS = 10.0
 #: Seconds between requests to a leader that lacks what the stream has.
 _RETRY_SECONDS = 0.1
 
-_NO_MESSAGE, _NO_STREAM, _NOT_CLUSTERED, _NO_PEERS = 10037, 10059, 10074, 10005
+NO_STREAM = 10059
+_NO_MESSAGE, _NOT_CLUSTERED, _NO_PEERS = 10037, 10074, 10005
 _NO_RESOURCES = 10023
 _DELETE_FAILED = 10057
 _NANOSECONDS = 1_000_000_000
@@ -55,7 +56,7 @@ class JetStreamStream:
         try:
             info = await self.info()
         except ApiError as error:
-            if error.code != _NO_STREAM:
+            if error.code != NO_STREAM:
                 raise self._unusable(error) from None
             await self._write("CREATE", self._settings(self._replicas(None)))
             return

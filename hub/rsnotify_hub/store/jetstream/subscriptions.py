@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -45,7 +45,12 @@ class JetStreamSubscriptions:
     Args:
         connection: An open connection; the caller closes it afterwards.
         node: This node, opened by the caller, and closed by this.
+
+    Attributes:
+        reached: `JetStreamLog.reached`.
     """
+
+    reached: Callable[[int], Awaitable[int]]
 
     def __init__(self, connection: NatsConnection, node: ClusterNode) -> None:
         subscriptions, cursors = Bucket(connection, "subscriptions"), Bucket(connection, "cursors")
@@ -89,6 +94,7 @@ class JetStreamSubscriptions:
         events = ShardEvents(may_write, lost, self._changed)
         loaded = self._shards[shard] = OwnedShard(self._buckets, shard, epoch, events)
         await loaded.load()
+        await loaded.check_cursors(self.reached)
 
     def begin(self, shard: str) -> None:
         if shard == BRIDGE:
@@ -96,9 +102,7 @@ class JetStreamSubscriptions:
                 self._switch.set(self._bridge)
             return
         assert self._owner is not None
-        begun = self._shards[shard]
-        begun.is_working = True
-        if stored := begun.stored():
+        if stored := self._shards[shard].begin():
             self._owner.acquired(stored)
 
     def _changed(self, id: str, stored: StoredSubscription | None) -> None:
@@ -187,7 +191,14 @@ class JetStreamSubscriptions:
         return self._bridge is not None and self._node.owns(BRIDGE)
 
     async def bridged(self, broker: str) -> dict[str, int]:
-        return await self._owned_bridge().read(broker)
+        bridge = self._owned_bridge()
+        positions = await bridge.read(broker)
+        end = await self.reached(max(positions.values(), default=0))
+        for key, position in positions.items():
+            if position > end:  # the log was deleted or restored, as for `OwnedShard`
+                positions[key] = 0
+                bridge.move(broker, key, 0)
+        return positions
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
         await self._owned_bridge().store(broker, positions)

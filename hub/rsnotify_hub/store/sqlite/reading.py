@@ -15,6 +15,8 @@ _PAGE_BYTES = 1_000_000
 _MAX_POSITION = 2**63 - 1
 _ENTRY = "SELECT position, body, content_type, from_, until, begins, heartbeat, whole FROM fragment"
 _OF_TOPIC = "topic = (SELECT id FROM topic WHERE uri = ?)"
+#: Given an instant twice, as `is_later`.
+_LATER = "AND until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
 
 
 def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
@@ -72,12 +74,13 @@ def read(
     where = ""
     values: list[str | int] = [topic, after]
     if since is not None:
+        instant = to_microseconds(since)
         # The index on until finds the first position; the log need not be in the order of until.
         where = (
-            " AND until > ? AND position >= (SELECT min(position) FROM fragment"
-            f" WHERE {_OF_TOPIC} AND until > ?)"
+            f" {_LATER} AND position >= (SELECT min(position) FROM fragment"
+            f" WHERE {_OF_TOPIC} {_LATER})"
         )
-        values += [to_microseconds(since), topic, to_microseconds(since)]
+        values += [instant, instant, topic, instant, instant]
     return _page(database, f"AND position > ?{where} ORDER BY position", values)
 
 
@@ -85,12 +88,10 @@ def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) 
     if since is None:
         return _page(database, "ORDER BY until, position", [topic])
     instant = to_microseconds(since)
-    # A fragment that begins and ends at the instant holds late changes of that second.
-    later = "AND until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
     order = "ORDER BY until, position"
-    entries = _page(database, f"{later} {order}", [topic, instant, instant])
+    entries = _page(database, f"{_LATER} {order}", [topic, instant, instant])
     if entries and all(entry.fragment.begins > since for entry in entries):
-        across = f"{later} AND begins <= ? {order}"
+        across = f"{_LATER} AND begins <= ? {order}"
         entries = _page(database, across, [topic, instant, instant, instant]) or entries
     return entries
 

@@ -108,14 +108,21 @@ def part_after(
     cut = bisect_left(ordered, through) if late else bisect_right(ordered, through)
     if cut == len(ordered):
         return None
+    news = document.resources[cut:]
+    if late and ordered[-1] == through:
+        # It begins where the log ends, so that it is replayed to Destinations that know all before.
+        missing = tuple(entry for entry in news if (entry.uri, entry.change) in late)
+        return _tail(document, missing, through, through)
     before = ordered[cut - 1] if cut else document.from_
-    return document if before is None else _tail(document, cut, before, ordered[-1])
+    return document if before is None else _tail(document, news, before, ordered[-1])
 
 
-def _tail(document: Document, cut: int, from_: Instant, last: Instant) -> Document:
+def _tail(
+    document: Document, news: tuple[Resource, ...], from_: Instant, last: Instant
+) -> Document:
     return Document(
         capability=capability_of(document),
-        resources=document.resources[cut:],
+        resources=news,
         from_=from_,
         until=document.until or last,
         links=_up(document),

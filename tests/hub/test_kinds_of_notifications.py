@@ -1,0 +1,97 @@
+"""Change Notifications and Framework Notifications on one topic, which would make a copy wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import WrongDocument
+from rsnotify.format.vocabulary import Capability
+from rsnotify_hub.fragments.fragment import Fragment, count_chained, read_fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, fragment
+from tests.hub.storing import kept, logs, made
+
+
+def notice(from_: float, *seconds: float, until: float | None = None) -> Fragment:
+    return read_fragment(notice_body(from_, *seconds, until=until))
+
+
+def notice_body(from_: float, *seconds: float, until: float | None = None) -> bytes:
+    kind = Capability.FRAMEWORK_NOTIFICATION
+    return fragment(from_, *seconds, until=until, capability=kind)
+
+
+@pytest.mark.parametrize("other", [notice(1, 2), notice(1, until=2), notice(0, until=1)])
+async def test_a_topic_with_changes_accepts_no_framework_notification(
+    tmp_path: Path, clock: Clock, other: Fragment
+):
+    async with logs(tmp_path, clock) as (topics, listener):
+        await topics.publish(TOPIC, made(0, 1))
+        with pytest.raises(WrongDocument, match="about changes of resources"):
+            await topics.publish(TOPIC, other)
+        await topics.publish(TOPIC, made(1, 2))
+        assert await kept(topics) == listener.fragments == [made(0, 1), made(1, 2)]
+
+
+async def test_a_topic_about_documents_accepts_no_changes(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, notice(0, 1))
+        with pytest.raises(WrongDocument, match="about documents"):
+            await topics.publish(TOPIC, made(1, 2))
+        await topics.publish(TOPIC, notice(1, 2))
+        assert await kept(topics) == [notice(0, 1), notice(1, 2)]
+
+
+async def test_the_kind_of_a_topic_is_known_after_a_restart(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, notice(0, 1))
+    async with logs(tmp_path, clock) as (topics, _):
+        with pytest.raises(WrongDocument, match="about documents"):
+            await topics.publish(TOPIC, made(1, 2))
+
+
+async def test_a_topic_has_another_kind_after_its_log_was_deleted(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, notice(0, 1))
+        await topics.publish(TOPIC, notice(1, 2))
+        await topics.delete(TOPIC)
+        await topics.publish(TOPIC, made(2, 3))
+        with pytest.raises(WrongDocument, match="about changes of resources"):
+            await topics.publish(TOPIC, notice(3, 4))
+
+
+async def test_concurrent_notifications_of_both_kinds_do_not_mix(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        results = await asyncio.gather(
+            *[topics.publish(TOPIC, each) for each in (made(0, 1), notice(1, 2), made(1, 3))],
+            return_exceptions=True,
+        )
+        assert [type(each) for each in results] == [type(None), WrongDocument, type(None)]
+        assert await kept(topics) == [made(0, 1), made(1, 3)]
+
+
+def test_fragments_of_two_kinds_are_never_merged():
+    fragments = [made(0, 1), notice(1, until=2), made(2, 3)]
+    assert count_chained(fragments, max_bytes=10**9) == 1
+    assert count_chained(fragments[1:], max_bytes=10**9) == 1
+
+
+def test_a_capability_with_a_character_reference_is_recognized():
+    plain, written = b"framework-notification", b"framework&#45;notification"
+    hidden = read_fragment(notice_body(1, until=2).replace(plain, written))
+    assert written in hidden.body
+    assert count_chained([made(0, 1), hidden], max_bytes=10**9) == 1
+
+
+async def test_a_publisher_is_told_which_kind_a_topic_has(hub: Client):
+    await hub.accepted(fragment(0, 1))
+    status, reason = await hub.publish(notice_body(1, until=2))
+    assert status == 400
+    assert "about changes of resources" in reason
+    source = await hub.source()
+    await source.send_str(notice_body(1, until=2).decode())
+    refusal = await source.receive_json(timeout=PATIENCE)
+    assert refusal["code"] == "invalid-fragment"
+    assert "about changes of resources" in refusal["message"]
