@@ -28,7 +28,7 @@ from rsnotify.sync.clock_regression import ClockRegressionDetector
 from rsnotify.sync.list_fingerprint import ListFingerprint, prefix_of
 from rsnotify.sync.reduction import reduce_changes
 from rsnotify.sync.sync_state import SyncState
-from rsnotify.sync.unconfirmed_changes import Verification
+from rsnotify.sync.unconfirmed_changes import Verification, verification
 
 #: How many packages are remembered; others are read once more.
 _PACKAGES = 50_000
@@ -105,9 +105,9 @@ class ChangeIntake:
         """Record that the whole set as of an instant was compared."""
         self._frontiers.baseline(at)
         self.compare_next_list()
-        verifications = self._unconfirmed.remove_compared(at)
-        # What push announced may not exist, so that it can never be applied.
-        self._verify(each for each in verifications if each[0].uri in self._pending)
+        for change in self._unconfirmed.remove_compared(at):
+            if self._pending.holds(change):  # it may not exist, and never be applied
+                self._verify([(verification(change, at), change.at)])
         self._join_held(now)
 
     def compare_next_list(self) -> None:

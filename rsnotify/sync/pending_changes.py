@@ -79,6 +79,11 @@ class PendingChanges:
         pending = self._pending.get(uri)
         return pending is not None and pending.is_watched
 
+    def holds(self, change: Change) -> bool:
+        """Return whether this very announcement of a resource is pending, and no other."""
+        pending = self._pending.get(change.uri)
+        return pending is not None and pending.change.resource is change.resource
+
     # Adding and removing
 
     def add(

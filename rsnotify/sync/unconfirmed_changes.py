@@ -79,15 +79,12 @@ class UnconfirmedChanges:
                 verifications.append((verified, change.at))
         return verifications
 
-    def remove_compared(self, at: Instant) -> list[Verification]:
-        """Remove the changes up to an instant whose whole set was compared.
-
-        Return how to verify those that are not applied.
-        """
+    def remove_compared(self, at: Instant) -> list[Change]:
+        """Remove and return the changes up to an instant whose whole set was compared."""
         compared = [each.change for each in self._pushed.values() if each.change.at <= at]
         for change in compared:
             del self._pushed[change.uri]
-        return [(verification(change, at), change.at) for change in compared]
+        return compared
 
     def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
         """Count the overdue changes at the end of the lists; and verify those lacked for too long.

@@ -188,14 +188,18 @@ class Play:
         for name in names:
             self.source.change(name)
 
+    def list_if_nothing_else_does(self) -> None:
+        """Write a Resource List, and a Resource Dump, if there is no Change List."""
+        if self.offer.change_list is None:
+            self.source.list_all()
+
     def check(self, polls: float = LONG) -> bool:
         """Let time pass without faults; return whether the copy is level."""
         destination, follower = self.destination, self.destination.follower
         if self.is_restored and self.pace is ROUTINE:
             # An older Resource List may be all that shows what the Source has lost.
             polls = max(polls, 1.5 * ROUTINE.compare)
-        if self.offer.change_list is None:
-            self.source.list_all()
+        self.list_if_nothing_else_does()
         destination.broken = destination.stale = 0.0
         ends = destination.now + polls * PACE.poll
         while destination.now < ends:
@@ -307,6 +311,7 @@ def play(family: str, data: st.DataObject, seed: int) -> None:
         is_level = play.check()
     assert is_level or not suffices, play.destination.follower.doubts
     play.source.heal()
+    play.list_if_nothing_else_does()
     play.destination.settle()
     play.check()
     assert play.check(), play.destination.follower.doubts

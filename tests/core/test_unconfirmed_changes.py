@@ -106,7 +106,7 @@ def test_a_comparison_with_the_whole_set_settles_the_changes_up_to_it() -> None:
     unconfirmed = pushed(change(3))
     assert unconfirmed.remove_compared(at(2.9)) == []
     assert len(unconfirmed) == 1
-    assert unconfirmed.remove_compared(at(3)) == [(verification(change(3), at(3)), at(3))]
+    assert unconfirmed.remove_compared(at(3)) == [change(3)]
     assert len(unconfirmed) == 0
 
 

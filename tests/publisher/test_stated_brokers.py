@@ -113,8 +113,8 @@ async def test_a_hub_that_does_not_answer_neither_blocks_the_source_nor_changes_
         assert await publisher.await_published(PATIENCE)
         await advertises(publisher, hub, BROKER)
     hub.answering.clear()
+    (publisher.source.documents_folder / "capabilitylist.xml").unlink()
     async with publisher_of(hub, tmp_path) as publisher:
-        (publisher.source.documents_folder / "capabilitylist.xml").unlink()
         assert await publisher.await_published(PATIENCE)
         assert advertised(publisher) == [*derived(hub), topic_at(BROKER)]
 
