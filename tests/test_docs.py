@@ -49,7 +49,7 @@ OPTIONS_OF_OTHERS = {
     *("--detach", "--profile"),
     "--now",
     "--strict",
-    *("--minutes", "--rounds", "--seed"),
+    *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
     *("--from-file", "--kustomize", "--namespace"),
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
