@@ -168,7 +168,7 @@ class PendingChanges:
             elif pending.is_watched or change.check is not CheckMethod.FETCH:
                 self._remove(uri, pending)
             else:
-                self.add(_verification(change, ChangeType.DELETED), pending.since)
+                self.add(_verification(change, ChangeType.DELETED))
         return is_settled
 
     def drop_waiting(self) -> None:

@@ -265,6 +265,25 @@ def test_an_invented_resource_that_is_being_verified_is_removed_though_it_is_dat
     assert play.check() or play.check()
 
 
+def test_a_copy_is_in_doubt_after_a_restart_until_the_lists_were_read() -> None:
+    play = Play(Faults(), 0, HONEST)
+    assert play.check()
+    play.step(("change", "a", False))
+    play.step(("crash",))
+    assert not play.destination.follower.level
+    assert play.check()
+
+
+def test_an_invented_deletion_is_verified_after_a_restart() -> None:
+    play = Play(Faults(), 0, HONEST)
+    play.step(("change", "a", False))
+    assert play.check()
+    play.step(("invent", "a", ChangeType.DELETED, timedelta(hours=1), False))
+    play.step(("work", 6))
+    play.step(("crash",))
+    assert play.check() or play.check()
+
+
 @pytest.mark.parametrize("kind", [ChangeType.UPDATED, ChangeType.DELETED])
 @pytest.mark.parametrize("ahead", [timedelta(), timedelta(hours=1)])
 @pytest.mark.parametrize("offer", ["only a Resource List", "only a Resource Dump"])
