@@ -342,7 +342,7 @@ def test_a_volume_of_the_previous_image_is_taken_over(
 @pytest.fixture
 def small(image: str) -> Iterator[str]:
     """A hub whose disk has 8 MB."""
-    run("docker", "rm", "--force", SMALL)  # what an earlier run left behind
+    run("docker", "rm", "--force", "--volumes", SMALL)  # what an earlier run left behind
     publisher = {"token": SETTINGS["SOURCE_TOKEN"], "topics": [SETTINGS["SOURCE_TOPICS"]]}
     docker(
         *("run", "--detach", "--name", SMALL, "--read-only", "--tmpfs", "/tmp"),
@@ -354,7 +354,7 @@ def small(image: str) -> Iterator[str]:
     )
     yield SMALL
     print(run("docker", "logs", SMALL).stderr)
-    docker("rm", "--force", SMALL)
+    docker("rm", "--force", "--volumes", SMALL)
 
 
 def test_the_engine_reports_a_hub_as_unhealthy_while_its_disk_is_full(small: str) -> None:

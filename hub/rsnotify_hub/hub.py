@@ -301,8 +301,14 @@ async def open_hub(
         await hub.start()
         await opened.check_servers()
         await hub.measure_disk()
+
+        async def clean_up() -> None:
+            # The scheduler cancels a job that runs when it is shut down, and would log an error.
+            with suppress(asyncio.CancelledError):
+                await hub.clean_up()
+
         scheduler = AsyncIOScheduler(timezone=UTC)
-        scheduler.add_job(hub.clean_up, "interval", seconds=_CLEAN_UP_SECONDS)
+        scheduler.add_job(clean_up, "interval", seconds=_CLEAN_UP_SECONDS, name="clean up")
         scheduler.start()
         stack.callback(scheduler.shutdown, wait=False)
         yield hub
