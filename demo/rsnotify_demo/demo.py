@@ -156,6 +156,8 @@ async def _catch_up(monitor: DemoMonitor) -> None:
     monitor.start()
     with suppress(TimeoutError):
         async with asyncio.timeout(_CATCH_UP_SECONDS):
+            # The comparison that is under way may have read a file before its last change.
+            await monitor.next_frame()
             while (await monitor.next_frame())[0].copy.behind:
                 pass
 

@@ -80,7 +80,9 @@ class SimulatedScheduler:
             await asyncio.sleep(schedule.seconds)
             await work()
 
-    def add_job(self, work: Callable[[], Any], kind: str, *, seconds: float) -> None:
+    def add_job(
+        self, work: Callable[[], Any], kind: str, *, seconds: float, name: str = ""
+    ) -> None:
         self._jobs.append((work, seconds))
 
     def start(self) -> None:
