@@ -200,12 +200,16 @@ def test_failing_changes_make_it_stuck_only_once_the_documents_are_read() -> Non
     wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), give_up=1)
     wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
     (change,) = applied(wire)
-    wire.actions = wire.follower.failed(change, away(), 0.0)
-    assert wire.follower.stuck
+    wire.actions = wire.follower.failed(change, NotFound(BASE, "404"), 0.0)
+    assert not wire.follower.is_stuck(wire.now), "the lists may show why it failed"
     while not wire.requested():
         wire.wait()
     wire.answer(malformed())
-    assert not wire.follower.stuck
+    assert not wire.follower.is_stuck(wire.now)
+    while not wire.requested():
+        wire.wait()
+    wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
+    assert wire.follower.is_stuck(wire.now)
 
 
 def deletions_after(
