@@ -74,7 +74,7 @@ class ApplyResults:
         if watched is not self._watched:
             self._watched = watched
             self._missing = tuple(map(_missing_resource, watched))
-        return replace(progress, missing=self._missing + tuple(map(_missing_resource, removed)))
+        return replace(progress, missing=self._missing + tuple(map(_removed_resource, removed)))
 
     def _is_removal(self, change: Change) -> bool:
         """Return whether a deletion is applied because its resource is listed and missing."""
@@ -99,7 +99,9 @@ class ApplyResults:
         state = self._state
         is_watched = state.pending.is_watched(change.uri)
         is_missing = isinstance(error, NotFound)
-        attempts = state.pending.failed(change, now, error.retry_after or 0.0, missing=is_missing)
+        least = state.pace.gone_after if state.pending.is_removed(change.uri) else 0.0
+        least = max(least, error.retry_after or 0.0)
+        attempts = state.pending.failed(change, now, least, missing=is_missing)
         if not attempts:
             return
         if self._is_gone(change, error, attempts, now):
@@ -151,11 +153,14 @@ class ApplyResults:
         return since is not None and now - since >= pace.gone_after
 
 
+def _removed_resource(change: Change) -> MissingResource:
+    return MissingResource(change.uri, announced_at(change))
+
+
 def _missing_resource(change: Change) -> MissingResource:
-    announced = announced_at(change)
     if change.check is CheckMethod.FETCH:
-        return MissingResource(change.uri, announced)
-    return MissingResource(change.uri, announced, change.resource, change.at)
+        return _removed_resource(change)
+    return MissingResource(change.uri, announced_at(change), change.resource, change.at)
 
 
 def _change_of(missing: MissingResource) -> Change:

@@ -42,7 +42,7 @@ class BaselineRun:
         self._next: Fetch | FindUnlisted | None = None
         self._comparing: ListedResources | None = None
         self._still_listed: set[str] = set()
-        #: Whether something was found that was not known, and has a date or a hash to tell.
+        #: Whether something was found that was not known before.
         self._has_found = False
         self.baseline = baseline
         self.capability_list = capability_list
@@ -125,18 +125,20 @@ class BaselineRun:
         if listed is None:
             return False
         for resource in resources:
-            self._add(resource, self._changed(resource, listed))
+            # Without a date and a hash, it is requested at each comparison.
+            is_news = bool(resource.hash or resource.lastmod)
+            self._add(resource, self._changed(resource, listed), is_news=is_news)
         for resource in absent:
-            self._add(resource, self._missed(resource, listed))
+            self._add(resource, self._missed(resource, listed), is_news=True)
         return True
 
-    def _add(self, resource: Resource, change: Change | None) -> None:
+    def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
         pending = self._state.pending
         if pending.is_watched(resource.uri) or (self._is_repeated and resource.uri in pending):
             self._still_listed.add(resource.uri)
         if change is None or (self._is_repeated and resource.uri in pending):
             return
-        if pending.add(change, since=EARLIEST) and (resource.hash or resource.lastmod):
+        if pending.add(change, since=EARLIEST) and is_news:
             self._has_found = True
 
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:

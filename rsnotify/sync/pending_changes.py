@@ -26,7 +26,6 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.retry import Retry
 from rsnotify.sync.unconfirmed_changes import announced_at, fetching
 
-
 #: The longest wait between two attempts to fetch a watched resource, in seconds.
 _LONGEST_WAIT = 3600.0
 
@@ -121,6 +120,11 @@ class PendingChanges:
         pending = self._pending.get(uri)
         return pending is not None and pending.is_watched
 
+    def is_removed(self, uri: str) -> bool:
+        """Return whether a resource was removed from the copy, as its server did not have it."""
+        pending = self._pending.get(uri)
+        return pending is not None and pending.removed
+
     def holds(self, change: Change) -> bool:
         """Return whether this very announcement of a resource is pending, and no other."""
         pending = self._pending.get(change.uri)
@@ -139,10 +143,11 @@ class PendingChanges:
     ) -> bool:
         """Add a change. It supersedes an earlier one of its resource.
 
-        It ends the backoff of the earlier one, unless it says the same. A change that fetches the resource supersedes every change, whatever its datetime. If
-        another change follows before that is done, it is compared, as the datetime of the stored
-        version may be wrong. If a list of changes contradicts an entry of a Resource List that is
-        not applied yet, the resource is fetched, as either document may be wrong.
+        It ends the backoff of the earlier one, unless it says the same. A change that fetches the
+        resource supersedes every change, whatever its datetime. If another change follows before
+        that is done, it is compared, as the datetime of the stored version may be wrong. If a list
+        of changes contradicts an entry of a Resource List that is not applied yet, the resource is
+        fetched, as either document may be wrong.
 
         Args:
             change: The change.
@@ -243,7 +248,7 @@ class PendingChanges:
                 is_settled = is_settled and not (may_be_missing and uri not in listed)
             elif uri in listed or not is_old:
                 continue
-            elif pending.is_watched or change.check is not CheckMethod.FETCH:
+            elif pending.removed or change.check is not CheckMethod.FETCH:
                 self._remove(uri, pending)
             else:
                 self.add(_verification(change, ChangeType.DELETED))

@@ -36,7 +36,8 @@ class Allowance:
 
     Some reads are allowed in a row, and then one in each interval between polls. So a Source in
     trouble receives no more requests than polling would cause, even if each read shows a reason
-    for the next one. Only news restores the allowance, as an event such as a fragment may be false.
+    for the next one. News restores the allowance; an announcement that documents have changed may
+    be false, and allows one comparison and the pull after it.
     """
 
     def __init__(self, interval: float) -> None:
@@ -44,8 +45,9 @@ class Allowance:
         self._left = float(_MOST_IN_A_ROW)
         self._counted = 0.0
 
-    def restore(self) -> None:
-        self._left = float(_MOST_IN_A_ROW)
+    def restore(self, reads: int = _MOST_IN_A_ROW) -> None:
+        """Allow so many reads at least."""
+        self._left = max(self._left, float(reads))
 
     def wait(self, now: float) -> float:
         """Return how long to wait before the next read."""
@@ -105,6 +107,7 @@ class Schedule:
         """Read documents soon, at a random moment, so that not all subscribers come at once."""
         within = max(self._pace.spread_among(listeners), self._pace.poll / SPEEDUP_AFTER_NEWS)
         when = now + self._random.uniform(0.0, within)
+        self._allowance.restore(2)
         if documents.lists:
             self._poll_by(when)
         if documents.offer:
