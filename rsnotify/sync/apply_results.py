@@ -19,6 +19,7 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.continuous_audit import ContinuousAudit
+from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 from rsnotify.sync.sync_state import SyncState
 from rsnotify.sync.unconfirmed_changes import announced_at
 
@@ -99,9 +100,17 @@ class ApplyResults:
         state = self._state
         is_watched = state.pending.is_watched(change.uri)
         is_missing = isinstance(error, NotFound)
-        least = state.pace.gone_after if state.pending.is_removed(change.uri) else 0.0
-        least = max(least, error.retry_after or 0.0)
-        attempts = state.pending.failed(change, now, least, missing=is_missing)
+        gone_after = state.pace.gone_after
+        attempts = state.pending.failed(
+            change,
+            now,
+            max(
+                error.retry_after or 0.0,
+                gone_after if state.pending.is_removed(change.uri) else 0.0,
+            ),
+            missing=is_missing,
+            longest=gone_after if is_missing else LONGEST_RETRY_AFTER,
+        )
         if not attempts:
             return
         if self._is_gone(change, error, attempts, now):

@@ -23,11 +23,8 @@ from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.retry import Retry
+from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 from rsnotify.sync.unconfirmed_changes import announced_at, fetching
-
-#: The longest wait between two attempts to fetch a watched resource, in seconds.
-_LONGEST_WAIT = 3600.0
 
 
 class _Pending(Struct):
@@ -306,11 +303,18 @@ class PendingChanges:
         return True
 
     def failed(
-        self, change: Change, now: float, at_least: float = 0.0, *, missing: bool = False
+        self,
+        change: Change,
+        now: float,
+        at_least: float = 0.0,
+        *,
+        missing: bool = False,
+        longest: float = LONGEST_RETRY_AFTER,
     ) -> int:
         """Record that a dispatched change could not be applied, and retry it later.
 
         `at_least` is the wait that the server asked for; `missing` says that it lacks the resource.
+        A watched resource waits twice as long after each failure, up to `longest`.
 
         Returns:
             How often this very change has failed; 0 if it was superseded meanwhile.
@@ -334,7 +338,7 @@ class PendingChanges:
             pending.given_up = True
             pending.retries += 1
             wait = self._retry.most * 2.0 ** min(pending.retries, 16)
-            at_least = max(at_least, min(wait, _LONGEST_WAIT))
+            at_least = max(at_least, min(wait, longest))
         delay = self._retry.delay(pending.attempts, self._random, at_least=at_least)
         self._enqueue(change.uri, False, now + delay)
         return pending.attempts
