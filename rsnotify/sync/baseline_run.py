@@ -138,7 +138,9 @@ class BaselineRun:
             self._still_listed.add(resource.uri)
         if change is None or (self._is_repeated and resource.uri in pending):
             return
-        if pending.add(change, since=EARLIEST) and is_news:
+        if not pending.add(change, since=EARLIEST):
+            self._still_listed.add(resource.uri)
+        elif is_news:
             self._has_found = True
 
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:
