@@ -14,7 +14,7 @@
     │   │   ├── NotPermitted             a broker does not allow it (rsnotify.runtime.refusals)
     │   │   ├── ConnectionRefused        a broker refuses a message (rsnotify.runtime.refusals)
     │   │   └── UnsupportedVersion       an MQTT broker lacks a version (rsnotify.runtime.mqtt)
-    │   ├── ContentMismatch          the content does not have the announced hash or length
+    │   ├── ContentMismatch          the content does not have the announced hash, length or type
     │   └── RefusedAddress           the address is not public, and is not connected to
     ├── ConfigurationError       the user asked for something that cannot work
     │   ├── WrongOption              an option of a command has a wrong value
@@ -189,7 +189,7 @@ class NotCopied(Unavailable):
 
 
 class ContentMismatch(FetchError):
-    """The content's hash or length differs from the announced one."""
+    """The hash, length or media type of the content differs from the announced one."""
 
 
 class RefusedAddress(FetchError):

@@ -85,8 +85,10 @@ class ResourceState(Struct, frozen=True):
         if change.check is CheckMethod.COMPARE and self.changed_at >= to_microseconds(change.at):
             if self._agrees(change):
                 return Novelty.COVERED
+            if is_undecided(change, self.lastmod):
+                return Novelty.APPLY
             return Novelty.FETCH if self.covers(change) else Novelty.APPLY
-        if not self.covers(change):
+        if not self.covers(change) or (self.exists and is_undated(change)):
             return Novelty.APPLY
         return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
 
@@ -99,6 +101,8 @@ class ResourceState(Struct, frozen=True):
         if same is not None:
             return same
         if entry.length not in (None, self.length) or self.hash is None:
+            return False
+        if is_undecided(change, self.lastmod):
             return False
         if self._is_fetched_after(change.at, by=_SECOND):
             return True
@@ -148,6 +152,32 @@ class ResourceState(Struct, frozen=True):
         return self.lastmod == to_microseconds(resource.lastmod) and (
             resource.length in (None, self.length)
         )
+
+
+def is_undated(change: Change) -> bool:
+    """Return whether nothing in an entry tells when or to what a resource has changed."""
+    entry = change.resource
+    return (
+        change.change is not ChangeType.DELETED
+        and entry.change is not None
+        and entry.hash is None
+        and entry.changed_at is None
+    )
+
+
+def is_undecided(change: Change, lastmod: int | None) -> bool:
+    """Return whether only a request shows if an entry describes a version with this lastmod (µs).
+
+    A `lastmod` may be older than the change (core §7): a restored file keeps its own.
+    """
+    entry = change.resource
+    if is_undated(change):
+        return True
+    if change.change is ChangeType.DELETED or entry.change is None or entry.hash is not None:
+        return False
+    if entry.datetime is not None or entry.lastmod is None:
+        return False
+    return lastmod != to_microseconds(entry.lastmod)
 
 
 def deletes(change: Change, hash: str | None, lastmod: int | None) -> bool:
