@@ -154,6 +154,8 @@ class ChangeIntake:
     def _must_compare_closed(self, coverage: Coverage) -> bool:
         """Return the same for a closed list or a package, which had another URI while open."""
         frontier, last, until = self._frontiers.frontier, self._frontiers.prefix, coverage.until
+        if frontier.undecided(coverage):
+            return True
         if last is None:
             self.clock.check_closed(coverage, frontier)
             return coverage.contradictory

@@ -22,6 +22,7 @@ from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import is_undecided
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 from rsnotify.sync.unconfirmed_changes import announced_at, fetching
@@ -174,7 +175,9 @@ class PendingChanges:
         if since < pending.since:
             self._hold(pending, since)
         announced = pending.missing or pending.change
-        if change.at < announced.at and _contradicts(change, announced):
+        if _is_undecided(change, announced) or (
+            change.at < announced.at and _contradicts(change, announced)
+        ):
             is_deleted = ChangeType.DELETED in (change.change, announced.change)
             change = _verification(change, ChangeType.DELETED if is_deleted else change.change)
         if change.at >= pending.change.at or change.check is CheckMethod.FETCH:
@@ -408,6 +411,16 @@ class PendingChanges:
     def wakeup(self) -> float | None:
         """Return when the next delayed change is due, if there is one."""
         return self._delayed[0][0] if self._delayed else None
+
+
+def _is_undecided(change: Change, announced: Change) -> bool:
+    """Return whether a coarse datetime leaves open which of two different changes is later."""
+    if CheckMethod.FETCH in (change.check, announced.check):
+        return False
+    if not is_undecided(change.stated_at, announced.stated_at):
+        return False
+    same = agree(change.resource.hash, announced.resource.hash)
+    return change.change is not announced.change or same is not True
 
 
 def _contradicts(change: Change, listed: Change) -> bool:
