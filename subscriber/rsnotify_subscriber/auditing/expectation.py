@@ -25,7 +25,7 @@ from rsnotify.sync.reduction import reduce_changes
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.storage.resource_state import deletes, is_undecided
+from rsnotify_subscriber.storage.resource_state import deletes, needs_request
 
 #: An interval may be rounded to whole seconds.
 _ROUNDED = timedelta(seconds=1)
@@ -191,7 +191,7 @@ class ExpectationReader:
         if resource is None:
             return
         lastmod = to_microseconds(resource.lastmod) if resource.lastmod else None
-        if is_undecided(change, lastmod):
+        if needs_request(change, lastmod):
             self._expect(replace(resource, hash=None, length=None, lastmod=None))
 
     def _is_listed_later(self, change: Change) -> bool:
