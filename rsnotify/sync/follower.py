@@ -45,12 +45,14 @@ Packages are requested one at a time, the next when most changes of the last are
 names the package that has its content; content that is not available from it is fetched.
 
 Changes that are known but not applied are in the `PendingChanges`. T is just before the earliest of
-them; if there is none, T is `known`, or where a gap begins that no document covers. Documents may
+them; if there is none, T is `known`, or where a gap begins that no document covers. T passes a
+resource that stays unavailable, which is stored with the progress and retried less and less often. Documents may
 list changes of a time that T has passed: a hub withheld them, or they are repeated. Until these are
 applied they hold up `confirmed` in place of T, so that the next run reads them again.
 
 The `Schedule` decides when to pull: soon after news, then less and less often, rarely while push
-works, and never before the Source's `Retry-After` is over. A Framework Notification
+works, and never before the Source's `Retry-After` is over. Without news, its `Allowance` bounds
+how often the documents are read, whatever the reason. A Framework Notification
 (`DocumentNotices`) is a reason to read documents sooner, and no more. Requests that many
 subscribers have a reason for at once are spread at random (`Pace.spread`).
 

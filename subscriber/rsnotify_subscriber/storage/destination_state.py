@@ -21,7 +21,7 @@ from rsnotify.format.datetimes import Instant, from_microseconds, to_microsecond
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify_subscriber.storage.baseline import BaselineTables
 from rsnotify_subscriber.storage.content_log import ContentLog, UnflushedContent
 from rsnotify_subscriber.storage.database import StateLocation
@@ -62,6 +62,8 @@ class DestinationState:
 
     def __init__(self, location: Path | StateLocation) -> None:
         self._pruned = 0
+        #: The missing resources that were stored last.
+        self._missing: tuple[MissingResource, ...] | None = None
         folder = SQLiteFolder(location) if isinstance(location, Path) else location
         self.database = folder.open()
         self.transactions = StateTransactions(self.database)
@@ -139,7 +141,11 @@ class DestinationState:
             return look_up_equivalent(self.database.read, uris)
 
     def progress(self) -> Progress | None:
-        return self.transactions.read_fact("progress", Progress)
+        progress = self.transactions.read_fact("progress", Progress)
+        missing = self.transactions.read_fact("missing", tuple[MissingResource, ...])
+        if progress is None or not missing:
+            return progress
+        return msgspec.structs.replace(progress, missing=missing)
 
     def changed_after(self, instant: Instant) -> list[Change]:
         """Return the changes in the copy that are later than an instant.
@@ -264,7 +270,10 @@ class DestinationState:
             self.baseline.note_unsettled(states)
             self._latest = max(self._latest, *(state.changed_at for state in states))
         if progress is not None:
-            facts["progress"] = progress
+            # They are many, and rarely change.
+            facts["progress"] = msgspec.structs.replace(progress, missing=())
+            if progress.missing is not self._missing:
+                facts["missing"] = self._missing = progress.missing
         if (batch := self._intents.settle()) is not None:
             facts["batch"] = batch
         self.contents.write(self._intents.batch, unflushed)
