@@ -16,11 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.datetimes import LATEST, Instant
+from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.retry import Retry
 from rsnotify.sync.unconfirmed_changes import announced_at, fetching
+
+#: The `since` of a change for which T does not wait, later than any other.
+UNWAITED = LATEST - MICROSECOND
 
 
 class _Pending(Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -85,7 +86,8 @@ class PreparedChange(Struct, frozen=True):
             kind = self.change.change.value
             if self.change.change is ChangeType.DELETED:
                 kind, lastmod = self.unchanged.change, None  # the resource was not deleted
-            return replace(self.unchanged, changed_at=at, change=kind, lastmod=lastmod)
+            kept = replace(self.unchanged, changed_at=at, change=kind, lastmod=lastmod)
+            return replace(kept, mtime=None)
         if change is None:
             return None
         kind = change.change.value
@@ -100,6 +102,7 @@ class PreparedChange(Struct, frozen=True):
             lastmod,
             content.validator,
             content.fetched_at,
+            mtime=0,  # until the file is written
         )
 
 
@@ -119,3 +122,12 @@ def write(batch: Iterable[PreparedChange]) -> None:
     for ready in batch:
         if ready.content is not None:
             ready.content.write()
+
+
+def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
+    """Return the times (ns), by URI, of the files that a handler is about to rename."""
+    return {
+        ready.decided.uri: os.stat(ready.content.path).st_mtime_ns
+        for ready in batch
+        if ready.decided is not None and ready.content is not None
+    }
