@@ -310,7 +310,8 @@ class CatchUp:
     # Baseline
 
     def _begin_baseline(self, *, is_routine: bool) -> None:
-        baseline = self._policy.new_baseline(self._offer, has_moved=self._has_moved)
+        reads_old = self._has_moved or self._has_lost
+        baseline = self._policy.new_baseline(self._offer, reads_old=reads_old)
         place = self._offer.capability_list
         self._run = BaselineRun(
             self._state,

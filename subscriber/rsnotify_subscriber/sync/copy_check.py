@@ -286,7 +286,8 @@ class CopyCheck:
     @property
     def has_ended(self) -> bool:
         """Whether all files were compared, and what is lost was tried to be fetched again."""
-        return self._has_compared and (not self._state.lost or self._has_tried_all)
+        is_tried = self._has_tried_all and not self._follower.level
+        return self._has_compared and (not self._state.lost or is_tried)
 
     def request(self) -> None:
         """Compare the files, as everything is compared with the Source; unless they just were."""
@@ -446,19 +447,21 @@ class _Refetch:
         for change in changes:
             if not follower.is_pending(change.uri):
                 new.append(change)
-            elif change.uri in self._sent and change.uri not in self._accepted:
-                error = self._errors.get(change.uri)
-                if error is None:
-                    is_left = True
-                elif isinstance(error, ContentMismatch | NotFound):
-                    is_left = True
-                    if not self._has_compared:
-                        self._has_compared = True
-                        self._perform(follower.compare_lost(now))
-                    elif follower.is_settled and not follower.is_comparing:
-                        self._accepted.add(change.uri)
-                        if isinstance(error, ContentMismatch) and self.can_accept:
-                            new.append(_with_any_content(change))
+            elif (error := self._errors.get(change.uri)) is None:
+                is_left = True
+            elif (
+                change.uri in self._sent
+                and change.uri not in self._accepted
+                and isinstance(error, ContentMismatch | NotFound)
+            ):
+                is_left = True
+                if not self._has_compared:
+                    self._has_compared = True
+                    self._perform(follower.compare_lost(now))
+                elif follower.is_settled and not follower.is_comparing:
+                    self._accepted.add(change.uri)
+                    if isinstance(error, ContentMismatch) and self.can_accept:
+                        new.append(_with_any_content(change))
         if new:
             self._sent |= {change.uri: change for change in new}
             self._perform(follower.verify(new, now))

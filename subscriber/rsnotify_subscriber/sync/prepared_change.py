@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
+from time import time_ns
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -125,9 +127,19 @@ def write(batch: Iterable[PreparedChange]) -> None:
 
 
 def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
-    """Return the times (ns), by URI, of the files that a handler is about to rename."""
+    """Set and return the times (ns), by URI, of the files that a handler is about to rename.
+
+    Left to the system, all files that are written within some milliseconds would have one time,
+    and of two with the same size, none would show that it took the place of the other.
+    """
     return {
-        ready.decided.uri: os.stat(ready.content.path).st_mtime_ns
+        ready.decided.uri: _stamped(ready.content.path)
         for ready in batch
         if ready.decided is not None and ready.content is not None
     }
+
+
+def _stamped(path: Path) -> int:
+    now = time_ns()
+    os.utime(path, ns=(now, now))
+    return os.stat(path).st_mtime_ns  # the file system may keep less of it
