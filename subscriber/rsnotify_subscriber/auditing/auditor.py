@@ -256,7 +256,8 @@ class _MirrorComparison:
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
         """Compare with the resource itself, as the Source announces no usable hash."""
         try:
-            content = await self._fetcher.content(Resource(self._home(resource)))
+            announced = Resource(self._home(resource), type=self._announced(resource).type)
+            content = await self._fetcher.content(announced)
         except NotFound:
             return "deleted"
         except FetchError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import DocumentError, FetchError
 from rsnotify.format.coverage import Change, Coverage, is_ahead
@@ -24,7 +25,7 @@ from rsnotify.sync.reduction import reduce_changes
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.storage.resource_state import deletes
+from rsnotify_subscriber.storage.resource_state import deletes, is_undecided
 
 #: An interval may be rounded to whole seconds.
 _ROUNDED = timedelta(seconds=1)
@@ -176,12 +177,22 @@ class ExpectationReader:
         for uri, change in reduced.latest.items():
             ambiguous = uri in reduced.ambiguous
             if self._is_listed_later(change):
+                self._ignore_content(change)
                 if not ambiguous and uri not in self._changed:
                     self._before[uri] = change
             elif uri in fresh:
                 self._apply(change, ambiguous=ambiguous)
         if coverage.until is not None:
             frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
+
+    def _ignore_content(self, change: Change) -> None:
+        """Forget the listed version of a resource if a change may be about a later one."""
+        resource = self._expected.resources.get(change.uri)
+        if resource is None:
+            return
+        lastmod = to_microseconds(resource.lastmod) if resource.lastmod else None
+        if is_undecided(change, lastmod):
+            self._expect(replace(resource, hash=None, length=None, lastmod=None))
 
     def _is_listed_later(self, change: Change) -> bool:
         """Return whether the Resource List is about the resource after a change."""

@@ -69,6 +69,14 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
     verify: Annotated[
         bool, _copy(None, "Read all files at the start, and compare their hashes.", "--verify")
     ] = False
+    patience: Annotated[
+        float,
+        _push(
+            "SECONDS",
+            "How long to retry what a server fails to send before T, or --once, continues without.",
+            min=0,
+        ),
+    ] = Pace().patience
     spread: Annotated[
         float | None,
         _push(

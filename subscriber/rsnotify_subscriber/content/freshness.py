@@ -23,6 +23,7 @@ from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.responses import check_type
 from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -125,7 +126,7 @@ class FreshnessCheck:
 
 
 def check_announced(entry: Resource, content: Content) -> None:
-    """Refuse content that does not have the announced hash, or else the announced length."""
+    """Refuse content without the announced hash, or else the announced length and type."""
     same = agree(entry.hash, content.hashes)
     wrong = same is False or (same is None and entry.length not in (None, content.length))
     if wrong:
@@ -134,6 +135,7 @@ def check_announced(entry: Resource, content: Content) -> None:
             f"the content has {content.length} bytes and hash {content.hashes}, "
             f"not {entry.length} and {entry.hash} as announced",
         )
+    check_type(entry, content.type)
 
 
 def _is_held(answer: Content | Unchanged, held: ResourceState | None) -> bool:
