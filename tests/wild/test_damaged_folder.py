@@ -76,7 +76,7 @@ class Shape:
             written.writestr("manifest.xml", manifest)
             for number, name in enumerate(NAMES):
                 written.writestr(str(number), source.resources[name])
-        source.put("1.zip", package.getvalue())
+        source.put("1.zip", package.getvalue(), headers={"Content-Type": "application/zip"})
         one = entry(source.uri("1.zip"), type="application/zip", at=at)
         source.put("resourcedump.xml", urlset([one], md(capability="resourcedump", at=at)))
 
