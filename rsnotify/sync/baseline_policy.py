@@ -29,12 +29,12 @@ class BaselinePolicy:
         #: Whether a pull is not enough.
         self.needed = False
 
-    def new_baseline(self, offer: Offer, *, has_moved: bool) -> Baseline:
+    def new_baseline(self, offer: Offer, *, reads_old: bool) -> Baseline:
         """Return the next baseline.
 
         An empty copy needs everything, and a dump has it in one document. If the Resource List did
-        not close a gap, a younger dump may. If the Source has moved, even an old dump is compared,
-        since its resources may have new URIs.
+        not close a gap, a younger dump may. With `reads_old`, even an old dump is compared: the
+        Source has moved, so that its resources may have new URIs, or the copy has lost resources.
         """
         frontiers = self._state.frontiers
         begins, ends = self._restarted or (None, None)
@@ -44,8 +44,8 @@ class BaselinePolicy:
             offer,
             frontiers.known or begins or EARLIEST,
             dump_first=is_empty or is_second,
-            is_old=(lambda _: False) if has_moved else frontiers.covers,
-            last_dump=None if has_moved else self._last_dump,
+            is_old=(lambda _: False) if reads_old else frontiers.covers,
+            last_dump=None if reads_old else self._last_dump,
             until=ends,
         )
 

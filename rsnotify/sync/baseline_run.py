@@ -25,7 +25,8 @@ class BaselineRun:
 
     In a routine comparison, what the Resource List lists need not be true any more. Where the copy
     differs from the list that was compared last, changes were applied since, perhaps dated before
-    its `at`: the resource is fetched if it is stored, and else left alone.
+    its `at`: the resource is fetched if it is stored, and else left alone. If the copy `has_lost`
+    resources, the list describes what they have to be.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class BaselineRun:
         capability_list: str | None,
         *,
         is_routine: bool,
+        has_lost: bool = False,
     ) -> None:
         self._state = state
         self._intake = intake
@@ -47,6 +49,7 @@ class BaselineRun:
         self.baseline = baseline
         self.capability_list = capability_list
         self.is_routine = is_routine
+        self._has_lost = has_lost
         #: Whether the Source has begun to offer a Resource Dump since this began.
         self.has_new_dump = False
         self._begin_root()
@@ -64,9 +67,10 @@ class BaselineRun:
         self.are_datetimes_checked = False
 
     @property
-    def _is_repeated(self) -> bool:
+    def is_repeated(self) -> bool:
+        """Whether the Resource List is the one that was compared last."""
         read, known = self.baseline.resource_list, self._state.frontiers.last_list
-        if read is None or read.fingerprint is None or known is None:
+        if self._has_lost or read is None or read.fingerprint is None or known is None:
             return False
         return self.is_routine and read.fingerprint == known.fingerprint
 
@@ -134,9 +138,9 @@ class BaselineRun:
 
     def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
         pending = self._state.pending
-        if pending.is_watched(resource.uri) or (self._is_repeated and resource.uri in pending):
+        if pending.is_watched(resource.uri) or (self.is_repeated and resource.uri in pending):
             self._still_listed.add(resource.uri)
-        if change is None or (self._is_repeated and resource.uri in pending):
+        if change is None or (self.is_repeated and resource.uri in pending):
             return
         if not pending.add(change, since=EARLIEST):
             self._still_listed.add(resource.uri)
@@ -146,7 +150,7 @@ class BaselineRun:
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:
         """Return the change of a resource that is stored differently."""
         change = self._as_listed(resource, listed)
-        if self._is_repeated and (resource.hash or resource.lastmod):
+        if self.is_repeated and (resource.hash or resource.lastmod):
             # No later than what is confirmed: the list says nothing of what was changed since.
             return fetching(replace(change, at=min(change.at, self._state.frontiers.confirmed)))
         return change
@@ -157,7 +161,7 @@ class BaselineRun:
         If the lists of changes go on after the Resource List, it may have been deleted since.
         """
         change = self._as_listed(resource, listed)
-        if self._is_repeated:
+        if self.is_repeated:
             return None
         if self.is_routine and listed.at < self._state.frontiers.confirmed:
             return fetching(replace(change, change=ChangeType.DELETED))
@@ -176,9 +180,9 @@ class BaselineRun:
         Return whether it settles all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
-        is_repeated = self._is_repeated
+        repeated = self.is_repeated
         is_new_list = self._record_list()
-        if is_repeated:
+        if repeated:
             return pending.drop_unlisted(EARLIEST, self._still_listed)
         for uri in uris:
             deletion = Change(uri, ChangeType.DELETED, at, Resource(uri))

@@ -83,6 +83,7 @@ from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
 from rsnotify.sync.fallback_order import RESOURCE_KINDS
 from rsnotify.sync.follower_view import FollowerView
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.pending_changes import UNWAITED
 from rsnotify.sync.push_intake import PushIntake
 from rsnotify.sync.sync_state import SyncState
 
@@ -216,6 +217,23 @@ class Follower(FollowerView):
             self._state.actions.note(f"a notification about documents was ignored: {error}")
             to_read = DocumentsToRead()
         self._state.schedule.documents_changed(to_read, now, self._push.listeners)
+        return self._next_actions(now)
+
+    # Resources that the copy has lost
+
+    def verify(self, changes: Iterable[Change], now: float) -> list[Action]:
+        """Fetch resources again, in place of what is pending for them.
+
+        T does not wait for them: the program stores which resources the copy has lost.
+        """
+        for change in changes:
+            if not self._state.pending.is_watched(change.uri):
+                self._state.pending.add(change, since=UNWAITED)
+        return self._next_actions(now)
+
+    def compare_lost(self, now: float) -> list[Action]:
+        """Read what the lists say of all resources, as a `verify` met other content, or none."""
+        self._catch_up.compare_lost(now)
         return self._next_actions(now)
 
     # Answers to `Fetch`, `Compare` and `FindUnlisted`
