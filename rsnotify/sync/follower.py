@@ -46,9 +46,10 @@ names the package that has its content; content that is not available from it is
 
 Changes that are known but not applied are in the `PendingChanges`. T is just before the earliest of
 them; if there is none, T is `known`, or where a gap begins that no document covers. T passes a
-resource that stays unavailable, which is stored with the progress and retried less and less often. Documents may
-list changes of a time that T has passed: a hub withheld them, or they are repeated. Until these are
-applied they hold up `confirmed` in place of T, so that the next run reads them again.
+resource that stays unavailable, which is stored with the progress and retried less and less often.
+Documents may list changes of a time that T has passed: a hub withheld them, or they are repeated.
+Until these are applied they hold up `confirmed` in place of T, so that the next run reads them
+again.
 
 The `Schedule` decides when to pull: soon after news, then less and less often, rarely while push
 works, and never before the Source's `Retry-After` is over. Without news, its `Allowance` bounds
