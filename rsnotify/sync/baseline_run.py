@@ -14,7 +14,7 @@ from rsnotify.sync.actions import BeginBaseline, ComparedList, Fetch, FindUnlist
 from rsnotify.sync.baseline import Baseline, ListedResources
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.sync_state import SyncState
-from rsnotify.sync.unconfirmed_changes import fetching
+from rsnotify.sync.unconfirmed_changes import fetching, verification
 
 
 class BaselineRun:
@@ -27,6 +27,9 @@ class BaselineRun:
     differs from the list that was compared last, changes were applied since, perhaps dated before
     its `at`: the resource is fetched if it is stored, and else left alone. If the copy `has_lost`
     resources, the list describes what they have to be.
+
+    `dump_at` is the instant of the Resource Dump from which the copy was made. Resources that a
+    list of that instant lacks are fetched, as either of the two may be wrong.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class BaselineRun:
         *,
         is_routine: bool,
         has_lost: bool = False,
+        dump_at: Instant | None = None,
     ) -> None:
         self._state = state
         self._intake = intake
@@ -50,6 +54,7 @@ class BaselineRun:
         self.capability_list = capability_list
         self.is_routine = is_routine
         self._has_lost = has_lost
+        self._dump_at = dump_at
         #: Whether the Source has begun to offer a Resource Dump since this began.
         self.has_new_dump = False
         self._begin_root()
@@ -102,10 +107,13 @@ class BaselineRun:
         """Request the next document once most of the last one is applied.
 
         So memory stays flat, and at most two packages are needed at once. Before another root is
-        compared, everything from the first is applied: it need not be fetched then.
+        compared, everything from the first is applied: it need not be fetched then. Nor can what a
+        dump has, and the list lacks, be found before it is stored.
         """
         state = self._state
-        limit = 0 if self._next is self.baseline.root else state.pace.in_flight
+        is_for_unlisted = isinstance(self._next, FindUnlisted) and self._dump_at is not None
+        is_last = self._next is self.baseline.root or is_for_unlisted
+        limit = 0 if is_last else state.pace.in_flight
         if self._next is not None and state.pending.untried <= limit:
             if isinstance(self._next, Fetch) and self._next.package is not None:
                 state.settled = False  # a package with something new is no routine
@@ -186,6 +194,8 @@ class BaselineRun:
             return pending.drop_unlisted(EARLIEST, self._still_listed)
         for uri in uris:
             deletion = Change(uri, ChangeType.DELETED, at, Resource(uri))
+            if self._dump_at is not None and at <= self._dump_at:
+                deletion = verification(deletion, at)
             self._has_found = pending.add(deletion, since=EARLIEST) or self._has_found
         if is_new_list and self._has_found:
             self._intake.has_news = True

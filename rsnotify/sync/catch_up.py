@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from rsnotify.errors import NotFound, RsnotifyError
+from rsnotify.errors import NotFound, RsnotifyError, Unavailable
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Resource
@@ -219,7 +219,8 @@ class CatchUp:
         run, self._run = self._run, None
         self._state.pending.release()
         baseline = run.baseline if isinstance(run, BaselineRun) else None
-        if isinstance(run, BaselineRun) and run.is_routine:
+        is_awaited = self.comparisons.awaits_list and isinstance(error, Unavailable)
+        if isinstance(run, BaselineRun) and run.is_routine and not is_awaited:
             # The lists of changes are enough, unless they leave something out.
             text = f"the copy could not be compared with the whole set: {error}"
             self._state.actions.note(text, warning=True)
@@ -268,6 +269,10 @@ class CatchUp:
             self._has_pulled = True
             self._forget_wrong_datetimes(EARLIEST)
         self._policy.pull_ended()
+        if self.comparisons.awaits_list and self.can_compare:
+            self.failures.reset()
+            self.begin(now)
+            return
         self._settle()
         if frontiers.has_push_gap:
             self._wait_for_lists(now)
@@ -334,6 +339,7 @@ class CatchUp:
             place,
             is_routine=is_routine,
             has_lost=self._has_lost,
+            dump_at=self._policy.dump_at,
         )
         self._has_lost = False
 
@@ -361,9 +367,17 @@ class CatchUp:
         run = self._run
         if not isinstance(run, BaselineRun):
             return
+        baseline = run.baseline
+        is_made_of_dump = baseline.by_dump and self._state.frontiers.known is None
+        has_list = self._offer.resource_list is not None and baseline.error is None
         is_settled = run.add_unlisted(uris, now) and not self._state.frontiers.has_older_list
-        if run.baseline.complete:
-            self.comparisons.done(now, run.capability_list, is_settled=is_settled)
+        if baseline.complete:
+            self.comparisons.done(
+                now,
+                run.capability_list,
+                is_settled=is_settled,
+                awaits_list=is_made_of_dump and has_list,
+            )
         self._policy.compared(run.baseline)
         self._end_baseline(run.baseline, now)
 
