@@ -45,7 +45,7 @@ class ApplyResults:
         self._audit = audit
         #: The resources to store with the progress, and the changes they are made from.
         self._missing = missing
-        self._watched: Sequence[Change] = ()
+        self._passed: Sequence[Change] = ()
         #: By URI, changes of missing resources, and the deletions applied in their place.
         self._removals: dict[str, tuple[Change, Change]] = {}
 
@@ -69,12 +69,12 @@ class ApplyResults:
     def _with_missing(
         self, progress: Progress | None, removed: Sequence[Change] = ()
     ) -> Progress | None:
-        watched = self._state.pending.watched
-        if progress is None or not (watched or removed):
+        passed = self._state.pending.passed
+        if progress is None or not (passed or removed):
             return progress
-        if watched is not self._watched:
-            self._watched = watched
-            self._missing = tuple(map(_missing_resource, watched))
+        if passed is not self._passed:
+            self._passed = passed
+            self._missing = tuple(map(_missing_resource, passed))
         return replace(progress, missing=self._missing + tuple(map(_removed_resource, removed)))
 
     def _is_removal(self, change: Change) -> bool:
@@ -148,7 +148,7 @@ class ApplyResults:
         """
         pending = self._state.pending
         is_here = isinstance(error, StorageError)
-        watch = not is_here and len(pending.watched) < _MOST_MISSING
+        watch = not is_here and len(pending.passed) < _MOST_MISSING
         pending.give_up(change.uri, watch=watch)
 
     def _is_gone(self, change: Change, error: RsnotifyError, attempts: int, now: float) -> bool:

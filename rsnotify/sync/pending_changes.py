@@ -44,6 +44,8 @@ class _Pending(Struct):
     given_up: bool = False
     #: How often it was retried since it is watched.
     retries: int = 0
+    #: Whether T has passed it.
+    passed: bool = False
     #: Whether it was removed from the copy, as its server did not have it for long.
     removed: bool = False
     in_flight: bool = False
@@ -78,7 +80,7 @@ class PendingChanges:
         self._delayed: list[tuple[float, str]] = []
         self._since: list[tuple[Instant, str]] = []
         self._failing = 0
-        self._watched: tuple[Change, ...] | None = ()
+        self._passed: tuple[Change, ...] | None = ()
         #: How many changes were dispatched and not answered yet.
         self.in_flight = 0
 
@@ -100,14 +102,23 @@ class PendingChanges:
 
     @property
     def watched(self) -> tuple[Change, ...]:
-        """The changes of the resources that are announced and not available.
+        """The changes of the resources that are announced and not available."""
+        return tuple(each.change for each in self._pending.values() if each.is_watched)
 
-        It is the same object as long as it has the same changes.
+    @property
+    def passed(self) -> tuple[Change, ...]:
+        """The changes of the resources that T has passed, which are watched, or were.
+
+        If another change has followed, the current version is to be stored: that change may be
+        false. It is the same object as long as it has the same changes.
         """
-        if self._watched is None:
-            pending = self._pending.values()
-            self._watched = tuple(each.change for each in pending if each.is_watched)
-        return self._watched
+        if self._passed is None:
+            self._passed = tuple(
+                each.change if each.is_watched else replace(each.change, check=CheckMethod.FETCH)
+                for each in self._pending.values()
+                if each.passed
+            )
+        return self._passed
 
     @property
     def all_given_up(self) -> bool:
@@ -190,7 +201,7 @@ class PendingChanges:
             if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, False, due)  # do not wait for the old failure's backoff
             self._failing -= pending.attempts > 0
-            self._forget_watched(pending)
+            self._forget_passed(pending)
             pending.change = change
             if change.check is not CheckMethod.FETCH:
                 pending.entry = change.resource
@@ -219,14 +230,14 @@ class PendingChanges:
 
     def _hold(self, pending: _Pending, since: Instant) -> None:
         """Let T not reach an instant before a change is applied."""
-        self._forget_watched(pending)
         pending.since = since
-        self._forget_watched(pending)
+        pending.passed = pending.passed or pending.is_watched
+        self._forget_passed(pending)
         heappush(self._since, (since, pending.change.uri))
 
-    def _forget_watched(self, pending: _Pending) -> None:
-        if pending.is_watched:
-            self._watched = None
+    def _forget_passed(self, pending: _Pending) -> None:
+        if pending.passed:
+            self._passed = None
 
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
         """Remove resources that the whole set as of `at` lacks, if the server lacks them too.
@@ -261,12 +272,12 @@ class PendingChanges:
     def drop_waiting(self) -> None:
         """Remove the changes that are not in flight, as the documents will list them again."""
         self._pending = {uri: each for uri, each in self._pending.items() if each.in_flight}
-        self._watched = None
+        self._passed = None
         self._failing = sum(pending.attempts > 0 for pending in self._pending.values())
 
     def _remove(self, uri: str, pending: _Pending) -> None:
         self._failing -= pending.attempts > 0
-        self._forget_watched(pending)
+        self._forget_passed(pending)
         del self._pending[uri]
 
     def _enqueue(self, uri: str, parked: bool, due: float | None) -> None:
