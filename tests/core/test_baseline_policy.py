@@ -66,7 +66,7 @@ def policy(progress: Progress | None) -> tuple[BaselinePolicy, SyncState]:
 
 
 def first_root(policy: BaselinePolicy) -> DocumentKind:
-    return policy.new_baseline(OFFER, has_moved=False).root.kind
+    return policy.new_baseline(OFFER, reads_old=False).root.kind
 
 
 def test_an_empty_copy_begins_with_the_dump_and_any_other_with_the_list() -> None:
@@ -101,9 +101,9 @@ def test_if_the_list_did_not_close_a_gap_the_dump_is_tried_next() -> None:
 
 def test_only_a_source_that_has_moved_makes_an_old_dump_news() -> None:
     made, _ = policy(Progress(at(5), at(5)))
-    assert made.new_baseline(OFFER, has_moved=False)._is_old(at(5))
-    assert not made.new_baseline(OFFER, has_moved=False)._is_old(at(6))
-    assert not made.new_baseline(OFFER, has_moved=True)._is_old(at(5))
+    assert made.new_baseline(OFFER, reads_old=False)._is_old(at(5))
+    assert not made.new_baseline(OFFER, reads_old=False)._is_old(at(6))
+    assert not made.new_baseline(OFFER, reads_old=True)._is_old(at(5))
 
 
 def test_after_the_clock_went_back_lists_of_a_later_time_count_as_undated() -> None:
@@ -111,12 +111,12 @@ def test_after_the_clock_went_back_lists_of_a_later_time_count_as_undated() -> N
     restarted.restart(at(3), at(5), can_compare=True)
     assert restarted.needed
     assert state.frontiers.known is None
-    baseline = restarted.new_baseline(OFFER, has_moved=False)
+    baseline = restarted.new_baseline(OFFER, reads_old=False)
     assert baseline.at == at(3)
     assert baseline.root.kind is DocumentKind.RESOURCE_LIST, "the copy is not empty"
     assert baseline._until == at(5)
     restarted.compared(baseline)
-    assert restarted.new_baseline(OFFER, has_moved=False)._until is None
+    assert restarted.new_baseline(OFFER, reads_old=False)._until is None
 
 
 def test_without_a_list_of_all_resources_a_source_is_followed_from_where_its_lists_begin() -> None:
@@ -124,19 +124,19 @@ def test_without_a_list_of_all_resources_a_source_is_followed_from_where_its_lis
     restarted.restart(at(3), at(5), can_compare=False)
     assert not restarted.needed
     assert (state.frontiers.known, state.frontiers.confirmed) == (at(3), at(3))
-    assert restarted.new_baseline(OFFER, has_moved=False)._until is None
+    assert restarted.new_baseline(OFFER, reads_old=False)._until is None
 
 
 def test_a_dump_without_at_is_remembered_until_another_was_read() -> None:
     remembering, _ = policy(None)
     dump = Document(Capability.RESOURCE_DUMP, (Resource("a.zip"),))
     for offered in (dump, None):
-        baseline = remembering.new_baseline(OFFER, has_moved=False)
+        baseline = remembering.new_baseline(OFFER, reads_old=False)
         if offered is not None:
             baseline.read(offered)
         remembering.compared(baseline)
-        assert remembering.new_baseline(OFFER, has_moved=False)._last_dump == dump
-    assert remembering.new_baseline(OFFER, has_moved=True)._last_dump is None
+        assert remembering.new_baseline(OFFER, reads_old=False)._last_dump == dump
+    assert remembering.new_baseline(OFFER, reads_old=True)._last_dump is None
 
 
 @pytest.mark.parametrize(

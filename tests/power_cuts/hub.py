@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
+from rsnotify_hub.config.configuration import IntakeConfig
+from rsnotify_hub.intake import limits_of
 from rsnotify_hub.store.sqlite.store import SqliteStore
 from rsnotify_hub.transfer.exporting import IgnoredNews
 from rsnotify_hub.transfer.files import check_export
@@ -191,7 +193,7 @@ async def _hub(folder: Path, *arguments: str) -> AsyncIterator[Running]:
 async def _check_hub(cut: PowerCut, witness: HubWitness) -> None:
     """Check what is left of a hub after a power cut."""
     if witness.exported:
-        check_export(cut.remains / EXPORT)
+        check_export(cut.remains / EXPORT, limits_of(IntakeConfig()))
     folder = cut.remains / "above" / "hub"
     if not (folder / "hub.sqlite").exists():
         if any(witness.accepted.values()) or witness.delivered:
