@@ -10,10 +10,11 @@
     │   ├── NotFound                 the server answers 404
     │   │   └── Gone                     the server answers 410
     │   ├── Unavailable              no usable answer; a later attempt may succeed
+    │   │   ├── NotCopied                resources are missing in a copy after several attempts
     │   │   ├── NotPermitted             a broker does not allow it (rsnotify.runtime.refusals)
     │   │   ├── ConnectionRefused        a broker refuses a message (rsnotify.runtime.refusals)
     │   │   └── UnsupportedVersion       an MQTT broker lacks a version (rsnotify.runtime.mqtt)
-    │   ├── ContentMismatch          the content does not have the announced hash or length
+    │   ├── ContentMismatch          the content does not have the announced hash, length or type
     │   └── RefusedAddress           the address is not public, and is not connected to
     ├── ConfigurationError       the user asked for something that cannot work
     │   ├── WrongOption              an option of a command has a wrong value
@@ -38,9 +39,12 @@ to do.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 #: How many characters of a reason a message contains.
 _MAX_REASON = 500
+#: How many resources a message names.
+_MOST_NAMED = 10
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
@@ -130,6 +134,11 @@ class Gone(NotFound):
     """The server answers that the resource is gone for good (410)."""
 
 
+#: The answers below 500 that a client may soon receive another one for: Request Timeout, Too
+#: Early, Too Many Requests.
+_TRANSIENT = (408, 425, 429)
+
+
 class Unavailable(FetchError):
     """No usable answer this time; a later attempt may succeed.
 
@@ -152,9 +161,35 @@ class Unavailable(FetchError):
         self.retry_after = retry_after
         self.status = status
 
+    @property
+    def is_transient(self) -> bool:
+        """Whether the server may answer otherwise soon: it did not answer, is busy, or failed."""
+        return self.status is None or self.status >= 500 or self.status in _TRANSIENT
+
+
+class NotCopied(Unavailable):
+    """Resources that the Source announced could not be copied.
+
+    Args:
+        uris: Their URIs.
+        reason: Why the first of them could not be copied.
+    """
+
+    def __init__(self, uris: Sequence[str], reason: str) -> None:
+        super().__init__(uris[0], reason)
+        self.uris = tuple(uris)
+
+    def __str__(self) -> str:
+        text = f"{super().__str__()}; it was tried several times"
+        if len(self.uris) == 1:
+            return text
+        named = ", ".join(map(without_credentials, self.uris[:_MOST_NAMED]))
+        rest = f", and {len(self.uris) - _MOST_NAMED} more" if self.uris[_MOST_NAMED:] else ""
+        return f"{text}. {len(self.uris)} resources could not be copied: {named}{rest}"
+
 
 class ContentMismatch(FetchError):
-    """The content's hash or length differs from the announced one."""
+    """The hash, length or media type of the content differs from the announced one."""
 
 
 class RefusedAddress(FetchError):

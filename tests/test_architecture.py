@@ -170,7 +170,7 @@ def test_every_package_is_in_the_distribution() -> None:
     assert project["tool"]["check-wheel-contents"]["package"] == packages
 
 
-LONGEST = 350
+LONGEST = 800
 MOST_ARGUMENTS = 8
 #: Constructors that have more arguments for a reason.
 MORE_ARGUMENTS: dict[str, str] = {}

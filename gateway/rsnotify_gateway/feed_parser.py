@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import time
 from calendar import timegm
 from datetime import UTC, datetime
 from hashlib import blake2b
+from io import BytesIO
 from typing import Any
+from xml.parsers import expat
 from xml.sax import SAXException
 
 from msgspec import Struct
 
-from rsnotify.errors import ConfigurationError, MalformedDocument, WrongDocument
+from rsnotify.errors import ConfigurationError, MalformedDocument, TooLarge, WrongDocument
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.vocabulary import Rel
+from rsnotify.format.xml_parser import expat_parser
 
-_ENTITY = "<!ENTITY"
-_ENTITY_MARKS = [
-    _ENTITY.encode(name) for name in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
-]
-_ENCODING = re.compile(rb"""encoding\s*=\s*["']([\w.-]+)""", re.ASCII)
-#: The bytes in which an XML declaration is looked for.
-_PROLOG = 1_000
+#: An XML declaration with an encoding, and the bytes in which it is looked for.
+_DECLARED = re.compile(
+    rb"""<\?xml\s[^>]{0,200}?encoding\s{0,20}=\s{0,20}["']([A-Za-z0-9._:-]{1,40})["']"""
+)
+_DECLARATION = 1_000
+#: The marks at the beginning of a document in another encoding than one that extends ASCII
+#: (XML §F.1); the longer ones come first.
+_MARKS = (
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF8, "utf-8"),
+    ("<".encode("utf-32-be"), "utf-32-be"),
+    ("<".encode("utf-32-le"), "utf-32-le"),
+    ("<".encode("utf-16-be"), "utf-16-be"),
+    ("<".encode("utf-16-le"), "utf-16-le"),
+)
+#: The time that these take to decode grows with the square of the length.
+_SLOW_ENCODINGS = frozenset({"idna", "punycode"})
+#: What texts are in that are not in the encoding that they state.
+_LIKELY_ENCODINGS = ("utf-8", "windows-1252")
+#: All before the root element. Every repetition is possessive, so that it takes linear time.
+_PROLOGUE = re.compile(
+    rb"(?:[ \t\r\n]++|<\?(?:[^?]++|\?(?!>))*+\?>|<!--(?:[^-]++|-(?!->))*+-->"
+    rb"|<!DOCTYPE[^<>\[\]]*+>)*+"
+)
+_ROOT = re.compile(rb"<[A-Za-z_]")
+_MOST_PROLOGUE = 100_000
+#: The most levels of elements, namespaces, attributes of an element, and characters of a base URI
+#: or of a word in the name of a person: feedparser does work in proportion to their square, or for
+#: each element.
+_MOST_DEPTH, _MOST_NAMESPACES, _MOST_ATTRIBUTES, _MOST_BASE, _MOST_WORD = 200, 100, 100, 2_000, 500
+_BASES = ("http://www.w3.org/XML/1998/namespace base", "base")
+#: The elements that feedparser searches for the address of a person.
+_PERSONS = frozenset(
+    {"author", "contributor", "creator", "email", "managingeditor", "name", "owner", "publisher"}
+    | {"webmaster"}
+)
+_WORD = re.compile(r"[A-Za-z0-9_.+-]+")
 #: Links to older entries (RFC 5005 §3, §4).
 _OLDER = ("next", "prev-archive")
 
@@ -59,7 +96,7 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
 
     Raises:
         ConfigurationError: feedparser is not installed.
-        DocumentError: It is no feed, or is not well-formed.
+        DocumentError: It is no feed, is not well-formed, or is beyond the limits.
     """
     try:
         import feedparser
@@ -67,11 +104,12 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
         raise ConfigurationError(
             'feeds need feedparser; install it with pip install "rsnotify[gateway]"'
         ) from None
-    if _declares_entities(data):
-        raise MalformedDocument("it declares entities, which is refused", source=uri)
-    fields = {"content-location": uri}
+    content = b"<?xml version='1.0' encoding='utf-8'?>\n" + _root(data, uri)
+    _check_structure(content, uri)
+    fields = {"content-location": uri, "content-type": "application/xml; charset=utf-8"}
     try:
-        found = feedparser.parse(data, sanitize_html=False, response_headers=fields)
+        # Never the bytes themselves: feedparser opens the file whose path they are.
+        found = feedparser.parse(BytesIO(content), sanitize_html=False, response_headers=fields)
     except Exception as error:  # of any kind, if the feed is not well-formed
         raise MalformedDocument(f"it cannot be parsed: {error}", source=uri) from error
     if isinstance(found.get("bozo_exception"), SAXException):
@@ -86,15 +124,98 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
     return ParsedFeed(known, older, len(entries) - len(known), Rel.HUB in links)
 
 
-def _declares_entities(data: bytes) -> bool:
-    """Return whether a feed declares entities, in an encoding that it may be in."""
-    if any(mark in data for mark in _ENTITY_MARKS):
-        return True
-    found = _ENCODING.search(data[:_PROLOG])
+def _root(data: bytes, uri: str) -> bytes:
+    """Return the root element in UTF-8.
+
+    The time that feedparser takes for the encoding and for the prologue grows with the square of
+    their length, or faster. A feed needs nothing that could be in its prologue.
+    """
+    content = _decoded(data, uri).encode("utf-8", "replace")
+    found = _PROLOGUE.match(content)
+    assert found is not None  # it also matches nothing
+    end = found.end()
+    if content.startswith(b"<!DOCTYPE", end):
+        raise MalformedDocument("it declares entities, which is refused", source=uri)
+    if end > _MOST_PROLOGUE:
+        raise TooLarge(f"more than {_MOST_PROLOGUE} bytes precede its root element", source=uri)
+    if _ROOT.match(content, end) is None:
+        raise WrongDocument("it is neither Atom nor RSS", source=uri)
+    return content[end:]
+
+
+def _decoded(data: bytes, uri: str) -> str:
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), None)
+    if encoding is None and (declared := _DECLARED.match(data[:_DECLARATION].lstrip())):
+        encoding = declared[1].decode()
+    for name in (encoding, *_LIKELY_ENCODINGS):
+        if name is None or _is_slow(name):
+            continue
+        try:
+            return data.decode(name).removeprefix("\ufeff")
+        except (LookupError, ValueError):  # unknown, or another one than it states
+            continue
+    raise MalformedDocument("it is in no encoding that is known", source=uri)
+
+
+def _is_slow(encoding: str) -> bool:
     try:
-        return found is not None and _ENTITY in data.decode(found[1].decode(), "replace")
-    except (LookupError, ValueError):  # then feedparser does not read it in this encoding
+        return codecs.lookup(encoding).name in _SLOW_ENCODINGS
+    except LookupError:
         return False
+
+
+def _check_structure(content: bytes, uri: str) -> None:
+    """Refuse what is not well-formed, and what feedparser would take too long for."""
+    parser = expat_parser(" ")
+    structure = _Structure(uri)
+    parser.StartElementHandler = structure.start
+    parser.EndElementHandler = structure.end
+    parser.CharacterDataHandler = structure.data
+    parser.StartNamespaceDeclHandler = structure.declare
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise MalformedDocument(f"not well-formed XML: {error}", source=uri) from None
+
+
+class _Structure:
+    """Counts what feedparser takes long for; raises `TooLarge` beyond the limits."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._depth = 0
+        self._namespaces: set[tuple[str | None, str]] = set()
+        #: The depth of the outermost element of a person, and the texts in it.
+        self._person: int | None = None
+        self._name: list[str] = []
+
+    def _limit(self, found: int, most: int, what: str) -> None:
+        if found > most:
+            raise TooLarge(f"it has more than {most} {what}", source=self._uri)
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        self._limit(self._depth, _MOST_DEPTH, "levels of elements")
+        self._limit(len(attributes), _MOST_ATTRIBUTES, "attributes of an element")
+        for base in _BASES:
+            self._limit(len(attributes.get(base, "")), _MOST_BASE, "characters of a base URI")
+        if self._person is None and name.rpartition(" ")[2].lower() in _PERSONS:
+            self._person, self._name = self._depth, []
+
+    def end(self, name: str) -> None:
+        if self._depth == self._person:
+            self._person = None
+            longest = max(map(len, _WORD.findall("".join(self._name))), default=0)
+            self._limit(longest, _MOST_WORD, "characters in a word of a name")
+        self._depth -= 1
+
+    def data(self, text: str) -> None:
+        if self._person is not None:
+            self._name.append(text)
+
+    def declare(self, prefix: str | None, namespace: str) -> None:
+        self._namespaces.add((prefix, namespace))
+        self._limit(len(self._namespaces), _MOST_NAMESPACES, "namespaces")
 
 
 def _entry(entry: Any) -> FeedEntry | None:

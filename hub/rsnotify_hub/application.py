@@ -16,6 +16,7 @@ from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.hub_document import HUB_DOCUMENT
+from rsnotify.runtime.web.aiohttp_server import without_ambiguity
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
 from rsnotify_hub.access.grant_reloading import GrantReloader
 from rsnotify_hub.admin.api import add_admin_routes
@@ -78,6 +79,7 @@ def create_application(
         client_max_size=configuration.intake.max_fragment_bytes,
         middlewares=[
             with_guard,
+            without_ambiguity,
             with_client_address(proxies),
             with_plain_reasons(_statistics),
             with_host_check(lambda request: request.config_dict[HUB].authorizer),

@@ -17,6 +17,11 @@ from rsnotify_hub.fragments.fragment import Fragment, read_fragment
 _MAX_INLINE_BYTES = 64 * 1024
 
 
+def limits_of(config: IntakeConfig) -> DocumentLimits:
+    """Return the limits of what is published."""
+    return DocumentLimits(document_bytes=config.max_fragment_bytes, links=config.max_links)
+
+
 class FragmentIntake:
     def __init__(
         self, authorizer: Authorizer, config: IntakeConfig, clock: Callable[[], Instant]
@@ -25,9 +30,7 @@ class FragmentIntake:
         self.max_bytes = config.max_fragment_bytes
         self.request_seconds = config.request_seconds
         self._clock = clock
-        self._limits = DocumentLimits(
-            document_bytes=config.max_fragment_bytes, links=config.max_links
-        )
+        self._limits = limits_of(config)
 
     def is_small(self, body: bytes) -> bool:
         """Return whether a fragment may be read without a thread (`read_now`)."""

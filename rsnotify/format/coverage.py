@@ -16,7 +16,12 @@ from msgspec import Struct, structs
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
-from rsnotify.format.timestamp_precision import dates_from_list_order, end_of_unit, postponed
+from rsnotify.format.timestamp_precision import (
+    dates_from_list_order,
+    end_of_unit,
+    is_undecided,
+    postponed,
+)
 from rsnotify.format.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
 
 
@@ -51,6 +56,12 @@ class Change(Struct, frozen=True, gc=False):
     resource: Resource
     package: str | None = None
     check: CheckMethod = CheckMethod.DATE
+
+    @property
+    def stated_at(self) -> Instant:
+        """Its datetime as the entry states it; `at` if it states none."""
+        is_change = self.resource.change is not None
+        return (is_change and self.resource.changed_at) or self.at
 
     @property
     def dated_by_lastmod(self) -> bool:
@@ -276,4 +287,22 @@ def _changes(document: Document, package: str | None = None) -> tuple[tuple[Chan
         ordered = ordered and not (changes and at < changes[-1].at)
         changes.append(Change(resource.uri, resource.change, at, resource, package))
         before = at
+    if not ordered and (dated := _dated_within_units(changes)) is not None:
+        return dated, True
     return tuple(changes), ordered
+
+
+def _dated_within_units(changes: Sequence[Change]) -> tuple[Change, ...] | None:
+    """Return changes in order, if only coarse datetimes, as of a day, are out of it; else None.
+
+    They happened no earlier than those before them, as list order says (core §12.1).
+    """
+    dated: list[Change] = []
+    for change in changes:
+        at = change.at
+        if dated and at < dated[-1].at:
+            if not is_undecided(at, dated[-1].at):
+                return None
+            at = dated[-1].at
+        dated.append(_dated(change, at))
+    return tuple(dated)

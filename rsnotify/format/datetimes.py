@@ -1,6 +1,9 @@
 """W3C Datetimes (core §7): every form is read, UTC with microseconds is written.
 
-An instant is a `datetime.datetime` in UTC everywhere in rsnotify.
+An instant is a `datetime.datetime` in UTC everywhere in rsnotify. One that was read from a coarse
+form, without seconds, has the `fold` 1, which has no other meaning in UTC: it is the beginning of
+the minute, day, month or year that was written (`timestamp_precision.time_span`). Arithmetic drops
+the `fold`.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ _from_iso = datetime.fromisoformat
 def parse_datetime(text: str) -> Instant:
     """Return the first instant that a W3C Datetime of any form denotes, in UTC.
 
-    Digits beyond the microsecond are ignored; an absent zone means UTC.
+    Its `fold` is 1 if the form has no seconds. Digits beyond the microsecond are ignored; an absent
+    zone means UTC.
 
     Raises:
         ValueError: The text is not a W3C Datetime, or not an instant of the calendar.
@@ -53,7 +57,7 @@ def parse_datetime(text: str) -> Instant:
     year, month, day, hour, minute, second, fraction, _, sign, zone_h, zone_m = match.groups()
     try:
         offset = timedelta(hours=int(zone_h or 0), minutes=int(zone_m or 0))
-        return datetime(
+        instant = datetime(
             int(year),
             int(month or 1),
             int(day or 1),
@@ -65,6 +69,7 @@ def parse_datetime(text: str) -> Instant:
         ).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is not a datetime of the calendar: {error}") from None
+    return instant if second is not None else instant.replace(fold=1)
 
 
 def format_datetime(instant: Instant) -> str:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rsnotify.format.coverage import Change, Coverage
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.timestamp_precision import just_before
+from rsnotify.format.timestamp_precision import is_undecided, just_before
 
 #: Distinguishes the changes of one instant.
 ChangeKey = tuple[str, str, str]
@@ -78,6 +78,15 @@ class Frontier(Struct):
                 else:
                     fresh.append(change)
         return fresh
+
+    def undecided(self, coverage: Coverage) -> list[Change]:
+        """Return the changes before the frontier whose coarse datetimes may also be after it."""
+        at = self.instant
+        return [
+            change
+            for change in coverage.changes
+            if change.at < at and change.stated_at.fold and is_undecided(change.stated_at, at)
+        ]
 
     def learn(self, coverage: Coverage) -> list[Change]:
         """Advance to the end of a document that leaves no gap, and return what is `fresh` in it."""

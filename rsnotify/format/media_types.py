@@ -6,6 +6,8 @@ import mimetypes
 import re
 from functools import lru_cache
 
+from msgspec import Struct
+
 from rsnotify.format.model import Resource
 
 # Python's own table, not the machine's, so that a name has the same type everywhere.
@@ -24,6 +26,39 @@ for _suffix, _type in {
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 #: The path of a URI, which may be malformed.
 _PATH = re.compile(r"(?:[^:/?#]+:)?(?://[^/?#]*)?([^?#]*)")
+#: The types of content that a server does not know.
+_UNSPECIFIC = {
+    *(f"application/{name}" for name in ("octet-stream", "binary", "download", "force-download")),
+    *("application/unknown", "binary/octet-stream", "content/unknown", "unknown/unknown"),
+}
+#: Other names of types, without what precedes the slash, by the one that is compared.
+_NAMES = {
+    other: name
+    for name, others in {
+        "html": ("xhtml+xml",),
+        "javascript": ("ecmascript",),
+        "jpeg": ("jpg", "pjpeg"),
+        "mpeg": ("mp3", "mpeg3", "mpg"),
+        "wav": ("wave", "vnd.wave"),
+        "icon": ("vnd.microsoft.icon", "ico"),
+        "zip": ("zip-compressed",),
+        "gzip": ("gzip-compressed", "gunzip"),
+        "bzip2": ("bzip",),
+        "ndjson": ("jsonl", "jsonlines", "json-lines", "json-seq"),
+        "csv": ("comma-separated-values",),
+        "yaml": ("vnd.yaml",),
+        "n3": ("rdf+n3",),
+        "turtle": ("ttl",),
+        "ms-excel": ("vnd.ms-excel",),
+    }.items()
+    for other in others
+}
+#: Types outside of `text/` that are written in characters.
+_TEXTS = frozenset(
+    {"javascript", "json", "latex", "n-quads", "n-triples", "ndjson", "perl", "php", "postscript"}
+    | {"python", "rtf", "sh", "sparql-query", "sparql-update", "sql", "tex", "toml", "trig"}
+    | {"turtle", "n3", "csv", "typescript", "xml", "xml-dtd", "yaml", "subrip", "bibtex"}
+)
 #: RFC 9110 §8.3.1.
 _TOKEN = r"[\w!#$%&'*+.^`|~-]+"
 _MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}", re.ASCII)
@@ -70,6 +105,48 @@ def may_match(resource: Resource, patterns: tuple[str, ...]) -> bool:
         return True
     kind = resource.type or guess_media_type(resource.uri)
     return kind is None or matches(kind, patterns)
+
+
+def contradicts(announced: str | None, served: str | None) -> bool:
+    """Return whether a server's Content-Type shows that a response is not what was announced.
+
+    Names of one type, such as `text/xml` and `application/xml`, are equal. The types that servers
+    send for files that they do not know contradict nothing: `application/octet-stream`, and
+    `text/plain` for anything written in characters.
+    """
+    if announced is None or served is None or announced == served:
+        return False
+    first, second = _parsed(announced), _parsed(served)
+    if first is None or second is None or first == second:
+        return False
+    if first.kind == second.kind == "text" and "plain" in (first.name, second.name):
+        return "html" in (first.name, second.name)
+    if second.name == "plain":
+        return first.name == "html" or not first.is_text
+    # `application/rdf+xml` is also `application/xml`, but not `application/atom+xml`.
+    is_suffix = second.name == first.suffix or first.name == second.suffix
+    return first.name != second.name and not is_suffix
+
+
+class _MediaType(Struct, frozen=True):
+    kind: str
+    name: str
+    suffix: str
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind == "text" or bool({self.name, self.suffix} & _TEXTS)
+
+
+@lru_cache(maxsize=256)
+def _parsed(media_type: str) -> _MediaType | None:
+    """Return the parts of a type without `x-`; None if it says nothing about the content."""
+    kind, _, name = essence(media_type).partition("/")
+    name = name.removeprefix("x-")
+    if not is_media_type(media_type) or f"{kind}/{name}" in _UNSPECIFIC:
+        return None
+    suffix = name.rpartition("+")[2] if "+" in name else ""
+    return _MediaType(kind, _NAMES.get(name, name), suffix)
 
 
 @lru_cache(maxsize=1024)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import WrongDocument
+from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.links import resolve
-from rsnotify.format.model import Document, Link
+from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 
 #: The field of `Offer` for the documents of each capability.
@@ -66,11 +66,14 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
 
     Raises:
         WrongDocument: It is not a Capability List.
+        InvalidDocument: It lists two documents of one capability, and one alone is not the set.
     """
     if capability_list.capability != Capability.CAPABILITY_LIST:
         raise WrongDocument(
             f"a Capability List was expected, not {capability_list.capability!r}", source=uri
         )
+    if (repeated := repeated_capability(capability_list.resources, uri)) is not None:
+        raise InvalidDocument(repeated, source=uri)
     offered = {resource.capability: resource for resource in capability_list.resources}
     uris = {kind: resolve(uri, resource.uri) for kind, resource in offered.items()}
     channel = offered.get(Capability.CHANGE_NOTIFICATION)
@@ -82,6 +85,22 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
         hubs=_hubs(channel.links if channel else (), uri),
     )
     return replace(offer, **{field: uris.get(kind) for kind, field in FIELDS.items()})
+
+
+def repeated_capability(entries: Iterable[Resource], uri: str) -> str | None:
+    """Return how a Capability List at a URI lists two documents as one; None if it does not."""
+    known: dict[str | None, str] = {}
+    for resource in entries:
+        if (kind := resource.capability) not in FIELDS:
+            continue
+        place = resolve(uri, resource.uri)
+        first = known.setdefault(kind, place)
+        if first != place:
+            return (
+                f"it lists two documents of the capability {kind}, {first} and {place}, and must "
+                "list one (core §9); parts of one list need an index"
+            )
+    return None
 
 
 def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:

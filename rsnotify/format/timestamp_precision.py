@@ -9,7 +9,9 @@ from operator import le
 from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
-_SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
+_SECOND, _MINUTE, _DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
+#: By how much earlier a day may begin in a time zone than in UTC, and by how much later it may end.
+_EAST, _WEST = timedelta(hours=14), timedelta(hours=12)
 #: By how much the clock that dates changes may differ from the one that dates responses.
 _CLOCK_DIFFERENCE = timedelta(minutes=1)
 
@@ -33,12 +35,45 @@ def just_before(instant: Instant) -> Instant:
 def end_of_unit(instant: Instant) -> Instant:
     """Return the end of the unit of time that an instant may stand for.
 
-    Without a fraction it may stand for a whole second, and without a time for a whole day.
+    Without a fraction it may stand for a whole second, and without a time for a whole day. One that
+    was written without seconds stands for its minute, or without a time for the longest unit that
+    begins with it: a day, a month or a year.
     """
     if instant.microsecond:
         return postponed(instant, MICROSECOND)
-    is_day = not (instant.hour or instant.minute or instant.second)
-    return postponed(instant, _DAY if is_day else _SECOND)
+    if instant.hour or instant.minute or instant.second:
+        return postponed(instant, _MINUTE if instant.fold else _SECOND)
+    if not instant.fold or instant.day > 1:
+        return postponed(instant, _DAY)
+    months = 1 if instant.month > 1 else 12
+    year, month = instant.year + (instant.month + months > 12), instant.month + months
+    if year > LATEST.year:
+        return LATEST
+    return instant.replace(year=year, month=month - 12 if month > 12 else month, fold=0)
+
+
+def time_span(instant: Instant) -> tuple[Instant, Instant]:
+    """Return when something dated with a coarse instant happened: from the first to the second.
+
+    A date without a time may be of any time zone.
+    """
+    end = end_of_unit(instant)
+    if instant.hour or instant.minute:
+        return instant, end
+    begin = max(instant, _FIRST + _EAST) - _EAST
+    return begin, postponed(end, _WEST)
+
+
+def is_undecided(one: Instant, other: Instant) -> bool:
+    """Return whether two datetimes, of which one is coarser, leave open which of them is later."""
+    if one.fold and other.fold:
+        first, second = min(one, other), max(one, other)
+        return first < second < end_of_unit(first)
+    if not (one.fold or other.fold):
+        return False
+    coarse, exact = (one, other) if one.fold else (other, one)
+    begin, end = time_span(coarse)
+    return begin <= exact < end
 
 
 def dates_from_list_order(times: list[Instant], sent: Instant | None) -> list[Instant] | None:

@@ -12,6 +12,8 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from rsnotify.runtime.web.aiohttp_server import without_ambiguity
+
 #: The seconds in which the first request of a connection has to come, and between two of them.
 _HEAD, _IDLE = 10.0, 60.0
 #: The seconds in which a client has to take something of a response that waits for it.
@@ -39,7 +41,7 @@ async def serving(
         options: Those of `aiohttp.web.AppRunner`.
     """
     connections = _Connections(most)
-    app.middlewares.append(connections.keep)
+    app.middlewares.extend([connections.keep, without_ambiguity])
     runner = web.AppRunner(
         app,
         access_log=None,

@@ -113,14 +113,19 @@ class ActionList(list[Action]):
 
 
 class MissingResource(Struct, frozen=True, array_like=True):
-    """A resource that was announced, and that the server does not have.
+    """A resource that was announced, and that is not available.
 
     Args:
         announced: When the documents announced it; `EARLIEST` if only push did.
+        entry: The entry that announced it; None if its current version is to be stored, whatever
+            was announced.
+        at: The datetime of the change that the entry describes.
     """
 
     uri: str
     announced: Instant = EARLIEST
+    entry: Resource | None = None
+    at: Instant = EARLIEST
 
 
 class ComparedList(Struct, frozen=True, array_like=True):
@@ -147,7 +152,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
         running: Whether more changes of that very instant may have followed since it was read:
             datetimes may be whole seconds or days, and that second or day may not have been over.
         prefix: A fingerprint of the Change List that was read last and is applied completely.
-        missing: Resources that were announced and that the server does not have.
+        missing: Resources that were announced and are not available. T does not wait for them.
         last_list: The Resource List that was compared last and is applied completely.
     """
 

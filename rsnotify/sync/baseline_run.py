@@ -42,6 +42,8 @@ class BaselineRun:
         self._next: Fetch | FindUnlisted | None = None
         self._comparing: ListedResources | None = None
         self._still_listed: set[str] = set()
+        #: Whether something was found that was not known before.
+        self._has_found = False
         self.baseline = baseline
         self.capability_list = capability_list
         self.is_routine = is_routine
@@ -123,18 +125,23 @@ class BaselineRun:
         if listed is None:
             return False
         for resource in resources:
-            self._add(resource, self._changed(resource, listed))
+            # Without a date and a hash, it is requested at each comparison.
+            is_news = bool(resource.hash or resource.lastmod)
+            self._add(resource, self._changed(resource, listed), is_news=is_news)
         for resource in absent:
-            self._add(resource, self._missed(resource, listed))
+            self._add(resource, self._missed(resource, listed), is_news=True)
         return True
 
-    def _add(self, resource: Resource, change: Change | None) -> None:
+    def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
         pending = self._state.pending
         if pending.is_watched(resource.uri) or (self._is_repeated and resource.uri in pending):
             self._still_listed.add(resource.uri)
-        elif change is not None:
-            pending.add(change, since=EARLIEST)
-            self._intake.has_news = True
+        if change is None or (self._is_repeated and resource.uri in pending):
+            return
+        if not pending.add(change, since=EARLIEST):
+            self._still_listed.add(resource.uri)
+        elif is_news:
+            self._has_found = True
 
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:
         """Return the change of a resource that is stored differently."""
@@ -170,17 +177,19 @@ class BaselineRun:
         """
         pending, at = self._state.pending, self.baseline.at
         is_repeated = self._is_repeated
-        self._record_list()
+        is_new_list = self._record_list()
         if is_repeated:
             return pending.drop_unlisted(EARLIEST, self._still_listed)
         for uri in uris:
-            pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
+            deletion = Change(uri, ChangeType.DELETED, at, Resource(uri))
+            self._has_found = pending.add(deletion, since=EARLIEST) or self._has_found
+        if is_new_list and self._has_found:
             self._intake.has_news = True
         self._intake.end_baseline(at, now)
         return self.baseline.complete and pending.drop_unlisted(at, self._still_listed)
 
-    def _record_list(self) -> None:
-        """Record which Resource List was compared."""
+    def _record_list(self) -> bool:
+        """Record which Resource List was compared; return whether it is another one than before."""
         frontiers = self._state.frontiers
         known, read = frontiers.last_list or ComparedList(), self.baseline.resource_list
         if read is None:
@@ -189,3 +198,4 @@ class BaselineRun:
             frontiers.last_list = read
         else:
             frontiers.last_list = replace(read, at=known.at, is_older=read.at is not None)
+        return read is None or (read.fingerprint, read.at) != (known.fingerprint, known.at)

@@ -14,6 +14,7 @@ Where a document has vanished, the Capability List is read again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from rsnotify.errors import NotFound, RsnotifyError
 from rsnotify.format.coverage import EARLIEST
@@ -45,6 +46,8 @@ class CatchUp:
         self._run: PullRun | BaselineRun | None = None
         self._has_pulled = False
         self._lag_tries = 0
+        #: When something new was found or applied the last time, or the first run began.
+        self.news_at = -inf
         #: The time by the clock of the Source, as far as it is known.
         self._source_time: Instant | None = None
         self.failures = FailurePolicy(state.pace)
@@ -59,6 +62,11 @@ class CatchUp:
     @property
     def baselining(self) -> bool:
         return isinstance(self._run, BaselineRun)
+
+    @property
+    def began(self) -> float:
+        """When the documents were read the last time, or are being read since."""
+        return self._intake.requested
 
     @property
     def is_behind(self) -> bool:
@@ -104,9 +112,13 @@ class CatchUp:
     # Beginning
 
     def begin(self, now: float) -> None:
-        """Begin a pull, or a baseline if only that helps."""
+        """Begin a pull, or a baseline if only that helps; later if that is not allowed yet."""
         state, frontiers = self._state, self._state.frontiers
+        if not state.schedule.may_begin(now):
+            return
         self._intake.requested = now
+        if self.news_at == -inf:
+            self.news_at = now
         state.settled = state.schedule.begin() and state.settled
         has_changes = bool(change_documents(self._offer))
         if frontiers.known is None and not self.can_compare:
@@ -196,7 +208,7 @@ class CatchUp:
             self.begin(now)
             return
         self._state.settled = False
-        self.failures.record(error)
+        self.failures.record(error, now)
         if baseline is None and self.failures.needs_baseline():
             self._policy.needed = True
         is_dump = baseline is not None and baseline.by_dump and baseline.error is not None
@@ -273,6 +285,8 @@ class CatchUp:
 
     def _poll_later(self, now: float) -> None:
         news, self._intake.has_news = self._intake.has_news, False
+        if news:
+            self.news_at = now
         has_gap = self._state.frontiers.uncovered_gap is not None
         self._state.schedule.poll_later(now, news=news, push_is_enough=not has_gap)
 

@@ -16,13 +16,14 @@ stored version (`CheckMethod.COMPARE`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
 from rsnotify.format.coverage import Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Fetch
 from rsnotify.sync.clock_regression import ClockRegressionDetector
 from rsnotify.sync.list_fingerprint import ListFingerprint, prefix_of
@@ -69,6 +70,7 @@ class ChangeIntake:
         frontiers = self._frontiers
         before = frontiers.frontier.instant
         coverage = self._without_rewritten_until(fetch, coverage)
+        read = sorted(self._read, key=lambda read: read.size, reverse=True)
         if is_open:
             compare = self._must_compare_open(fetch, coverage, now)
         else:
@@ -81,8 +83,13 @@ class ChangeIntake:
         # If more lists follow, a resource may change once more, and one GET is enough. A package
         # has the content itself.
         parked = more and fetch.package is None and self._pending.parked < self._most_parked
+        unproven = {uri for uri, change in reduced.latest.items() if _is_unproven(change, before)}
+        if unproven:
+            unproven &= {change.uri for change in _appended(coverage, read)}
         for uri, change in reduced.latest.items():
             change = self._checked(_from_package_if_new(change, before))
+            if uri in unproven:
+                change = structs.replace(change, check=CheckMethod.FETCH)
             self._pending.add(change, reduced.since[uri], parked=parked)
         self._verify(self._unconfirmed.confirm(coverage, reduced.latest, before))
         self._join_held(now)
@@ -147,6 +154,8 @@ class ChangeIntake:
     def _must_compare_closed(self, coverage: Coverage) -> bool:
         """Return the same for a closed list or a package, which had another URI while open."""
         frontier, last, until = self._frontiers.frontier, self._frontiers.prefix, coverage.until
+        if frontier.undecided(coverage):
+            return True
         if last is None:
             self.clock.check_closed(coverage, frontier)
             return coverage.contradictory
@@ -185,6 +194,26 @@ class ChangeIntake:
             return coverage
         latest = max((change.at for change in coverage.changes), default=coverage.from_)
         return structs.replace(coverage, until=latest, closed=False)
+
+
+def _appended(coverage: Coverage, read: Iterable[ListFingerprint]) -> Sequence[Change]:
+    """Return the entries of a list after those that were read before, whatever their datetimes.
+
+    `read` has the lists that were read, the longest first.
+    """
+    for before in read:
+        if before.from_ == coverage.from_ and before.is_appended_to(coverage):
+            return coverage.changes[before.size :]
+    return ()
+
+
+def _is_unproven(change: Change, before: Instant) -> bool:
+    """Return whether neither hash nor datetime shows that a new change is not in the copy yet."""
+    if change.change is ChangeType.DELETED or change.package is not None:
+        return False
+    # A `lastmod` may stay the same, or be older than the change (core §7).
+    is_old = change.at < before or (change.at == before and change.resource.datetime is None)
+    return is_old and change.resource.hash is None
 
 
 def _from_package_if_new(change: Change, before: Instant) -> Change:

@@ -16,6 +16,15 @@ from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.pending_changes import PendingChanges
 from rsnotify.sync.sync_state import SyncState
 
+OLDER_LIST = (
+    "the Resource List is older than one that was compared before; it may be an old copy, "
+    "or the Source was restored from a backup"
+)
+BEHIND = (
+    "the Change List lacks changes that it listed earlier; it may be an old copy, or "
+    "the Source was restored from a backup"
+)
+
 
 def has_doubts(state: SyncState, catch_up: CatchUp) -> bool:
     frontiers = state.frontiers
@@ -52,21 +61,15 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[str]:
             "lists by now, and the lists do not have all of them"
         )
     if frontiers.has_older_list:
-        yield (
-            "the Resource List is older than one that was compared before; it may be an old copy, "
-            "or the Source was restored from a backup"
-        )
+        yield OLDER_LIST
     if catch_up.is_behind:
-        yield (
-            "the Change List lacks changes that it listed earlier; it may be an old copy, or "
-            "the Source was restored from a backup"
-        )
+        yield BEHIND
 
 
 def _unapplied(pending: PendingChanges) -> str:
     missing = [change.uri for change in pending.watched]
     if missing:
-        return f"{_first(missing)}: listed by the Source, and its server has no content"
+        return f"{_first(missing)}: listed by the Source, and not available from its server"
     failing = [change.uri for change in pending.failing()]
     if failing:
         return f"{_first(failing)}: could not be fetched or applied yet"

@@ -19,6 +19,8 @@ class FailurePolicy:
         #: How often in a row the Source's lists could not be followed, and why the last time.
         self.count = 0
         self.error: RsnotifyError | None = None
+        #: When the first of these failures happened.
+        self.since = 0.0
 
     def is_lasting(self, fetch: Fetch, error: RsnotifyError, pull: Pull | None) -> bool:
         """Return whether to try other documents, rather than the same one again.
@@ -33,7 +35,9 @@ class FailurePolicy:
             return is_tried and error.retry_after is None and not at_first
         return is_tried or fetch.package is not None or (pull is not None and not at_first)
 
-    def record(self, error: RsnotifyError) -> None:
+    def record(self, error: RsnotifyError, now: float) -> None:
+        if not self.count:
+            self.since = now
         self.count += 1
         self.error = error
 

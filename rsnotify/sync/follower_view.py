@@ -92,6 +92,11 @@ class FollowerView:
         """Whether changes were pushed that do not join what is known."""
         return self._state.frontiers.has_push_gap
 
+    @property
+    def gap_is_uncovered(self) -> bool:
+        """Whether no document covers some of the changes since the last run."""
+        return self._state.frontiers.uncovered_gap is not None
+
     # Comparisons with the whole set
 
     @property
@@ -129,11 +134,21 @@ class FollowerView:
         """Return the changes that could not be applied so far, and are retried."""
         return self._state.pending.failing()
 
-    @property
-    def stuck(self) -> bool:
-        """Whether only what has failed several times keeps the copy from being `level`."""
-        state = self._state
-        failing = state.pending.failing(state.pace.give_up)
-        if self._catch_up.busy or not state.settled or len(failing) < len(state.pending):
+    def is_stuck(self, now: float) -> bool:
+        """Whether only another answer of the Source can still make the copy `level`.
+
+        That is so once what has failed was tried often enough, and the lists were read since; or if
+        nothing new came for `Pace.patience`, or cannot come within that time.
+        """
+        state, catch_up = self._state, self._catch_up
+        if catch_up.busy or not state.pending.all_given_up:
             return False
-        return bool(failing) or state.frontiers.uncovered_gap is not None
+        is_read = all(failed < catch_up.began for failed in state.pending.first_failures())
+        if state.settled and is_read:
+            frontiers = state.frontiers
+            if state.pending or frontiers.uncovered_gap or frontiers.has_older_list:
+                return True
+        patience, failures = state.pace.patience, catch_up.failures
+        if failures.count:
+            return max(now, state.schedule.due or now) - failures.since >= patience
+        return now - catch_up.news_at >= patience

@@ -77,7 +77,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
             return later.from_ < self.from_  # a period that was closed is open again
         if later.uris < self.uris or (later.uris == self.uris and later.names != self.names):
             return True
-        if self._is_appended_to(coverage):
+        if self.is_appended_to(coverage):
             return False
         if self.resources:
             return not _latest(coverage).keys() >= set(array(_CHECKSUM, self.resources))
@@ -96,7 +96,8 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         had = zip(array(_CHECKSUM, self.resources), array(_MOMENT, self.latest), strict=True)
         return any(after < at <= until and now.get(name, after) < at for name, at in had)
 
-    def _is_appended_to(self, coverage: Coverage) -> bool:
+    def is_appended_to(self, coverage: Coverage) -> bool:
+        """Return whether a list begins with all entries that this list had."""
         return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
 
     def is_same_as(self, later: ListFingerprint) -> bool:

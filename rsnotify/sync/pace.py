@@ -23,7 +23,10 @@ class Pace(Struct, frozen=True):
         gap_grace: How long to wait before a gap is pulled, as fragments may be out of order.
         in_flight: How many changes may be in the course of being applied at once.
         hold: How many changes of fragments beyond a gap are kept.
-        give_up: After so many failures a resource counts as unavailable; it is still retried.
+        give_up: After so many failures a resource counts as unavailable: T does not wait for it,
+            and it is retried less and less often.
+        patience: The same for failures that may pass, after this time: a server that fails, is
+            busy or does not answer.
         gone_after: After returning 404 for so long a resource counts as deleted. Content may lag
             behind the entry that announces it, and T waits for it meanwhile.
         lag_tries: How often a Change List is read again for changes that push announced.
@@ -48,6 +51,7 @@ class Pace(Struct, frozen=True):
     in_flight: int = 256
     hold: int = 20_000
     give_up: int = 5
+    patience: float = 60.0
     gone_after: float = 600.0
     lag_tries: int = 8
     baseline_after: int = 3

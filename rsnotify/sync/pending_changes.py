@@ -3,12 +3,15 @@
 A resource is pending once, however often it changed. The instant of its *first* unapplied change
 is kept, because the Destination's T must not pass it. A failure is retried with backoff, and holds
 up nothing but T.
+
+A resource that stays unavailable is *watched*: T passes it, and it is retried less and less often.
+Only news ends its backoff: another entry, and not the same entry in a list that was read again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from heapq import heappop, heappush
 from random import Random
 
@@ -18,16 +21,28 @@ from msgspec.structs import replace
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.digest import agree
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import is_undecided
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.retry import Retry
+from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 from rsnotify.sync.unconfirmed_changes import announced_at, fetching
 
 
 class _Pending(Struct):
     change: Change
     since: Instant
+    #: The entry that announced the resource last, even if `change` is another one that fetches it.
+    entry: Resource
     attempts: int = 0
+    #: When the first of these attempts failed.
+    failed_at: float = 0.0
     missing_since: float | None = None
+    #: Whether the attempts were enough for this run.
+    given_up: bool = False
+    #: How often it was retried since it is watched.
+    retries: int = 0
+    #: Whether it was removed from the copy, as its server did not have it for long.
+    removed: bool = False
     in_flight: bool = False
     #: When it may be dispatched, while it waits for that.
     due: float | None = None
@@ -37,6 +52,14 @@ class _Pending(Struct):
     @property
     def is_watched(self) -> bool:
         return self.since == LATEST
+
+    def is_known(self, change: Change) -> bool:
+        """Return whether a change says nothing that was not tried already."""
+        if change.change is not self.change.change or not (self.attempts or self.is_watched):
+            return False
+        if change.check is CheckMethod.FETCH:
+            return self.change.check is CheckMethod.FETCH
+        return change.resource == self.entry
 
 
 class PendingChanges:
@@ -51,6 +74,7 @@ class PendingChanges:
         self._delayed: list[tuple[float, str]] = []
         self._since: list[tuple[Instant, str]] = []
         self._failing = 0
+        self._watched: tuple[Change, ...] | None = ()
         #: How many changes were dispatched and not answered yet.
         self.in_flight = 0
 
@@ -71,13 +95,33 @@ class PendingChanges:
         return len(self._parked)
 
     @property
-    def watched(self) -> list[Change]:
-        """The changes of the resources that are announced and missing on the server."""
-        return [pending.change for pending in self._pending.values() if pending.is_watched]
+    def watched(self) -> tuple[Change, ...]:
+        """The changes of the resources that are announced and not available.
+
+        It is the same object as long as it has the same changes.
+        """
+        if self._watched is None:
+            pending = self._pending.values()
+            self._watched = tuple(each.change for each in pending if each.is_watched)
+        return self._watched
+
+    @property
+    def all_given_up(self) -> bool:
+        """Whether every pending change has failed often enough for this run."""
+        return all(pending.given_up for pending in self._pending.values())
+
+    def first_failures(self) -> Iterator[float]:
+        """Yield when the pending changes that fail have failed for the first time."""
+        return (each.failed_at for each in self._pending.values() if each.attempts)
 
     def is_watched(self, uri: str) -> bool:
         pending = self._pending.get(uri)
         return pending is not None and pending.is_watched
+
+    def is_removed(self, uri: str) -> bool:
+        """Return whether a resource was removed from the copy, as its server did not have it."""
+        pending = self._pending.get(uri)
+        return pending is not None and pending.removed
 
     def holds(self, change: Change) -> bool:
         """Return whether this very announcement of a resource is pending, and no other."""
@@ -94,13 +138,14 @@ class PendingChanges:
         parked: bool = False,
         due: float | None = None,
         missing: Change | None = None,
-    ) -> None:
-        """Add a change. It supersedes an earlier one of its resource, and ends its backoff.
+    ) -> bool:
+        """Add a change. It supersedes an earlier one of its resource.
 
-        A change that fetches the resource supersedes every change, whatever its datetime. If
-        another change follows before that is done, it is compared, as the datetime of the stored
-        version may be wrong. If a list of changes contradicts an entry of a Resource List that is
-        not applied yet, the resource is fetched, as either document may be wrong.
+        It ends the backoff of the earlier one, unless it says the same. A change that fetches the
+        resource supersedes every change, whatever its datetime. If another change follows before
+        that is done, it is compared, as the datetime of the stored version may be wrong. If a list
+        of changes contradicts an entry of a Resource List that is not applied yet, the resource is
+        fetched, as either document may be wrong.
 
         Args:
             change: The change.
@@ -111,20 +156,28 @@ class PendingChanges:
             missing: The change that announced the resource, if this one removes it because of a
                 404. That is no statement of the Source, so lists of changes are compared with the
                 announcement.
+
+        Returns:
+            Whether it says something that was not tried already.
         """
         since = since or change.at
         pending = self._pending.get(change.uri)
         if pending is None:
-            self._pending[change.uri] = _Pending(change, since)
-            heappush(self._since, (since, change.uri))
+            pending = self._pending[change.uri] = _Pending(change, since, change.resource)
+            self._hold(pending, since)
             self._enqueue(change.uri, parked, due)
-            return
+            return True
+        if missing is None and pending.missing is None and pending.is_known(change):
+            if since < pending.since and not pending.is_watched:
+                self._hold(pending, since)
+            return False
         is_delayed = bool(pending.attempts) or pending.is_watched
         if since < pending.since:
-            pending.since = since
-            heappush(self._since, (since, change.uri))
+            self._hold(pending, since)
         announced = pending.missing or pending.change
-        if change.at < announced.at and _contradicts(change, announced):
+        if _is_undecided(change, announced) or (
+            change.at < announced.at and _contradicts(change, announced)
+        ):
             is_deleted = ChangeType.DELETED in (change.change, announced.change)
             change = _verification(change, ChangeType.DELETED if is_deleted else change.change)
         if change.at >= pending.change.at or change.check is CheckMethod.FETCH:
@@ -133,13 +186,43 @@ class PendingChanges:
             if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, False, due)  # do not wait for the old failure's backoff
             self._failing -= pending.attempts > 0
+            self._forget_watched(pending)
             pending.change = change
+            if change.check is not CheckMethod.FETCH:
+                pending.entry = change.resource
             pending.missing = missing
-            pending.attempts = 0
+            pending.attempts = pending.retries = 0
+            pending.given_up = pending.removed = False
+        return True
 
-    def watch(self, change: Change, due: float) -> None:
-        """Add a change that does not hold up T: a resource that is listed and missing."""
+    def watch(self, change: Change, due: float, *, removed: bool = False) -> None:
+        """Add a change of an unavailable resource, which does not hold up T.
+
+        Args:
+            change: The change.
+            due: When it is retried.
+            removed: Whether the resource was removed from the copy.
+        """
         self.add(change, LATEST, due=due)
+        self._pending[change.uri].removed = removed
+
+    def give_up(self, uri: str, *, watch: bool) -> None:
+        """Record that a change has failed often enough; `watch` it if T may pass it."""
+        pending = self._pending[uri]
+        pending.given_up = True
+        if watch and not pending.is_watched:
+            self._hold(pending, LATEST)
+
+    def _hold(self, pending: _Pending, since: Instant) -> None:
+        """Let T not reach an instant before a change is applied."""
+        self._forget_watched(pending)
+        pending.since = since
+        self._forget_watched(pending)
+        heappush(self._since, (since, pending.change.uri))
+
+    def _forget_watched(self, pending: _Pending) -> None:
+        if pending.is_watched:
+            self._watched = None
 
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
         """Remove resources that the whole set as of `at` lacks, if the server lacks them too.
@@ -165,7 +248,7 @@ class PendingChanges:
                 is_settled = is_settled and not (may_be_missing and uri not in listed)
             elif uri in listed or not is_old:
                 continue
-            elif pending.is_watched or change.check is not CheckMethod.FETCH:
+            elif pending.removed or change.check is not CheckMethod.FETCH:
                 self._remove(uri, pending)
             else:
                 self.add(_verification(change, ChangeType.DELETED))
@@ -174,10 +257,12 @@ class PendingChanges:
     def drop_waiting(self) -> None:
         """Remove the changes that are not in flight, as the documents will list them again."""
         self._pending = {uri: each for uri, each in self._pending.items() if each.in_flight}
+        self._watched = None
         self._failing = sum(pending.attempts > 0 for pending in self._pending.values())
 
     def _remove(self, uri: str, pending: _Pending) -> None:
         self._failing -= pending.attempts > 0
+        self._forget_watched(pending)
         del self._pending[uri]
 
     def _enqueue(self, uri: str, parked: bool, due: float | None) -> None:
@@ -221,11 +306,18 @@ class PendingChanges:
         return True
 
     def failed(
-        self, change: Change, now: float, at_least: float = 0.0, *, missing: bool = False
+        self,
+        change: Change,
+        now: float,
+        at_least: float = 0.0,
+        *,
+        missing: bool = False,
+        longest: float = LONGEST_RETRY_AFTER,
     ) -> int:
         """Record that a dispatched change could not be applied, and retry it later.
 
         `at_least` is the wait that the server asked for; `missing` says that it lacks the resource.
+        A watched resource waits twice as long after each failure, up to `longest`.
 
         Returns:
             How often this very change has failed; 0 if it was superseded meanwhile.
@@ -238,12 +330,18 @@ class PendingChanges:
             return 0
         if pending.attempts == 0:
             self._failing += 1
+            pending.failed_at = now
             pending.missing_since = None
         if not missing:
             pending.missing_since = None
         elif pending.missing_since is None:
             pending.missing_since = now
         pending.attempts += 1
+        if pending.is_watched:
+            pending.given_up = True
+            pending.retries += 1
+            wait = self._retry.most * 2.0 ** min(pending.retries, 16)
+            at_least = max(at_least, min(wait, longest))
         delay = self._retry.delay(pending.attempts, self._random, at_least=at_least)
         self._enqueue(change.uri, False, now + delay)
         return pending.attempts
@@ -260,8 +358,22 @@ class PendingChanges:
         return [each.change for each in self._pending.values() if each.attempts >= attempts]
 
     def missing_since(self, change: Change) -> float | None:
-        """Return since when every attempt to fetch the resource has found it missing."""
-        return self._pending[change.uri].missing_since
+        """Return since when every attempt to fetch the resource has found it missing.
+
+        None if it was removed from the copy for that already.
+        """
+        pending = self._pending[change.uri]
+        return None if pending.removed else pending.missing_since
+
+    def failed_at(self, change: Change) -> float:
+        """Return when a change that has failed did so for the first time."""
+        return self._pending[change.uri].failed_at
+
+    def retried_at(self, change: Change) -> float:
+        """Return when a change that has just failed is retried."""
+        due = self._pending[change.uri].due
+        assert due is not None
+        return due
 
     # What T waits for
 
@@ -299,6 +411,16 @@ class PendingChanges:
     def wakeup(self) -> float | None:
         """Return when the next delayed change is due, if there is one."""
         return self._delayed[0][0] if self._delayed else None
+
+
+def _is_undecided(change: Change, announced: Change) -> bool:
+    """Return whether a coarse datetime leaves open which of two different changes is later."""
+    if CheckMethod.FETCH in (change.check, announced.check):
+        return False
+    if not is_undecided(change.stated_at, announced.stated_at):
+        return False
+    same = agree(change.resource.hash, announced.resource.hash)
+    return change.change is not announced.change or same is not True
 
 
 def _contradicts(change: Change, listed: Change) -> bool:

@@ -3,7 +3,8 @@
 Both `rsnotify follow` and `rsnotify audit` reduce lists here, so that they never disagree. A list
 in chronological order (core §12.1) is read from its first to its last entry. Some Sources write the
 newest change first, or in no order: then datetimes decide, and if they do not, the resource itself
-has to be fetched.
+has to be fetched. So it is where a coarse datetime, as of a day, leaves open which change is later:
+such a list may have been sorted by what is written.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.timestamp_precision import is_undecided
 from rsnotify.format.vocabulary import ChangeType
 
 
@@ -48,6 +50,7 @@ def reduce_changes(
     since: dict[str, Instant] = {}
     ambiguous: set[str] = set()
     outside: set[str] = set()
+    undecided: set[str] = set()
     newest_first = not ordered and _is_newest_first(changes)
     for change in changes:
         uri = change.uri
@@ -58,6 +61,8 @@ def reduce_changes(
         since[uri] = min(since[uri], change.at)
         if from_ is not None and (_is_older(before, from_) or _is_older(change, from_)):
             outside.add(uri)
+        if is_undecided(before.stated_at, change.stated_at) and not _is_equal(before, change):
+            undecided.add(uri)
         if ordered:
             latest[uri] = change
             continue
@@ -67,12 +72,13 @@ def reduce_changes(
             latest[uri] = change
             if change.at > before.at and not _is_dated_by_lastmod(change):
                 ambiguous.discard(uri)
+    ambiguous |= undecided
     if compare or not ordered:
         ambiguous |= outside
         for uri, change in latest.items():
             if uri not in ambiguous:
                 latest[uri] = replace(change, check=CheckMethod.COMPARE)
-        _verify(changes, latest, ambiguous)
+    _verify(changes, latest, ambiguous)
     return ReducedChanges(latest, since, frozenset(ambiguous))
 
 

@@ -9,6 +9,10 @@ from rsnotify.sync.pace import Pace
 
 #: How much sooner than otherwise a poll comes after news.
 SPEEDUP_AFTER_NEWS = 8
+#: How often the documents are read in a row, without news, for other reasons than that time passes.
+_MOST_IN_A_ROW = 8
+#: Too short a wait for a timer, in seconds.
+_NEGLIGIBLE = 0.001
 
 
 class PollInterval:
@@ -27,6 +31,35 @@ class PollInterval:
         return wait
 
 
+class Allowance:
+    """How often documents may be read while they have nothing new, whatever the reason.
+
+    Some reads are allowed in a row, and then one in each interval between polls. So a Source in
+    trouble receives no more requests than polling would cause, even if each read shows a reason
+    for the next one. News restores the allowance; an announcement that documents have changed may
+    be false, and allows one comparison and the pull after it.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._left = float(_MOST_IN_A_ROW)
+        self._counted = 0.0
+
+    def restore(self, reads: int = _MOST_IN_A_ROW) -> None:
+        """Allow so many reads at least."""
+        self._left = max(self._left, float(reads))
+
+    def wait(self, now: float) -> float:
+        """Return how long to wait before the next read."""
+        earned = (now - self._counted) / self._interval
+        self._left = min(self._left + max(earned, 0.0), float(_MOST_IN_A_ROW))
+        self._counted = now
+        return max(0.0, (1.0 - self._left) * self._interval)
+
+    def use(self) -> None:
+        self._left = max(0.0, self._left - 1.0)
+
+
 class Schedule:
     """When the follower catches up next. `now` is in seconds of a clock that never jumps."""
 
@@ -34,6 +67,7 @@ class Schedule:
         self._pace = pace
         self._random = random
         self._interval = PollInterval(pace.poll)
+        self._allowance = Allowance(pace.poll)
         self._not_before = 0.0
         self._is_routine = True
         #: When to catch up next.
@@ -43,8 +77,18 @@ class Schedule:
         #: Whether push works, so that polls only confirm it.
         self.push_works = False
 
+    def may_begin(self, now: float) -> bool:
+        """Return whether documents may be read now; if not, `due` is when they may be."""
+        wait = self._allowance.wait(now)
+        if wait <= _NEGLIGIBLE:
+            return True
+        self.due = None
+        self._poll_by(now + wait)
+        return False
+
     def begin(self) -> bool:
         """Clear `due`; return whether only the passing of time was the reason for it."""
+        self._allowance.use()
         is_routine, self._is_routine = self._is_routine, True
         self.due = None
         return is_routine
@@ -63,6 +107,7 @@ class Schedule:
         """Read documents soon, at a random moment, so that not all subscribers come at once."""
         within = max(self._pace.spread_among(listeners), self._pace.poll / SPEEDUP_AFTER_NEWS)
         when = now + self._random.uniform(0.0, within)
+        self._allowance.restore(2)
         if documents.lists:
             self._poll_by(when)
         if documents.offer:
@@ -81,6 +126,8 @@ class Schedule:
 
     def poll_later(self, now: float, *, news: bool, push_is_enough: bool) -> None:
         """Poll again after the usual interval; much later if push works and is enough."""
+        if news:
+            self._allowance.restore()
         wait = self._interval.next(news=news)
         relaxed = self.push_works and push_is_enough
         self._poll_by(now + (self._pace.poll_with_push if relaxed else wait))

@@ -109,7 +109,8 @@ class SyncFrontiers:
         if self._leaps(self._known, coverage, today):
             self.held.discard(coverage)
             return []
-        return self._known.learn(coverage) + self.join_held()
+        undecided = self._known.undecided(coverage)  # nothing repeats them until the next poll
+        return undecided + self._known.learn(coverage) + self.join_held()
 
     def _leaps(self, known: Frontier, coverage: Coverage, today: Instant | None) -> bool:
         """Return whether a fragment is dated so far ahead that only the Source's lists are trusted.

@@ -30,9 +30,12 @@ class Faults(Struct, frozen=True):
         at_ahead: How far the `at` of a Resource List lies ahead of when it was made.
         until_ahead: How far the `until` of the open list lies ahead; None if it has none.
         at_end: Whether `at` is taken when a Resource List is finished, and not when it is begun.
-        order: How the open list is sorted: "as it came", "newest first" or "shuffled".
+        order: How the open list is sorted: "as it came", "as it is dated", "newest first" or
+            "shuffled".
         dateless: Whether answers have no Date.
         rotates: Whether the open list is closed now and then.
+        coarse: Which changes are dated by the minute, which may not be over: "updates",
+            "deletions", "some" or none of them.
     """
 
     at_ahead: timedelta = timedelta()
@@ -41,6 +44,7 @@ class Faults(Struct, frozen=True):
     order: str = "as it came"
     dateless: bool = False
     rotates: bool = True
+    coarse: str = ""
 
 
 class FaultySource(Source):
@@ -167,6 +171,25 @@ class FaultySource(Source):
         self.change("a")
 
     # Documents
+
+    def as_written(self, document: Document) -> Document:
+        if not self.faults.coarse:
+            return document
+        entries = tuple(map(self._coarsely, document.resources))
+        if document.capability == Capability.CHANGE_LIST and self.faults.order == "as it is dated":
+            entries = tuple(sorted(entries, key=lambda entry: entry.datetime or EPOCH))
+        return replace(document, resources=entries)
+
+    def _coarsely(self, entry: Resource) -> Resource:
+        is_deletion = entry.change is ChangeType.DELETED
+        is_coarse = {
+            "deletions": is_deletion,
+            "updates": not is_deletion,
+            "some": str(entry.hash)[-1] in "02468a" or is_deletion,
+        }[self.faults.coarse]
+        if entry.datetime is None or not is_coarse:
+            return entry
+        return replace(entry, datetime=entry.datetime.replace(second=0, microsecond=0, fold=1))
 
     def document(self, uri: str) -> Document:
         document = super().document(uri)

@@ -108,7 +108,7 @@ def test_a_change_that_came_meanwhile_shows_whether_a_resource_exists(copy: Copy
     removal = copy.dispatch(100)
     copy.state.pending.add(listed("a", 9))
     copy.results.applied([removal], 101)
-    assert copy.state.pending.watched == []
+    assert copy.state.pending.watched == ()
     latest = copy.dispatch(101)
     assert latest == listed("a", 9)
     assert copy.results.progress_after([latest]) == Progress(NOW, NOW)
@@ -149,7 +149,7 @@ def test_after_a_failure_the_lists_are_read_as_they_may_say_more(copy: Copy) -> 
     assert copy.state.schedule.due is not None
     assert 10.5 <= copy.state.schedule.due <= 11
     change = copy.dispatch(40)
-    copy.state.pending.add(listed("a", 5))
+    copy.state.pending.add(replace(listed("a", 5), resource=Resource("a", hash="md5:2")))
     copy.state.schedule.begin()
     copy.notes()
     copy.results.failed(change, BROKEN, 40)
@@ -157,11 +157,15 @@ def test_after_a_failure_the_lists_are_read_as_they_may_say_more(copy: Copy) -> 
     assert copy.state.schedule.due is None
 
 
-def test_of_very_many_missing_resources_some_are_remembered(
+def test_of_very_many_missing_resources_some_are_stored_and_t_waits_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(apply_results, "_MOST_MISSING", 2)
-    missing = tuple(map(MissingResource, "abc"))
-    copy = Copy(*missing)
-    copy.results.start(0)
-    assert copy.results.progress() == Progress(NOW, NOW, missing=missing[:2])
+    copy = Copy()
+    for name in "abc":
+        copy.state.pending.add(listed(name), since=EARLIEST)
+    for now in (0, 2, 4):
+        for change in copy.state.pending.dispatch(9, now):
+            copy.results.failed(change, MISSING, now)
+    assert len(copy.state.pending.watched) == 2
+    assert copy.state.pending.low_water() == EARLIEST, "T waits for the third"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.errors import NotFound
 from rsnotify.format.coverage import Change, CheckMethod
@@ -137,8 +138,9 @@ def test_the_copy_is_as_old_as_before_until_unlisted_resources_are_removed() -> 
 @pytest.mark.parametrize("found", ["nothing", "different", "absent", "unlisted"])
 def test_polls_come_sooner_after_a_comparison_that_found_something(found: str) -> None:
     wire = Wire(LIST, known(5), compare=0.0, poll=100.0)
-    wire.answer(listing(6, A))
-    different, absent = [A] * (found == "different"), [A] * (found == "absent")
+    listed = replace(A, hash="md5:1")
+    wire.answer(listing(6, listed))
+    different, absent = [listed] * (found == "different"), [listed] * (found == "absent")
     wire.actions = wire.follower.differing(different, wire.now, absent)
     begun = applying(wire)
     wire.actions = wire.follower.unlisted(["b"] * (found == "unlisted"), wire.now)

@@ -39,7 +39,7 @@ def unsettle(state: SyncState, catch_up: CatchUp) -> None:
 
 def fail(state: SyncState, catch_up: CatchUp) -> None:
     state.settled = False
-    catch_up.failures.record(Unavailable("http://a.example/changes.xml", "out of reach"))
+    catch_up.failures.record(Unavailable("http://a.example/changes.xml", "out of reach"), 0.0)
 
 
 def compare(state: SyncState, catch_up: CatchUp) -> None:

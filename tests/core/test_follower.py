@@ -153,7 +153,7 @@ def test_if_the_resource_list_is_too_old_as_well_t_waits_before_the_gap(
         while destination.pending:
             destination.step()
     assert not destination.follower.level
-    assert destination.follower.stuck
+    assert destination.follower.is_stuck(destination.now)
     assert before is not None
     assert destination.follower.progress is not None
     assert destination.follower.progress.through == before.through

@@ -200,12 +200,16 @@ def test_failing_changes_make_it_stuck_only_once_the_documents_are_read() -> Non
     wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), give_up=1)
     wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
     (change,) = applied(wire)
-    wire.actions = wire.follower.failed(change, away(), 0.0)
-    assert wire.follower.stuck
+    wire.actions = wire.follower.failed(change, NotFound(BASE, "404"), 0.0)
+    assert not wire.follower.is_stuck(wire.now), "the lists may show why it failed"
     while not wire.requested():
         wire.wait()
     wire.answer(malformed())
-    assert not wire.follower.stuck
+    assert not wire.follower.is_stuck(wire.now)
+    while not wire.requested():
+        wire.wait()
+    wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
+    assert wire.follower.is_stuck(wire.now)
 
 
 def deletions_after(
@@ -226,18 +230,23 @@ def deletions_after(
         failure = before if before is not None and now == times[0] else error
         actions = wire.follower.failed(apply.changes[0], failure, now)
         if now != times[-1]:
-            actions = wire.follower.tick(now + PACE.retry.most)
+            actions = wire.follower.tick(times[times.index(now) + 1])
     dispatched = [action.changes for action in actions if isinstance(action, Apply)]
     return [change.uri for (change,) in dispatched if change.change is ChangeType.DELETED]
 
 
 def test_content_may_lag_behind_the_entry_that_announces_it() -> None:
     wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
-    tries = range(0, 600, 60)
+    tries = (0, 1, 3, 5, 7, 12, 21, 38, 71, 136, 265, 522)
+    assert deletions_after(wire, NotFound("it", "404"), *tries[:4]) == []
+    assert wire.follower.progress is not None
+    assert wire.follower.progress.through < EPOCH + SECOND, "T waits at first"
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
     assert deletions_after(wire, NotFound("it", "404"), *tries) == []
     assert not wire.follower.level
     assert wire.follower.progress is not None
-    assert wire.follower.progress.through < EPOCH + SECOND
+    assert wire.follower.progress.through == EPOCH + SECOND
+    assert [one.uri for one in wire.follower.progress.missing] == [f"{BASE}1"]
 
 
 def test_a_resource_missing_for_long_counts_as_deleted() -> None:

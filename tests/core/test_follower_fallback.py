@@ -165,7 +165,7 @@ def test_without_a_list_of_resources_a_gap_remains_and_t_waits_before_it(
     for _ in range(2):
         work_for_a_while(destination)
         follower = destination.follower
-        assert (follower.level, follower.stuck) == (False, True)
+        assert (follower.level, follower.is_stuck(destination.now)) == (False, True)
         assert follower.progress is not None
         assert follower.progress.through == before.through
         assert any("no document covers the changes from" in note for note in destination.notes)

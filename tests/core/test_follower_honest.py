@@ -82,6 +82,12 @@ CLOCKS = st.builds(
     until_ahead=st.none() | AHEAD,
     rotates=st.just(False),
 )
+COARSE = st.builds(
+    Faults,
+    order=st.sampled_from(["as it came", "as it is dated"]),
+    coarse=st.sampled_from(["updates", "deletions", "some"]),
+    rotates=st.booleans(),
+)
 ROTATED = st.builds(Faults, at_ahead=AHEAD, until_ahead=st.none() | AHEAD)
 
 BOTH = st.sampled_from([HONEST, ROUTINE])
@@ -109,6 +115,7 @@ FAMILIES = {
     "lists that are dated ahead and closed": (BOTH, ROTATED, [ROTATE], True),
     "late entries, old dates and any order": (BOTH, DISORDER, LATE, True),
     "late entries and new Resource Lists": (NO_ROUTINE, DISORDER, [*LATE, LIST], True),
+    "coarse datetimes": (BOTH, COARSE, [*PUSHED, ROTATE, LIST], True),
     "a hub that lies": (BOTH, RIGHT, [*PUSHED, *LIES, ROTATE], True),
     "a Source that is restored": (BOTH, RIGHT, [*BACKUPS, *PUSHED, ROTATE, LIST], LISTED_ANEW),
     "caches": (BOTH, DISORDER, [*CACHES, *PUSHED, ROTATE], True),

@@ -8,10 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, Coverage, is_ahead
-from rsnotify.format.datetimes import LATEST
+from rsnotify.format.datetimes import LATEST, parse_datetime
 from rsnotify.format.frontier import Frontier, change_key
 from rsnotify.format.model import Resource
-from rsnotify.format.timestamp_precision import dates_from_list_order, end_of_unit, postponed
+from rsnotify.format.timestamp_precision import (
+    dates_from_list_order,
+    end_of_unit,
+    is_undecided,
+    postponed,
+)
 from rsnotify.format.vocabulary import ChangeType
 
 NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
@@ -47,6 +52,45 @@ def test_a_datetime_stands_for_its_second_or_day_unless_it_has_a_fraction(
     instant: datetime, end: datetime
 ) -> None:
     assert end_of_unit(instant) == end
+
+
+@pytest.mark.parametrize(
+    ("written", "end"),
+    [
+        ("2026-01-01T09:00Z", "2026-01-01T09:01"),
+        ("2026-01-02", "2026-01-03"),
+        ("2026-02", "2026-03"),
+        ("2026-12", "2027"),
+        ("2026", "2027"),
+        ("9999", "9999-12-31T23:59:59.999999Z"),
+    ],
+)
+def test_a_datetime_without_seconds_stands_for_the_longest_unit_that_begins_with_it(
+    written: str, end: str
+) -> None:
+    assert end_of_unit(parse_datetime(written)) == parse_datetime(end)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "undecided"),
+    [
+        ("2026-06-11", "2026-06-11T10:15:00Z", True),
+        ("2026-06-11", "2026-06-10T20:00:00Z", True),  # it may be of another time zone
+        ("2026-06-11", "2026-06-12T13:00:00Z", False),
+        ("2026-06-11T10:15Z", "2026-06-11T10:15:59Z", True),
+        ("2026-06-11T10:15Z", "2026-06-11T10:16:00Z", False),
+        ("2026-06-11T10:15:00Z", "2026-06-11T10:15:00.5Z", False),
+        ("2026-06", "2026-06-11", True),
+        ("2026", "2026-06", True),
+        ("2026-06-11", "2026-06-12", False),
+        ("2026-06-11", "2026-06-11", False),
+    ],
+)
+def test_a_coarse_datetime_leaves_open_what_is_later_within_it(
+    one: str, other: str, undecided: bool
+) -> None:
+    instants = parse_datetime(one), parse_datetime(other)
+    assert is_undecided(*instants) is is_undecided(*instants[::-1]) is undecided
 
 
 def test_no_instant_is_later_than_the_calendar() -> None:

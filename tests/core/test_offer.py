@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify.errors import WrongDocument
+from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.media_types import extension, is_media_type, matches, may_match
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.offer import FIELDS, Offer, read_framework, read_offer
@@ -43,6 +43,22 @@ def test_another_document_is_no_capability_list() -> None:
     with pytest.raises(WrongDocument, match=r"not 'resourcelist'") as caught:
         read_offer(Document(Capability.RESOURCE_LIST), PLACE)
     assert PLACE in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_two_documents_of_one_capability_are_refused_with_both_names(kind: str) -> None:
+    entries = (Resource("one.xml", capability=kind), Resource("two.xml", capability=kind))
+    with pytest.raises(InvalidDocument, match=r"/sets/one\.xml and \S+/sets/two\.xml") as caught:
+        read_offer(Document(Capability.CAPABILITY_LIST, entries), PLACE)
+    assert kind in str(caught.value)
+    assert PLACE in str(caught.value)
+
+
+def test_a_document_that_is_listed_twice_is_offered() -> None:
+    uri = "http://a.example/sets/one.xml"
+    entries = tuple(Resource(one, capability="changelist") for one in ("one.xml", uri))
+    offer = read_offer(Document(Capability.CAPABILITY_LIST, entries), PLACE)
+    assert offer.change_list == uri
 
 
 def described(own: bool, whole: bool, entry: bool) -> Document:

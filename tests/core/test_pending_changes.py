@@ -22,7 +22,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def change(name: str, seconds: int) -> Change:
     at = START + timedelta(seconds=seconds)
-    return Change(name, ChangeType.UPDATED, at, Resource(name))
+    return Change(name, ChangeType.UPDATED, at, Resource(name, lastmod=at))
 
 
 def empty() -> PendingChanges:
@@ -414,9 +414,10 @@ def test_a_whole_set_drops_only_what_it_contradicts() -> None:
         ("watched and unlisted", 50),
         ("watched and announced later", 51),
     ):
-        pending.watch(replace(change(name, seconds), check=CheckMethod.FETCH), due=999)
+        missing = replace(change(name, seconds), check=CheckMethod.FETCH)
+        pending.watch(missing, due=999, removed=True)
     pushed = change("watched and announced by push only", 51)
-    pending.watch(verification(pushed, pushed.at), due=999)
+    pending.watch(verification(pushed, pushed.at), due=999, removed=True)
     assert pending.drop_unlisted(at, {"watched and listed"})
     left = {one.uri for one in pending.dispatch(9, now=9_999)}
     assert left == {

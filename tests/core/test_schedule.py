@@ -172,7 +172,7 @@ def test_other_documents_are_tried_if_this_one_will_not_improve_soon(
 ) -> None:
     policy = FailurePolicy(PACE)
     for _ in range(failures):
-        policy.record(error)
+        policy.record(error, 0.0)
     assert policy.is_lasting(fetch, error, pull) is expected
 
 
@@ -185,7 +185,7 @@ def test_a_list_that_stays_broken_costs_a_baseline_after_each_doubling_of_failur
     policy = FailurePolicy(PACE)
     found = []
     for number in range(1, 30):
-        policy.record(error)
+        policy.record(error, 0.0)
         if policy.needs_baseline():
             found.append(number)
     assert found == expected
@@ -195,10 +195,10 @@ def test_a_list_that_stays_broken_costs_a_baseline_after_each_doubling_of_failur
 
 def test_only_large_documents_have_to_wait_and_each_time_twice_as_long() -> None:
     policy = FailurePolicy(PACE)
-    policy.record(BROKEN)
+    policy.record(BROKEN, 0.0)
     assert policy.least_delay(is_dump=False) == 0
     assert policy.least_delay(is_dump=True) == 32
-    policy.record(LARGE)
+    policy.record(LARGE, 0.0)
     assert policy.least_delay(is_dump=False) == 64
     policy.count = 99
     assert policy.least_delay(is_dump=True) == 16 * 2**16

@@ -25,6 +25,7 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document
+from rsnotify.format.timestamp_precision import is_undecided
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.format.writer import write_document
 from rsnotify.selection.representations import has_inline_content
@@ -134,7 +135,7 @@ class Destination:
 
     def push(self, document: Document) -> None:
         """Deliver a fragment as bytes."""
-        read = read_document(write_document(document))
+        read = self.source.as_written(read_document(write_document(document)))
         self._begin(self.follower.fragment(read, self.now, self.source.today))
 
     def notify(self, document: Document) -> None:
@@ -222,7 +223,7 @@ class Destination:
                 try:
                     self._maybe_fail(uri)
                     given, sent = self._get(uri)
-                    document = read_document(write_document(given))
+                    document = self.source.as_written(read_document(write_document(given)))
                 except RsnotifyError as error:
                     self._begin(follower.fetch_failed(action, error, self.now))
                 else:
@@ -290,7 +291,9 @@ class Destination:
         follower = self.follower
         record = self.records.get(change.uri)
         if change.check is CheckMethod.FETCH or (
-            record is not None and record[0] > change.at and self._contradicts(change)
+            record is not None
+            and (record[0] > change.at or is_undecided(change.stated_at, record[0]))
+            and self._contradicts(change)
         ):
             self._verify(change)
             return
@@ -309,8 +312,8 @@ class Destination:
         self._commit(change, change)
 
     def _contradicts(self, change: Change) -> bool:
-        """Return whether an entry that is compared differs from the copy."""
-        if change.check is not CheckMethod.COMPARE:
+        """Return whether an entry that is compared, or has a coarse date, differs from the copy."""
+        if change.check is not CheckMethod.COMPARE and not change.stated_at.fold:
             return False
         held = self.content.get(change.uri)
         return held != (None if change.change is ChangeType.DELETED else change.resource.hash)
@@ -383,8 +386,9 @@ class Destination:
                 del self.records[uri]
 
     def check_t(self) -> None:
-        """I4: T never passes a change that is not applied."""
+        """I4: T never passes a change that is not applied, unless it is stored as missing."""
         assert self.progress is not None
+        missing = {one.uri for one in self.progress.missing}
         last: dict[str, Change] = {}
         # Where datetimes are not unique, more may come of the very instant T.
         unique = self.source.granularity == MICROSECOND
@@ -398,6 +402,6 @@ class Destination:
             versions = {later.resource.hash for later in since if later.at >= change.at}
             record = self.records.get(uri)
             applied = record is not None and record[0] >= change.at
-            assert applied or self.content.get(uri) in versions, (
+            assert applied or uri in missing or self.content.get(uri) in versions, (
                 f"T={self.progress.through} passed {change}"
             )

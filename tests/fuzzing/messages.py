@@ -24,7 +24,7 @@ from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
 from rsnotify.runtime.mqtt.selection_requests import SelectionRequest, read_selection_request
 from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify.runtime.xmpp.stanzas import error_in, items_in, payload_of, publish
+from rsnotify.runtime.xmpp.stanzas import ReceivedStream, error_in, items_in, payload_of, publish
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_hub.access.clients import TrustedProxies, client_network
@@ -210,8 +210,9 @@ def _packets(data: bytes) -> None:
 
 
 def _stanza(data: bytes) -> None:
-    """Read a stanza, which slixmpp parses with Expat."""
+    """Read a stanza, which slixmpp parses with Expat once it is checked."""
     try:
+        ReceivedStream().feed(data, logged_in=True)
         stanza = ElementTree.fromstring(data)
     except (ElementTree.ParseError, ValueError, LookupError):
         return

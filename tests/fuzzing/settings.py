@@ -106,7 +106,7 @@ _EXPORT = (
     b'null,"expires":"2013-01-03T09:00:00Z","position":1,"suspended":false,"client":"c"}\n'
     b'{"type":"broker","broker":"m","cursors":{"http://e.example/a {\\"types\\":[\\"a/b\\"]}":1}}\n'
     b'{"type":"fragment","topic":"http://e.example/a","position":1,"content_type":"a/b","from":null,'
-    b'"until":"2013-01-03T09:00:00Z","begins":"2013-01-03T09:00:00Z","heartbeat":false,"whole":true,'
+    b'"until":"2013-01-03T09:00:00Z","begins":"1970-01-01T00:00:00Z","heartbeat":false,"whole":true,'
     b'"body":"YQ=="}\n{"type":"end","records":3}\n'
 )
 SETTINGS = {

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -23,6 +25,8 @@ from tests.fuzzing.surface import Surface
 from tests.fuzzing.surfaces import SURFACES
 from tests.growth import TIMES, check_growth
 
+#: What a library does that opens a file, connects, or resolves a name.
+OPENING = ("open", "os.open", "socket.connect", "socket.getaddrinfo", "urllib.Request")
 FOUND = sorted((Path(__file__).parent / "found").glob("*/*"))
 #: The calls that any input may cost, and those for each of its bytes.
 CALLS, CALLS_PER_BYTE = 30_000, 60
@@ -56,6 +60,39 @@ def test_input_that_ends_at_any_byte_raises_no_other_exception(name: str) -> Non
     seed = SURFACES[name].seeds[0]
     for end in range(len(seed)):
         SURFACES[name].attempt(seed[:end])
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "http://127.0.0.1:1{}"])
+@every_surface
+def test_input_that_names_a_file_or_a_server_opens_neither(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    surface = SURFACES[name]
+    surface.attempt(surface.seeds[0])  # imports what it needs
+    file = tmp_path / "file"
+    file.write_bytes(surface.seeds[0])
+    with opened(str(file)) as found:
+        surface.attempt(form.format(file).encode())
+    assert found == []
+
+
+@contextmanager
+def opened(path: str) -> Iterator[list[str]]:
+    """Note which events of a path, or of connections, this thread causes within the context."""
+    found: list[str] = []
+    thread, is_on = threading.get_ident(), True
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        if is_on and event in OPENING and threading.get_ident() == thread:
+            is_other_file = "open" in event and path not in repr(arguments[0])
+            if not is_other_file:
+                found.append(f"{event} {arguments!r}")
+
+    sys.addaudithook(note)  # which cannot be removed
+    try:
+        yield found
+    finally:
+        is_on = False
 
 
 @pytest.mark.parametrize("path", FOUND, ids=[f"{path.parent.name}-{path.name}" for path in FOUND])

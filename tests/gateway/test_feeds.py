@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from rsnotify.errors import DocumentError
+from rsnotify.errors import DocumentError, TooLarge
 from rsnotify_gateway.feed_parser import parse_feed
+from tests.fuzzing.test_surfaces import calls
 from tests.gateway.checking import Checking, origin
 from tests.gateway.origin_server import OriginServer
 
@@ -162,3 +166,114 @@ def test_entries_without_a_uri_are_counted() -> None:
     found = parse_feed(data, URL)
     assert found.entries == ()
     assert found.nameless == 1
+
+
+@pytest.mark.parametrize("is_absolute", [True, False], ids=["absolute", "relative"])
+def test_a_feed_that_is_the_path_of_a_file_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_absolute: bool
+) -> None:
+    (tmp_path / "secret").write_bytes(atom([("a", "A")]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DocumentError):
+        parse_feed(str(tmp_path / "secret").encode() if is_absolute else b"secret", URL)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "declared"),
+    [
+        ("utf-8", ""),
+        ("utf-8-sig", ""),
+        ("utf-16", "utf-16"),
+        ("utf-16-le", ""),
+        ("utf-32-be", "utf-32"),
+        ("iso-8859-1", "ISO-8859-1"),
+        ("shift_jis", "shift_jis"),
+        ("windows-1252", "utf-8"),
+        ("utf-8", "unknown"),
+        ("utf-8", "idna"),
+    ],
+)
+def test_a_feed_is_read_in_its_encoding(encoding: str, declared: str) -> None:
+    declaration = f"<?xml version='1.0' encoding='{declared}'?>" if declared else ""
+    name = "\u8a9e" if encoding == "shift_jis" else "\xe9"
+    data = (declaration + atom([(name, "A")]).decode()).encode(encoding)
+    assert [entry.uri for entry in parse_feed(data, URL).entries] == [SITE + name]
+
+
+@pytest.mark.parametrize(
+    "prologue",
+    [
+        b"\n<?xml version='1.0'?>\r\n<?xml-stylesheet href='a?b'?> ",
+        b"<!-- a - b > <feed> -->",
+        b'<!DOCTYPE feed PUBLIC "-//N//D" "http://site.example/a.dtd">\n',
+    ],
+)
+def test_what_precedes_the_root_element_is_passed_over(prologue: bytes) -> None:
+    assert len(parse_feed(prologue + atom([("a", "A")]), URL).entries) == 1
+
+
+_BEGIN = b'<feed xmlns="http://www.w3.org/2005/Atom" xmlns:p="urn:p"><title>t</title>'
+#: Parts that took feedparser time in proportion to the square of their number, or longer.
+REPEATED = {
+    "line ends before the root element": (b"", b"\n", _BEGIN + b"</feed>"),
+    "encodings": (b"<?", b"encoding='", _BEGIN + b"</feed>"),
+    "encodings in a declaration": (b"<?xml ", b"encoding='a' ", b"?>" + _BEGIN + b"</feed>"),
+    "comments": (b"", b"<!-- a -->\n", _BEGIN + b"</feed>"),
+    "a comment that does not end": (b"<!--", b"- -", b""),
+    "instructions": (b"", b"<?a b?>\n", _BEGIN + b"</feed>"),
+    "a root element that no expression finds": ("<\xe9>".encode(), b"\n", "</\xe9>".encode()),
+    "an encoding that is slow": (b"<?xml version='1.0' encoding='punycode'?>", b"a-b", b""),
+    "letters in the name of an author": (
+        _BEGIN + b"<entry><author><name>",
+        b"a",
+        b"</name></author></entry></feed>",
+    ),
+    "attributes": (_BEGIN + b"<entry", b" a='b'", b"/></feed>"),
+    "elements below a long base": (
+        _BEGIN + b"<a xml:base='http://site.example/" + b"a/" * 5_000 + b"'>",
+        b"<b/>",
+        b"</a></feed>",
+    ),
+    "levels": (_BEGIN, b"<a>", b""),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_feed_takes_steps_in_proportion_to_its_length_or_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import feedparser
+
+    passed: list[int] = []
+    parse = feedparser.parse
+
+    def count(stream: BytesIO, **options: object) -> object:
+        passed.append(len(stream.getvalue()))
+        return parse(stream, **options)
+
+    monkeypatch.setattr(feedparser, "parse", count)
+    begin, repeated, end = REPEATED[name]
+    data = begin + repeated * 20_000 + end
+    with suppress(DocumentError):
+        steps = calls(partial(parse_feed, data, URL))
+        assert steps < 10 * len(data)
+    assert all(length <= len(_BEGIN) + 100 for length in passed), "feedparser saw what is slow"
+
+
+@pytest.mark.parametrize(
+    ("part", "number", "is_refused"),
+    [
+        ("<a xmlns:{0}='urn:{0}'/>", 150, True),
+        ("<a xmlns:a='urn:a'/>", 150, False),
+        ("<author><name>Ada Lovelace,</name></author>", 150, False),
+    ],
+    ids=["different namespaces", "one namespace", "authors"],
+)
+def test_limits_are_those_of_what_is_costly(part: str, number: int, is_refused: bool) -> None:
+    parts = "".join(part.format(f"n{each}") for each in range(number))
+    data = atom([("a", "A")]).replace(b"<id>", parts.encode() + b"<id>")
+    if is_refused:
+        with pytest.raises(TooLarge, match="more than 100 namespaces"):
+            parse_feed(data, URL)
+    else:
+        assert len(parse_feed(data, URL).entries) == 1

@@ -178,6 +178,7 @@ def test_a_web_token_grants_what_its_claim_lists():
     [
         {"exp": None},
         {"exp": int(time.time()) - 60},
+        {"exp": int(time.time()) - 1},
         {"nbf": int(time.time()) + DAY},
         {"aud": None},
         {"aud": "https://other.example/"},
@@ -191,6 +192,13 @@ def test_a_web_token_grants_what_its_claim_lists():
 )
 def test_an_invalid_web_token_grants_nothing(wrong: dict[str, Any]):
     assert verifier().claims(token(**wrong)) is None
+
+
+def test_a_web_token_holds_from_half_a_minute_before_its_beginning_to_its_end():
+    now = int(time.time())
+    claims = verifier().claims(token(nbf=now + 20, iat=now + 20, exp=now + DAY))
+    assert claims is not None
+    assert claims.until == now + DAY
 
 
 def test_a_web_token_without_our_claim_grants_nothing():

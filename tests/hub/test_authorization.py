@@ -102,7 +102,20 @@ def test_pages_of_other_sites_and_proxies_are_no_local_admins(headers: dict[str,
 
 
 @pytest.mark.parametrize(
-    "name", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "["]
+    "name",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example",
+        "evil.example@127.0.0.1",
+        "127.0.0.1#evil",
+        "127.0.0.1/evil",
+        "127.0.0.1?evil",
+        "127.0.0.1:80:80",
+        "localhost\\evil",
+        "[",
+        "",
+    ],
 )
 def test_a_local_hub_refuses_requests_for_another_host(authorizer: Authorizer, name: str):
     rebound = request({"Host": name, "Origin": f"http://{name}"})

@@ -127,6 +127,16 @@ async def test_a_document_that_calls_itself_otherwise_is_warned_of(source: Small
     assert "! the document above calls it resourcelist" in text
 
 
+async def test_two_lists_of_one_capability_are_shown_and_warned_of(source: SmallSource) -> None:
+    entries = [Resource(f"{name}.xml", capability=Capability.RESOURCE_LIST) for name in "ab"]
+    offer(source, *entries)
+    found = await inspect(source.base + "capabilitylist.xml")
+    (capability_list,) = [one for one in below(found) if one.warnings]
+    assert "a.xml" in capability_list.warnings[0]
+    assert "b.xml" in capability_list.warnings[0]
+    assert {part.uri.rpartition("/")[2] for part in capability_list.parts} == {"a.xml", "b.xml"}
+
+
 async def test_a_capability_list_that_the_description_forgets_is_shown(source: SmallSource) -> None:
     source.answers["/.well-known/resourcesync"] = status(404)
     found = await inspect(source.url)

@@ -105,7 +105,7 @@ async def test_audit_reports_differences(source: SmallSource, destination: Desti
     assert found["in_step"] is False
     assert found["created"] == [source.base + "folder/r1.ttl"]
     assert found["updated"] == [source.base + "folder/r2.ttl"]
-    assert found["deleted"] == ["stranger"]
+    assert found["deleted"] == found["foreign"] == ["stranger"]
 
 
 async def test_audit_reports_that_it_could_not_decide(

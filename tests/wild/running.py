@@ -181,7 +181,8 @@ async def audited(source: WildSource, folder: Path) -> Outcome:
     kinds = ("created", "updated", "deleted", "absent", "unknown")
     named = tuple(f"{kind} {name}" for kind in kinds for name in getattr(found, kind))
     code = {True: 0, False: 1, None: 2}[found.in_step]
-    return Outcome(found.in_step is True, named + found.doubts, code=code)
+    reasons = (*named, *found.reasons.values(), *found.doubts)
+    return Outcome(found.in_step is True, reasons, code=code)
 
 
 async def command_audit(source: WildSource | str, folder: Path, *options: str) -> Outcome:

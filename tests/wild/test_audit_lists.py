@@ -10,9 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.wild.documents import change_list, entry, ln, resource_list
-from tests.wild.running import Outcome, assert_honest, audited
+from rsnotify_subscriber import audit
+from tests.wild.documents import (
+    change_list,
+    entry,
+    index,
+    ln,
+    md,
+    member,
+    resource_list,
+    urlset,
+)
+from tests.wild.running import Outcome, assert_honest, audited, follow_once
 from tests.wild.source import Answer, WildSource
+from tests.wild.test_newest_first import package
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +171,99 @@ async def test_all_pages_of_a_list_count(source: WildSource, folder: Path) -> No
     assert (await honest_audit(source, folder)).code == 0
     source.put("third.xml", change_list(changes, from_=source.t(5), links=following))
     assert (await honest_audit(source, folder)).code == 2
+
+
+async def test_entries_that_an_earlier_list_of_the_same_time_lacks_count(
+    source: WildSource, folder: Path
+) -> None:
+    members = []
+    for name, at in (("a", 40), ("b", 20)):  # each program of the Source writes a list of its own
+        entries = [change(source, name, at, content=source.file(name, b"2"))]
+        source.put(f"{name}.xml", change_list(entries, from_=source.t(5)))
+        members.append(member(source.uri(f"{name}.xml"), from_=source.t(5)))
+    source.put("changelist.xml", index("changelist", members, from_=source.t(5)))
+    assert (await honest_audit(source, folder)).code == 1
+    for name in ("a", "b"):
+        (folder / name).write_bytes(b"2")
+    assert (await honest_audit(source, folder)).code == 0
+
+
+async def test_overlapping_packages_of_a_change_dump_are_joined(
+    source: WildSource, folder: Path
+) -> None:
+    source.offer(changelist=None, changedump="changedump.xml")
+    versions = {name: [source.file(name, version) for version in (b"2", b"3")] for name in "ab"}
+
+    def changed(name: str, at: float, number: int) -> str:
+        version = versions[name][number]
+        return change(source, name, at, content=version).replace("<rs:md", f'<rs:md path="/{name}"')
+
+    periods = [(5, 60, [changed("a", 20, 0), changed("b", 50, 1)]), (5, 40, [changed("b", 30, 0)])]
+    packages = []
+    for number, (from_, until, entries) in enumerate([*periods, (15, 90, [changed("a", 45, 1)])]):
+        packed = package(entries, {}, from_=source.t(from_), until=source.t(until))
+        source.put(f"{number}.zip", packed)
+        packages.append(entry(source.uri(f"{number}.zip"), content=packed))
+    about = md(capability="changedump", from_=source.t(5))
+    source.put("changedump.xml", urlset(packages, about))
+    for name in ("a", "b"):
+        (folder / name).write_bytes(b"3")
+    assert (await honest_audit(source, folder)).code == 0
+
+
+async def test_what_makes_a_follower_doubt_a_version_makes_it_unknown(
+    source: WildSource, folder: Path
+) -> None:
+    old = Answer(b"1", modified=source.t(-1000))
+    source.put("a", old)
+    listed = [entry(source.uri("a"), lastmod=source.t(5))]
+    source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
+    source.remove("b")
+    (folder / "b").unlink()
+    outcome = await honest_audit(source, folder)
+    assert outcome.code == 2
+    assert any("the server has a version of" in reason for reason in outcome.reasons)
+    source.put("a", Answer(b"1", modified=source.t(5)))
+    assert (await honest_audit(source, folder)).code == 0
+    source.put("resourcelist.xml", resource_list([entry(source.uri("a"), length=2)], source.t(10)))
+    outcome = await honest_audit(source, folder)
+    assert outcome.code == 2
+    assert any("bytes" in reason for reason in outcome.reasons)
+
+
+async def test_a_cache_does_not_make_a_right_copy_differ(source: WildSource, folder: Path) -> None:
+    source.list_resources(source.t(10), hashed=False)
+    current = source.answers["/set/a"]
+    stale = Answer(b"old")
+    source.put("a", lambda request: current if request.past_caches else stale)
+    assert (await honest_audit(source, folder)).code == 0
+
+
+async def test_documents_older_than_those_of_the_copy_are_doubted(
+    source: WildSource, folder: Path
+) -> None:
+    copy = folder.with_name("followed")
+    before = source.answers["/set/resourcelist.xml"]
+    source.offer(changelist=None)
+    lists(source, at=100)
+    assert (await follow_once(source, copy)).claims
+    assert (await audited(source, copy)).code == 0
+    source.answers["/set/resourcelist.xml"] = before
+    outcome = await audited(source, copy)
+    assert outcome.code == 2
+    assert any("older than one that was compared" in reason for reason in outcome.reasons)
+
+
+@pytest.mark.parametrize("status", [403, 404, 410, 500])
+async def test_a_resource_that_nobody_can_fetch_leaves_the_others_compared(
+    status: int, source: WildSource, folder: Path
+) -> None:
+    (folder / "a").unlink()
+    source.put("a", Answer(status=status))
+    found = await audit(source.url, folder, pause=0.01)
+    assert (found.resources, found.equal, found.unjudged) == (2, 1, 1)
+    assert found.in_step is None
+    (folder / "b").write_bytes(b"damaged")
+    found = await audit(source.url, folder, pause=0.01)
+    assert found.updated == (source.uri("b"),)
+    assert found.in_step is False

@@ -8,7 +8,7 @@ may not be its last: git calls such entries of its index racy.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,24 @@ from tests.wild.source import WildSource
 ANEW = Selection(excluded=("nothing",))
 
 
-@pytest.mark.parametrize(("write", "unit"), [(days, 3600 * 9), (seconds, 0.5)])
+def minutes(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%MZ")
+
+
+def months(moment: datetime) -> str:
+    return moment.strftime("%Y-%m")
+
+
+@pytest.mark.parametrize(
+    ("write", "unit"),
+    [(days, 3600 * 9), (seconds, 0.5), (minutes, 30.0), (months, 86400 * 10.5)],
+)
 async def test_what_was_fetched_within_the_unit_is_fetched_again(
     source: WildSource, folder: Path, write: Callable[[datetime], str], unit: float
 ) -> None:
     source.offer(changelist=None)
-    made = source.t(0).replace(hour=0, minute=0, second=0)
+    day = 1 if write is months else 11  # the first may be written for its month
+    made = datetime(source.start.year - 1, 6, day, tzinfo=UTC)
 
     def at(fraction: float) -> datetime:
         return made + timedelta(seconds=unit * fraction)

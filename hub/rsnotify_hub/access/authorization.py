@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import inf
 from time import time
-from urllib.parse import urlsplit
 
 from aiohttp import HttpVersion11, web
 
+from rsnotify.runtime.web.aiohttp_server import host_in
 from rsnotify_hub.access.clients import is_loopback
 from rsnotify_hub.access.grants import Grant, Grants
 from rsnotify_hub.access.limits import RateLimiter, TopicQuota
@@ -140,10 +140,7 @@ def _has_local_name(request: web.Request) -> bool:
     A page whose name was made to resolve to this machine (DNS rebinding) sends that name, and is
     of the hub's own origin for its browser.
     """
-    try:
-        host = urlsplit(f"//{request.host}").hostname or ""
-    except ValueError:
-        return False
+    host = host_in(request.host) or ""
     return host == "localhost" or is_loopback(host)
 
 

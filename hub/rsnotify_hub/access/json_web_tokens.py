@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import time
 
 import jwt
 import msgspec
 from msgspec import Struct
 
-#: How far the clocks of the hub and of the token's issuer may differ, in seconds.
+#: How long before its `nbf` and `iat` a token is accepted, in seconds: the clock of its issuer may
+#: be ahead. Its end has no such leeway.
 _LEEWAY = 30
 
 
@@ -52,4 +54,5 @@ class JsonWebTokens:
             granted = msgspec.convert(payload.get("rsnotify", {}), Claims)
         except (jwt.PyJWTError, msgspec.ValidationError, UnicodeError):
             return None
-        return msgspec.structs.replace(granted, until=float(payload["exp"]) + _LEEWAY)
+        until = float(payload["exp"])
+        return None if until <= time() else msgspec.structs.replace(granted, until=until)

@@ -93,11 +93,13 @@ def import_hub(
         rsnotify hub import hub.jsonl --store nats://127.0.0.1:4222
         rsnotify hub import hub.jsonl --data rsnotify-hub
     """
+    from rsnotify_hub.intake import limits_of
     from rsnotify_hub.transfer.files import check_export, read_export
 
     configuration = _configuration(context, config, data=data, store=store)
-    check_export(file)  # before the store is opened
-    _report(_with_store(configuration, lambda opened: read_export(file, opened)))
+    limits = limits_of(configuration.intake)
+    check_export(file, limits)  # before the store is opened
+    _report(_with_store(configuration, lambda opened: read_export(file, opened, limits)))
 
 
 def _report(report: ImportReport) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError
+from rsnotify.format.limits import DocumentLimits
 from rsnotify.runtime.disk import flush
 from rsnotify_hub.store.interface import Store
 from rsnotify_hub.transfer.exporting import read_store
@@ -76,14 +77,14 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def check_export(path: Path) -> None:
-    """Check a whole file.
+def check_export(path: Path, limits: DocumentLimits) -> None:
+    """Check a whole file; `limits` are those of what is published.
 
     Raises:
         ConfigurationError: It is not an export, or cannot be read.
     """
     try:
-        for _ in decode(_lines_of(path)):
+        for _ in decode(_lines_of(path), limits):
             pass
     except OSError as error:
         raise _unusable("read", path, error) from None
@@ -91,10 +92,10 @@ def check_export(path: Path) -> None:
         raise ConfigurationError(f"cannot import {path}: {error}") from None
 
 
-async def read_export(path: Path, store: Store) -> ImportReport:
+async def read_export(path: Path, store: Store, limits: DocumentLimits) -> ImportReport:
     """Import a checked file into a store that was just opened; return what was imported."""
     with closing(_lines_of(path)) as lines:
-        return await import_records(store, decode(lines), datetime.now(UTC))
+        return await import_records(store, decode(lines, limits), datetime.now(UTC))
 
 
 def _lines_of(path: Path) -> Generator[bytes, None, None]:

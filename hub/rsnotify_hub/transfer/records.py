@@ -3,7 +3,8 @@
 The first record is the header, and the last counts the others, so that a part of a file is no
 export. Between them are subscriptions, cursors of brokers, and the fragments of each topic's log in
 their order. Cursors are positions of these fragments. A later version may add fields; a hub ignores
-those that it does not know.
+those that it does not know. What a record contains is checked as requests of publishers and
+subscribers are, since a file may have been changed, or written by another program.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, DocumentError
+from rsnotify.format.limits import DEFAULT_LIMITS, DocumentLimits
 from rsnotify_hub.filtering.topic_selection import selection_of_key
+from rsnotify_hub.fragments.content import read_content
 from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import check_url
+from rsnotify_hub.websub.forms import check_secret
 
 #: The version of the format. A hub reads exports of this version and older ones.
 VERSION = 1
@@ -78,6 +82,16 @@ class ExportEnd(Struct, frozen=True, kw_only=True, tag="end"):
 
 Exported = ExportedSubscription | ExportedBroker | ExportedFragment
 
+#: Why a line is refused; OverflowError is that of a datetime of the year 1 or 9999.
+_WRONG = (
+    msgspec.DecodeError,
+    RecursionError,
+    OverflowError,
+    ValueError,
+    Refusal,
+    DocumentError,
+)
+
 _decoder = msgspec.json.Decoder(
     ExportHeader | ExportedSubscription | ExportedBroker | ExportedFragment | ExportEnd
 )
@@ -89,15 +103,15 @@ def encode(record: ExportHeader | Exported | ExportEnd) -> bytes:
     return _encoder.encode(record) + b"\n"
 
 
-def decode(lines: Iterable[bytes]) -> Iterator[Exported]:
-    """Yield the records of an export.
+def decode(lines: Iterable[bytes], limits: DocumentLimits = DEFAULT_LIMITS) -> Iterator[Exported]:
+    """Yield the records of an export; `limits` are those of what is published.
 
     Raises:
         ConfigurationError: A line is wrong, or the end is missing.
     """
     numbered = enumerate(lines, 1)
     _check_header(next(numbered, (1, b""))[1])
-    known = _Known()
+    known = _Known(limits)
     for number, line in numbered:
         try:
             record = _decoder.decode(line)
@@ -108,7 +122,7 @@ def decode(lines: Iterable[bytes]) -> Iterator[Exported]:
             if isinstance(record, ExportHeader):
                 raise ValueError("a second header")
             known.check(record)
-        except (msgspec.DecodeError, RecursionError, ValueError, Refusal) as error:
+        except _WRONG as error:
             raise ConfigurationError(f"line {number} is wrong: {error}") from None
         yield record
     raise ConfigurationError("it is incomplete: its last line is missing")
@@ -130,29 +144,55 @@ def _check_header(line: bytes) -> None:
 class _Known:
     """What the records so far contain, each of which may be there once."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: DocumentLimits) -> None:
+        self._limits = limits
         self._names = set[tuple[str, ...]]()
         self._topic: str | None = None
         self._position = 0
 
     def check(self, record: Exported) -> None:
-        """Raise ValueError or Refusal if a record cannot follow those before it."""
+        """Check that a record is valid, and may follow those before it.
+
+        Raises:
+            ValueError, Refusal or DocumentError: It is not.
+        """
         match record:
             case ExportedSubscription():
                 check_url(record.topic, "topic")
                 check_url(record.callback, "callback")
+                if record.secret is not None:
+                    check_secret(record.secret)
+                subscription_of(record, record.position)
                 self._add("subscription", record.topic, record.callback)
             case ExportedBroker():
                 self._add("broker", record.broker)
                 for key in record.cursors:
-                    selection_of_key(key)
+                    if key:
+                        check_url(selection_of_key(key).topic, "topic")
             case ExportedFragment():
+                self._check_fragment(record)
                 if record.topic != self._topic:
+                    check_url(record.topic, "topic")
                     self._add("log", record.topic)
                     self._topic = record.topic
                 elif record.position <= self._position:
                     raise ValueError("the positions of a log must increase")
                 self._position = record.position
+
+    def _check_fragment(self, record: ExportedFragment) -> None:
+        if not record.content_type:
+            raise ValueError("it has no content type")
+        if len(record.body) > (most := self._limits.document_bytes):
+            raise ValueError(f"its body is larger than {most} bytes: raise max_fragment_bytes")
+        stated = fragment_of(record)
+        content = read_content(
+            record.body,
+            content_type=record.content_type,
+            received=stated.until,
+            limits=self._limits,
+        )
+        if content != stated:
+            raise ValueError("its interval or kind is not that of its body")
 
     def _add(self, *name: str) -> None:
         if name in self._names:

@@ -84,9 +84,14 @@ def _lease(text: str) -> int | None:
 
 
 def _secret(text: str) -> str | None:
-    if len(text.encode()) > MAX_SECRET_BYTES:
-        raise _bad("hub.secret is not less than 200 bytes")
-    return text or None
+    return check_secret(text) if text else None
+
+
+def check_secret(secret: str) -> str:
+    """Return a secret unchanged, or raise `Refusal` (WebSub §5.1)."""
+    if not 0 < len(secret.encode()) <= MAX_SECRET_BYTES:
+        raise _bad("hub.secret is empty, or not less than 200 bytes")
+    return secret
 
 
 def verification_url(request: SubscriptionRequest, *, challenge: str, lease: int) -> str:

@@ -2,9 +2,10 @@
 
 Theory of operation. slixmpp does DNS, TLS, SASL and the XML stream. Stanzas are written by
 `stanzas`: slixmpp drops the attributes of namespaces that it does not know, and fragments have
-such. An `XmppConnection` never reconnects: its user has a log or a list to continue from, and makes
-a new connection. The server is pinged regularly, and a connection on which an answer is overdue is
-lost.
+such. What a server sends is checked by `ReceivedStream` first: slixmpp would build elements from it
+without a limit. An `XmppConnection` never reconnects: its user has a log or a list to continue
+from, and makes a new connection. The server is pinged regularly, and a connection on which an
+answer is overdue is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rsnotify.runtime.tasks import running
 from rsnotify.runtime.xmpp import stanzas
 from rsnotify.runtime.xmpp.addresses import SCHEME, PubSubService
 from rsnotify.runtime.xmpp.login import XmppLogin, check_installed
-from rsnotify.runtime.xmpp.stanzas import PubSubItem
+from rsnotify.runtime.xmpp.stanzas import PubSubItem, ReceivedStream
 
 if TYPE_CHECKING:
     from slixmpp import ClientXMPP
@@ -91,7 +92,8 @@ class XmppConnection:
         """
         node = service.node(channel)
         try:
-            payload = stanzas.payload_of(body, self._client.limits.max_bytes or MAX_BYTES)
+            stated = self._client.limits.max_bytes or MAX_BYTES
+            payload = stanzas.payload_of(body, min(stated, stanzas.MAX_STANZA))
         except ValueError as error:
             raise ConnectionRefused(service.url, str(error), is_final=True) from None
         if node not in self._nodes:
@@ -259,14 +261,33 @@ def _client(login: XmppLogin) -> ClientXMPP:
     check_installed()
     from slixmpp import ClientXMPP
 
+    class CheckedClient(ClientXMPP):
+        """Checks what it receives first; `connection_failed` is the event of what is refused."""
+
+        def init_parser(self) -> None:
+            super().init_parser()
+            self._received = ReceivedStream()
+
+        def data_received(self, data: Any) -> None:
+            try:
+                self._received.feed(data, logged_in=self._session_started)
+            except ValueError as error:
+                self.event("connection_failed", error)
+                self.abort()
+            else:
+                super().data_received(data)
+
     # Its lines may contain what is secret; its errors are raised here.
     logging.getLogger("slixmpp").setLevel(logging.CRITICAL)
-    client = ClientXMPP(
+    client = CheckedClient(
         login.jid or "", login.password or "", ssl_context=trusted_context(login.ca)
     )
     client.enable_direct_tls = login.server is None
     client.auto_authorize = client.auto_subscribe = False
     client.whitespace_keepalive = False
+    # They would keep an entry for each sender.
+    for handler in ("Presence", "Roster Update"):
+        client.remove_handler(handler)
     return client
 
 
@@ -299,7 +320,7 @@ def _handle_events(
         fail(Unavailable(url, f"its certificate is not to be trusted: {why}"))
 
     def failed(error: Any) -> None:
-        fail(Unavailable(url, f"cannot connect: {error}"))
+        fail(Unavailable(url, f"the connection fails: {error}"))
 
     def disconnected(_: Any) -> None:
         lost = Unavailable(url, "the connection is lost")

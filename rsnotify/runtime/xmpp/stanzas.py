@@ -7,7 +7,9 @@ declarations, comments, processing instructions or DOCTYPE (RFC 6120 §11.1).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NoReturn
 from xml.etree import ElementTree
+from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
 from lxml import etree
@@ -19,6 +21,13 @@ PUBSUB = "http://jabber.org/protocol/pubsub"
 EVENT = PUBSUB + "#event"
 ERRORS = PUBSUB + "#errors"
 STANZAS = "urn:ietf:params:xml:ns:xmpp-stanzas"
+
+#: The most that a server may send before it accepts the login, in bytes.
+MAX_LOGIN = 65_536
+#: The most bytes of a stanza after that: a fragment of the largest size that a hub usually accepts.
+MAX_STANZA = 4_194_304 + 65_536
+#: Levels of elements: those around a fragment, and those that its reader ignores.
+_MAX_LEVELS = 120
 
 #: The most that a request adds to a payload, in bytes.
 _OVERHEAD = 8_192
@@ -32,6 +41,50 @@ class PubSubItem(Struct, frozen=True):
     sender: str
     node: str
     payload: bytes
+
+
+class ReceivedStream:
+    """Checks an XML stream before anything is kept of it."""
+
+    def __init__(self) -> None:
+        self._logged_in = False
+        self._levels = 0
+        self._received = 0
+        self._ended = 0  # where the last complete stanza ends, after the login
+        self._parser = parser = expat.ParserCreate()
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.StartDoctypeDeclHandler = self._refuse_doctype
+
+    def feed(self, data: bytes, *, logged_in: bool) -> None:
+        """Check the next bytes; raise ValueError if the stream must not continue."""
+        self._logged_in = logged_in
+        try:
+            self._parser.Parse(data, False)
+        except expat.ExpatError as error:
+            raise ValueError(f"it sends no well-formed XML: {error}") from None
+        self._received += len(data)
+        self._check_size(self._received)
+
+    def _start(self, *_: object) -> None:
+        self._levels += 1
+        if self._levels > _MAX_LEVELS:
+            raise ValueError(f"it sends a stanza of more than {_MAX_LEVELS} levels of elements")
+
+    def _end(self, _: str) -> None:
+        self._levels -= 1
+        if self._logged_in and self._levels <= 1:
+            self._check_size(self._parser.CurrentByteIndex)
+            self._ended = self._parser.CurrentByteIndex
+
+    def _check_size(self, received: int) -> None:
+        if not self._logged_in and received > MAX_LOGIN:
+            raise ValueError(f"it sends more than {MAX_LOGIN} bytes before it accepts the login")
+        if received - self._ended > MAX_STANZA:
+            raise ValueError(f"it sends a stanza of more than {MAX_STANZA} bytes")
+
+    def _refuse_doctype(self, *_: object) -> NoReturn:
+        raise ValueError("it sends a DOCTYPE, which a stream may not have")
 
 
 def payload_of(body: bytes, max_stanza: int) -> str:
@@ -86,10 +139,7 @@ def items_in(stanza: ElementTree.Element, sender: str) -> Iterator[PubSubItem]:
         for items in stanza.iterfind(f"{{{namespace}}}*/{{{namespace}}}items"):
             for payload in items.iterfind(f"{{{namespace}}}item/*"):
                 payload.tail = None
-                try:
-                    body = ElementTree.tostring(payload, encoding="utf-8")
-                except RecursionError:
-                    continue  # elements of so many levels are no fragment
+                body = ElementTree.tostring(payload, encoding="utf-8")
                 yield PubSubItem(sender, items.get("node", ""), body)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -17,8 +18,14 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.representations import describe_representation, wanted_representation
+from rsnotify.selection.representations import (
+    WantedRepresentation,
+    describe_representation,
+    wanted_representation,
+)
+from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.auditing.expectation import ExpectationReader, ExpectedResources
+from rsnotify_subscriber.content.freshness import contradiction_in
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.identification import same_set
 from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of, discover
@@ -27,7 +34,12 @@ from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
-from rsnotify_subscriber.storage.identity import Identity, read_identity
+from rsnotify_subscriber.storage.identity import (
+    Identity,
+    read_fact,
+    read_held,
+    read_identity,
+)
 
 #: How often differences are compared: the Source may be changing, the mirror a moment behind.
 _ATTEMPTS = 5
@@ -45,22 +57,30 @@ class Audit(Struct, frozen=True):
 
     Args:
         resources: How many resources the Source has.
+        equal: How many of them the mirror has with the same content.
         created: URIs that the Source has and the mirror does not.
         updated: URIs whose content differs.
         deleted: Files, relative to the mirror, without a resource of the Source.
+        foreign: Those of them that are not part of the copy, by its state.
         absent: URIs that the Source lists, and that neither its server (404, 410) nor the mirror
             has.
         unknown: URIs that could not be compared; with doubts, also files that no list names.
+        reasons: By URI, why one could not be compared.
         doubts: Why the Source's lists may be incomplete.
+        limits: What the lists cannot show, in sentences, so that it was compared with the server.
     """
 
     resources: int
+    equal: int = 0
     created: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    reasons: dict[str, str] = {}
     doubts: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
 
     @property
     def in_step(self) -> bool | None:
@@ -70,6 +90,16 @@ class Audit(Struct, frozen=True):
         if self.created or self.updated or self.deleted:
             return False
         return None if self.unknown or self.absent else True
+
+    @property
+    def differences(self) -> int:
+        """How many resources and files differ."""
+        return len(self.created) + len(self.updated) + len(self.deleted)
+
+    @property
+    def unjudged(self) -> int:
+        """How many resources could not be compared."""
+        return len(self.absent) + len(self.unknown)
 
 
 async def audit(
@@ -98,7 +128,8 @@ async def audit(
     folder = Path(folder)
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder {folder} to compare with the Source")
-    identity = read_identity(default_state(folder) if state is None else Path(state))
+    place = default_state(folder) if state is None else Path(state)
+    known = read_identity(place)
     sessions = Sessions(
         url, allow_private_addresses=allow_private_addresses, credentials=credentials
     )
@@ -106,10 +137,11 @@ async def audit(
     with TemporaryDirectory(prefix="rsnotify-audit-") as temporary:
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
-            offer, identity = await _identified(fetcher, url, folder, identity)
-            expectation = ExpectationReader(fetcher, offer, identity.selection)
+            progress = None if known is None else read_fact(place, "progress", Progress)
+            offer, identity = await _identified(fetcher, url, folder, known)
+            expectation = ExpectationReader(fetcher, offer, identity.selection, progress)
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
-            comparison = _MirrorComparison(fetcher, tree, identity)
+            comparison = _MirrorComparison(fetcher, tree, identity, place)
             for attempt in range(_ATTEMPTS):
                 if attempt:
                     await asyncio.sleep(pause)
@@ -142,31 +174,51 @@ async def _identified(
 class _MirrorComparison:
     """Compares the mirror; each time only the files that differed the time before."""
 
-    def __init__(self, fetcher: Fetcher, tree: MirrorTree, identity: Identity) -> None:
+    def __init__(self, fetcher: Fetcher, tree: MirrorTree, identity: Identity, state: Path) -> None:
         self._fetcher = fetcher
         self._tree = tree
+        self._state = state
         self._prefer = identity.prefer
         #: The kinds of difference that matter: a copy may ignore deletions, for example.
         self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
         self._suspects: set[str] | None = None
         self._expected = ExpectedResources({})
         self._checks = 0
+        self._reasons: dict[str, str] = {}
 
     async def compare(self, expected: ExpectedResources) -> Audit:
         self._expected = expected
         self._checks = 0
+        self._reasons = {}
+        #: By URI, why the content may be wrong although it was fetched.
+        self._doubted = read_fact(self._state, "doubts", dict[str, str]) or {}
         resources = await asyncio.to_thread(self._resources_by_path, expected)
         differing = await self._differing(resources)
         self._suspects = set(differing)
+        foreign = await asyncio.to_thread(self._foreign, differing)
         names: dict[str, list[str]] = {}
-        for kind, name in sorted(differing.values()):
+        for path, (kind, name) in sorted(differing.items(), key=lambda one: one[1]):
             # With doubts, the lists may be incomplete.
             is_unknown = kind == "deleted" and bool(expected.doubts)
             names.setdefault("unknown" if is_unknown else kind, []).append(name)
+            if path in foreign and not is_unknown:
+                names.setdefault("foreign", []).append(name)
         return msgspec.structs.replace(
-            Audit(len(expected.resources), doubts=expected.doubts),
+            Audit(
+                len(expected.resources),
+                len(expected.resources.keys() - {name for _, name in differing.values()}),
+                reasons=self._reasons,
+                doubts=expected.doubts,
+                limits=expected.limits,
+            ),
             **{kind: tuple(found) for kind, found in names.items()},
         )
+
+    def _foreign(self, differing: Mapping[str, _Difference]) -> set[str]:
+        """Return the paths of files that are not part of the copy by its state, if it has one."""
+        unlisted = {path for path, (kind, _) in differing.items() if kind == "deleted"}
+        held = set(map(self._tree.find, read_held(self._state))) if unlisted else set()
+        return unlisted - held if held else set()
 
     def _resources_by_path(self, expected: ExpectedResources) -> dict[str, Resource | None]:
         """Return the expected resource, if any, at each path to compare."""
@@ -211,12 +263,16 @@ class _MirrorComparison:
         """Return the entry of the representation that is mirrored."""
         return describe_representation(resource, self._prefer)
 
+    def _unknown(self, resource: Resource, reason: str) -> str:
+        self._reasons[resource.uri] = reason
+        return "unknown"
+
     async def _kind(self, local: Digester | None, resource: Resource | None) -> str | None:
         """Return how a file differs, as a field of `Audit`; None if it does not."""
         if resource is None:
             return None if local is None else "deleted"
         if resource.uri in self._expected.ambiguous:
-            return "unknown"
+            return self._unknown(resource, "the lists do not say which of its changes is the last")
         if resource.uri in self._expected.contested:
             return await self._contested(local, resource)
         if local is None:
@@ -230,10 +286,10 @@ class _MirrorComparison:
         """Check by a request whether a resource exists, as the lists contradict each other."""
         try:
             is_there = await self._fetcher.is_there(resource.uri)
-        except FetchError:
-            return "unknown"
+        except FetchError as error:
+            return self._unknown(resource, error.reason)
         if is_there != (resource.uri in self._expected.resources):
-            return "unknown"  # the answer contradicts the Resource List, too
+            return self._unknown(resource, "the lists and its server contradict each other")
         if is_there:
             return "created" if local is None else await self._compare_content(local, resource)
         return None if local is None else "deleted"
@@ -244,25 +300,34 @@ class _MirrorComparison:
         if self._checks > _MOST_CHECKS:
             return "created"
         try:
-            home = self._home(resource)
+            home = self._wanted(resource).home.uri
             return "created" if await self._fetcher.is_there(home) else "absent"
-        except FetchError:
-            return "created"
+        except FetchError as error:
+            return self._unknown(resource, error.reason)
 
-    def _home(self, resource: Resource) -> str:
+    def _wanted(self, resource: Resource) -> WantedRepresentation:
         change = Change(resource.uri, ChangeType.UPDATED, datetime.now(UTC), resource)
-        return wanted_representation(change, self._prefer).home.uri
+        return wanted_representation(change, self._prefer)
 
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
-        """Compare with the resource itself, as the Source announces no usable hash."""
+        """Compare with the resource itself, as the Source announces no usable hash.
+
+        What makes a follower doubt the content makes it unknown here.
+        """
+        wanted = self._wanted(resource)
+        entry = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
         try:
-            content = await self._fetcher.content(Resource(self._home(resource)))
+            content = await self._fetcher.content(entry, fresh=True)
         except NotFound:
             return "deleted"
-        except FetchError:
-            return "unknown"
+        except FetchError as error:
+            return self._unknown(resource, error.reason)
         await asyncio.to_thread(content.discard)
-        return None if agree(content.hashes, local.hashes) else "updated"
+        if not agree(content.hashes, local.hashes):
+            return "updated"
+        if doubt := contradiction_in(content, wanted) or self._doubted.get(resource.uri):
+            return self._unknown(resource, doubt)
+        return None
 
 
 def _digest(path: str, resource: Resource | None) -> Digester | None:

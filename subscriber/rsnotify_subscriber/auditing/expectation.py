@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import DocumentError, FetchError
 from rsnotify.format.coverage import Change, Coverage, is_ahead
@@ -16,15 +17,16 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import postponed
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.selection.selection import Selection
-from rsnotify.sync.actions import Fetch
+from rsnotify.sync.actions import Fetch, Progress
 from rsnotify.sync.baseline import Baseline
+from rsnotify.sync.doubts import BEHIND, OLDER_LIST
 from rsnotify.sync.fallback_order import change_documents, resource_documents
 from rsnotify.sync.pull import Pull
 from rsnotify.sync.reduction import reduce_changes
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.storage.resource_state import deletes
+from rsnotify_subscriber.storage.resource_state import deletes, needs_request
 
 #: An interval may be rounded to whole seconds.
 _ROUNDED = timedelta(seconds=1)
@@ -44,24 +46,34 @@ class ExpectedResources(Struct):
             List, and does not according to the Change Lists, or the reverse.
         ambiguous: URIs whose latest change the documents do not determine.
         doubts: Why the documents may be incomplete.
+        limits: What the documents cannot show, in sentences.
     """
 
     resources: dict[str, Resource]
     contested: dict[str, Change] = {}
     ambiguous: set[str] = set()
     doubts: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
 
 
 class ExpectationReader:
     """Reads the expected resources from the Resource List, and the Change Lists after its `at`.
 
     Where a Source has only dumps, the manifests of their packages take the place of these lists.
+    Lists that are older than those that the copy was made from, by its `progress`, are doubted.
     """
 
-    def __init__(self, fetcher: Fetcher, offer: Offer, selection: Selection) -> None:
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        offer: Offer,
+        selection: Selection,
+        progress: Progress | None = None,
+    ) -> None:
         self._fetcher = fetcher
         self._offer = offer
         self._selection = selection
+        self._progress = progress
         self._packages = DumpPackages(fetcher)
 
     async def read(self) -> ExpectedResources:
@@ -71,13 +83,16 @@ class ExpectationReader:
         self._listed: dict[str, tuple[Resource, Instant]] = {}
         #: By URI, the latest change no later than the Resource List.
         self._before: dict[str, Change] = {}
-        self._changed: set[str] = set()
+        #: By URI, the datetime of the latest change after it.
+        self._changed: dict[str, Instant] = {}
         try:
             self._at = await self._read_resources()
+            frontier = Frontier.at(self._at)
             if change_documents(self._offer):
-                await self._read_changes(Frontier.at(self._at))
+                await self._read_changes(frontier)
         finally:
             await self._packages.close()
+        self._check_age(frontier.instant)
         self._compare_lists()
         return self._expected
 
@@ -103,6 +118,17 @@ class ExpectationReader:
             except (FetchError, DocumentError):
                 pass  # the package itself has it, too
         return await self._packages.open(package), None
+
+    def _check_age(self, ends: Instant) -> None:
+        """Doubt documents that end before those that the copy was made from."""
+        progress = self._progress
+        if progress is None:
+            return
+        if progress.seen and ends < progress.confirmed:
+            self._doubt(BEHIND)
+        known = progress.last_list
+        if known is not None and known.at is not None and ends < known.at:
+            self._doubt(OLDER_LIST)
 
     # The set of resources
 
@@ -172,16 +198,26 @@ class ExpectationReader:
 
     def _add(self, coverage: Coverage, frontier: Frontier) -> None:
         reduced = reduce_changes(coverage.changes, ordered=coverage.ordered)
-        fresh = {change.uri for change in frontier.fresh(coverage)}
         for uri, change in reduced.latest.items():
             ambiguous = uri in reduced.ambiguous
             if self._is_listed_later(change):
+                self._ignore_content(change)
                 if not ambiguous and uri not in self._changed:
                     self._before[uri] = change
-            elif uri in fresh:
+            elif change.at >= self._changed.get(uri, _EARLIEST):
+                # Documents may overlap: one may have earlier changes that another lacks.
                 self._apply(change, ambiguous=ambiguous)
         if coverage.until is not None:
             frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
+
+    def _ignore_content(self, change: Change) -> None:
+        """Forget the listed version of a resource if a change may be about a later one."""
+        resource = self._expected.resources.get(change.uri)
+        if resource is None:
+            return
+        lastmod = to_microseconds(resource.lastmod) if resource.lastmod else None
+        if needs_request(change, lastmod):
+            self._expect(replace(resource, hash=None, length=None, lastmod=None))
 
     def _is_listed_later(self, change: Change) -> bool:
         """Return whether the Resource List is about the resource after a change."""
@@ -193,7 +229,7 @@ class ExpectationReader:
         return at > change.at and not deletes(change, resource.hash, lastmod)
 
     def _apply(self, change: Change, *, ambiguous: bool) -> None:
-        self._changed.add(change.uri)
+        self._changed[change.uri] = change.at
         self._before.pop(change.uri, None)
         if ambiguous:
             self._expected.ambiguous.add(change.uri)

@@ -59,8 +59,25 @@ def audit(
 def _print_audit(result: Audit) -> None:
     for kind in ("created", "updated", "deleted", "absent", "unknown"):
         for name in getattr(result, kind):
-            typer.echo(f"{kind}  {printable(name)}")
+            reason = result.reasons.get(name) if kind == "unknown" else None
+            if kind == "deleted" and name in result.foreign:
+                reason = "not listed, and not part of this copy"
+            typer.echo(printable(f"{kind}  {name}" + (f": {reason}" if reason else "")))
     for doubt in result.doubts:
         typer.echo(f"doubt  {printable(doubt)}")
-    verdict = {True: "in step", False: "not in step", None: "could not tell"}[result.in_step]
-    typer.echo(f"{verdict}: {counted(result.resources, 'resource')} at the Source")
+    for limit in result.limits:
+        typer.echo(f"limit  {printable(limit)}")
+    typer.echo(_verdict(result))
+
+
+def _verdict(result: Audit) -> str:
+    listed = f"{counted(result.resources, 'resource')} at the Source"
+    if result.in_step:
+        return f"in step: {listed}"
+    counts = [f"{result.equal:,} of them equal in the copy"]
+    if result.differences:
+        counts.append(counted(result.differences, "difference"))
+    if result.unjudged:
+        counts.append(f"{result.unjudged:,} could not be compared")
+    verdict = "could not tell" if result.in_step is None else "not in step"
+    return f"{verdict}: {listed}, {', '.join(counts)}"

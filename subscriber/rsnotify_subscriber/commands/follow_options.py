@@ -56,6 +56,14 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
             min=0,
         ),
     ] = Pace().compare
+    patience: Annotated[
+        float,
+        _push(
+            "SECONDS",
+            "How long to retry what a server fails to send before T, or --once, continues without.",
+            min=0,
+        ),
+    ] = Pace().patience
     spread: Annotated[
         float | None,
         _push(

@@ -23,6 +23,7 @@ from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.responses import check_type
 from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -37,17 +38,25 @@ _VAIN = 3
 _MOST = 10_000
 
 
-def is_older(answer: Content | Unchanged, wanted: WantedRepresentation) -> bool:
-    """Return whether an answer is, by its dates, older than a change announced without a hash."""
+def contradiction_in(answer: Content | Unchanged, wanted: WantedRepresentation) -> str:
+    """Return in a clause why an answer is older than a change that was announced without a hash.
+
+    Empty if its dates do not show that. `rsnotify follow` and `rsnotify audit` both judge by it.
+    """
     entry, link = wanted.entry, wanted.alternate
     announced = entry.lastmod or entry.datetime
     if answer.modified is None or announced is None or entry.hash is not None:
-        return False
+        return ""
     if link is not None and link.modified is None:
-        return False  # the dates are those of another representation
+        return ""  # the dates are those of another representation
     # A date without a time may be of any time zone.
     slack = max(_ROUNDED, end_of_unit(announced) - announced)
-    return postponed(answer.modified, slack) < announced
+    if postponed(answer.modified, slack) >= announced:
+        return ""
+    return (
+        f"the server has a version of {format_datetime(answer.modified)}, "
+        f"and one of {format_datetime(announced)} was announced"
+    )
 
 
 class FreshnessCheck:
@@ -78,13 +87,13 @@ class FreshnessCheck:
 
         A `ContentMismatch` means that a later request may return a newer version.
         """
-        if not is_older(answer, wanted):
+        if not contradiction_in(answer, wanted):
             return answer
         # A `datetime` may be the time at which the Source noticed the change.
         is_stated = wanted.entry.lastmod is not None
         if is_stated or self._vain < _VAIN or _is_held(answer, held):
             answer = await self._past_caches(answer, wanted)
-            if not is_older(answer, wanted):
+            if not contradiction_in(answer, wanted):
                 self._vain = 0
                 return answer
         if not is_stated and not _is_held(answer, held):
@@ -105,13 +114,8 @@ class FreshnessCheck:
     ) -> Content | Unchanged:
         """Refuse an old answer, or return it with a doubt after it was refused often enough."""
         uri = wanted.entry.uri
-        announced = wanted.entry.lastmod or wanted.entry.datetime
-        assert announced is not None, "it is older than something"
         assert answer.modified is not None, "it is older by something"
-        reason = (
-            f"the server has a version of {format_datetime(answer.modified)}, "
-            f"and one of {format_datetime(announced)} was announced"
-        )
+        reason = contradiction_in(answer, wanted)
         if self._refused.get(uri, 0) + 1 < _TRIES and self._vain < _VAIN:
             if isinstance(answer, Content):
                 answer.discard()
@@ -125,7 +129,7 @@ class FreshnessCheck:
 
 
 def check_announced(entry: Resource, content: Content) -> None:
-    """Refuse content that does not have the announced hash, or else the announced length."""
+    """Refuse content without the announced hash, or else the announced length and type."""
     same = agree(entry.hash, content.hashes)
     wrong = same is False or (same is None and entry.length not in (None, content.length))
     if wrong:
@@ -134,6 +138,7 @@ def check_announced(entry: Resource, content: Content) -> None:
             f"the content has {content.length} bytes and hash {content.hashes}, "
             f"not {entry.length} and {entry.hash} as announced",
         )
+    check_type(entry, content.type)
 
 
 def _is_held(answer: Content | Unchanged, held: ResourceState | None) -> bool:

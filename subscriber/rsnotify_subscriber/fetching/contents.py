@@ -31,6 +31,7 @@ class Content(Struct, frozen=True):
         hashes: Its digests, as a `hash` attribute: SHA-256 and those that were announced.
         data: The content, unless it is in the file already.
         validator: The header field of a conditional request for it, if there is one.
+        type: The media type that the server stated, unless a hash proved what it is.
         fetched_at: When its own server sent it, by the clock of that server, in microseconds
             since 1970; 0 if that is unknown, None if it did not come from its own server.
         modified: The latest time at which it can have been modified, if the response shows that.
@@ -42,6 +43,7 @@ class Content(Struct, frozen=True):
     length: int
     data: bytes | None = None
     validator: str | None = None
+    type: str | None = None
     fetched_at: int | None = None
     modified: Instant | None = None
     doubt: str = ""

@@ -29,9 +29,11 @@ from rsnotify_subscriber.fetching.responses import (
     Response,
     body,
     check_status,
+    check_type,
     content_validator,
     format_http_date,
     is_encoded,
+    media_type,
     modified_at,
     sent_at,
     validator,
@@ -225,6 +227,8 @@ class Fetcher:
     ) -> Content:
         uri = resource.uri
         check_status(uri, response)
+        if verify:
+            check_type(resource, media_type(response))
         most = most or max(self._largest, resource.length or 0)
         content = await self.collect(
             resource, body(uri, response), recoded=is_encoded(response), most=most, verify=verify
@@ -235,6 +239,7 @@ class Fetcher:
         self, resource: Resource, response: SmallResponse, most: int | None
     ) -> Content:
         check_status(resource.uri, response)
+        check_type(resource, media_type(response))
         most = most or max(self._largest, resource.length or 0)
         if len(response.body) > most:
             raise ContentMismatch(resource.uri, f"it has more than {most} bytes")
@@ -284,6 +289,7 @@ def _dated(content: Content, response: Response, *, is_proven: bool) -> Content:
     return replace(
         content,
         validator=content_validator(response),
+        type=media_type(response),
         fetched_at=fetched_at,
         modified=modified_at(response),
     )

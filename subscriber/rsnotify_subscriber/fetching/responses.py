@@ -17,7 +17,8 @@ from multidict import MultiMapping
 
 from rsnotify.errors import ContentMismatch, Gone, NotFound, Unavailable
 from rsnotify.format.datetimes import Instant, parse_http_date
-from rsnotify.format.model import Document
+from rsnotify.format.media_types import contradicts
+from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_subscriber.fetching.inflating import inflated
@@ -67,6 +68,25 @@ def check_status(uri: str, response: Response) -> None:
             "--header or a netrc file (they go to the scheme, host and port of the Source's URL)"
         )
     raise Unavailable(uri, reason, retry_after(response), status=status)
+
+
+def media_type(response: Response) -> str | None:
+    return response.headers.get("Content-Type")
+
+
+def check_type(resource: Resource, served: str | None) -> None:
+    """Raise `ContentMismatch` if a media type shows that this is not what was announced.
+
+    Many servers answer with a page of their own, and the status 200, where signing in is required
+    or a resource is missing. With a hash, the content itself shows that.
+    """
+    if resource.hash is None and contradicts(resource.type, served):
+        raise ContentMismatch(
+            resource.uri,
+            f"the server sends {served}, and {resource.type} was announced; it may be a page "
+            "for signing in or an error page. If the server is right, the Source has to announce "
+            "that type, or a hash",
+        )
 
 
 def check_transfer(uri: str, response: Response) -> None:

@@ -33,8 +33,8 @@ from rsnotify_subscriber.fetching.responses import PATIENCE, SLOWEST, SentReques
 SMALL_BYTES = ANSWER_BYTES // 2
 #: The fields of a response that are read, in lower case.
 _READ = frozenset(
-    {b"age", b"content-encoding", b"date", b"etag", b"last-modified", b"memento-datetime"}
-    | {b"retry-after", b"transfer-encoding"}
+    {b"age", b"content-encoding", b"content-type", b"date", b"etag", b"last-modified"}
+    | {b"memento-datetime", b"retry-after", b"transfer-encoding"}
 )
 #: Seconds for which a connection is kept, as long as many servers keep it.
 _KEEP = 15.0

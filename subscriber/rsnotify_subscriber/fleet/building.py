@@ -73,6 +73,7 @@ def follow_options(
         pace=Pace(
             poll=settings.poll,
             compare=settings.compare,
+            patience=settings.patience,
             spread=settings.spread,
             rate=settings.rate,
             in_flight=settings.in_flight,

@@ -10,9 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rsnotify.errors import DocumentError, FetchError, SeveralSets
+from rsnotify.errors import DocumentError, FetchError, InvalidDocument, SeveralSets
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import repeated_capability
 from rsnotify.format.reader import SitemapReader
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify_subscriber.discovery.offers import find_offer
@@ -66,6 +67,11 @@ async def inspect(
                 offer = await find_offer(Fetcher(sessions, Path(temporary)), url)
             except SeveralSets as several:
                 return await _several(walk, several)
+            except InvalidDocument as error:  # a Capability List that cannot be followed
+                found = await walk.finding(error.source or url)
+                if found.problem is not None:
+                    raise
+                return found
             below = offer.capability_list or offer.resource_list or offer.change_list or url
             root = await walk.finding(offer.source_description or below)
             if below not in walk.read:  # the Source Description does not lead to it
@@ -99,6 +105,8 @@ class _Walk:
             if called not in (None, found.capability):
                 found.warnings += (f"the document above calls it {called}",)
             if found.capability == Capability.CAPABILITY_LIST:
+                if (repeated := repeated_capability(entries, uri)) is not None:
+                    found.warnings += (repeated,)
                 for link in _targets(uri, head.links, Rel.DESCRIBED_BY):
                     if link.uri.endswith(ORIGIN_PATH):
                         found.warnings += await origin_statements(self._sessions, link.uri)

@@ -41,7 +41,7 @@ class BaselineTables:
 
     def note_unsettled(self, states: Iterable[ResourceState]) -> None:
         for state in states:
-            if state.is_unsettled:
+            if state.is_unsettled():
                 self._unsettled[state.uri] = monotonic()
             elif self._unsettled:
                 self._unsettled.pop(state.uri, None)
@@ -77,7 +77,7 @@ class BaselineTables:
     def _differs(self, state: ResourceState, entry: Resource) -> bool:
         if not state.is_as_listed(entry):
             return True
-        if entry.hash is not None or not state.is_unsettled:
+        if entry.hash is not None or not state.is_unsettled(entry.lastmod):
             return False
         fetched = self._unsettled.get(state.uri)
         return fetched is None or monotonic() - fetched >= _BETWEEN

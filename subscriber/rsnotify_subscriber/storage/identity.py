@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +17,8 @@ from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.fallback_order import resource_documents
+
+T = TypeVar("T")
 
 
 class StoredDescription(Struct, frozen=True):
@@ -81,16 +85,30 @@ def incomparable(identity: Identity) -> str:
 
 def read_identity(folder: Path) -> Identity | None:
     """Read the identity of a state in a folder, without locking or changing it."""
+    return read_fact(folder, "identity", Identity)
+
+
+def read_fact(folder: Path, name: str, kind: type[T]) -> T | None:
+    """Read one fact of a state in a folder, without locking or changing it."""
+    try:
+        rows = _read(folder, "SELECT value FROM facts WHERE name = ?", (name,))
+        return msgspec.json.decode(rows[0][0], type=kind) if rows else None
+    except msgspec.DecodeError as error:
+        raise StorageError(f"{folder}: {error}") from error
+
+
+def read_held(folder: Path) -> list[str]:
+    """Read the URIs of the resources in a state, without locking or changing it."""
+    return [uri for (uri,) in _read(folder, "SELECT uri FROM resources WHERE change != 'deleted'")]
+
+
+def _read(folder: Path, query: str, parameters: Sequence[str] = ()) -> list[tuple[Any, ...]]:
     path = folder / "state.sqlite"
     if not path.exists():
-        return None
+        return []
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         with closing(connection):
-            query = "SELECT value FROM facts WHERE name = 'identity'"
-            row = connection.execute(query).fetchone()
-        return None if row is None else msgspec.json.decode(row[0], type=Identity)
+            return connection.execute(query, parameters).fetchall()
     except (OSError, sqlite3.Error) as error:
         raise StorageError(f"{path}: {error}") from error
-    except msgspec.DecodeError as error:
-        raise StorageError(f"{folder}: {error}") from error

@@ -82,13 +82,25 @@ class ResourceState(Struct, frozen=True):
         """Return what has to be done about a change, by the method of its `check`."""
         if change.check is CheckMethod.FETCH:
             return Novelty.FETCH
+        if self._is_undecided(change):
+            return Novelty.COVERED if self._agrees(change) else Novelty.FETCH
         if change.check is CheckMethod.COMPARE and self.changed_at >= to_microseconds(change.at):
             if self._agrees(change):
                 return Novelty.COVERED
+            if needs_request(change, self.lastmod):
+                return Novelty.APPLY
             return Novelty.FETCH if self.covers(change) else Novelty.APPLY
-        if not self.covers(change):
+        if not self.covers(change) or (self.exists and is_undated(change)):
             return Novelty.APPLY
         return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
+
+    def _is_undecided(self, change: Change) -> bool:
+        """Return whether the coarse datetime of a change may be before and after this version's."""
+        stated = change.stated_at
+        if not stated.fold or self.changed_at == to_microseconds(stated):
+            return False
+        begin, end = dating.time_span(stated)
+        return to_microseconds(begin) <= self.changed_at < to_microseconds(end)
 
     def _agrees(self, change: Change) -> bool:
         """Return whether the last entry of a resource describes the copy of it."""
@@ -100,7 +112,9 @@ class ResourceState(Struct, frozen=True):
             return same
         if entry.length not in (None, self.length) or self.hash is None:
             return False
-        if self._is_fetched_after(change.at, by=_SECOND):
+        if needs_request(change, self.lastmod):
+            return False
+        if self._is_fetched_after(max(change.at, change.stated_at), by=_SECOND):
             return True
         lastmod = None if entry.lastmod is None else to_microseconds(entry.lastmod)
         if lastmod is not None and self.lastmod is not None and entry.lastmod is not None:
@@ -128,15 +142,17 @@ class ResourceState(Struct, frozen=True):
             self.fetched_at >= to_microseconds(postponed(dating.end_of_unit(instant), by))
         )
 
-    @property
-    def is_unsettled(self) -> bool:
-        """Whether it was fetched within the second, or day, of its `lastmod`.
+    def is_unsettled(self, lastmod: Instant | None = None) -> bool:
+        """Return whether it was fetched within the unit of time of its `lastmod`, as a second.
 
-        It may have changed again within that time.
+        It may have changed again within that time. `lastmod` is as an entry states it now; without
+        one, it may have been written without seconds, or without a day or a month.
         """
         if self.lastmod is None or not self.fetched_at or self.lastmod % 1_000_000:
             return False
-        return not self._is_fetched_after(from_microseconds(self.lastmod))
+        return not self._is_fetched_after(
+            lastmod or from_microseconds(self.lastmod).replace(fold=1)
+        )
 
     def is_as_listed(self, resource: Resource) -> bool:
         """Return whether an entry of a Resource List describes this version."""
@@ -148,6 +164,32 @@ class ResourceState(Struct, frozen=True):
         return self.lastmod == to_microseconds(resource.lastmod) and (
             resource.length in (None, self.length)
         )
+
+
+def is_undated(change: Change) -> bool:
+    """Return whether nothing in an entry tells when or to what a resource has changed."""
+    entry = change.resource
+    return (
+        change.change is not ChangeType.DELETED
+        and entry.change is not None
+        and entry.hash is None
+        and entry.changed_at is None
+    )
+
+
+def needs_request(change: Change, lastmod: int | None) -> bool:
+    """Return whether only a request shows if an entry describes a version with this lastmod (µs).
+
+    A `lastmod` may be older than the change (core §7): a restored file keeps its own.
+    """
+    entry = change.resource
+    if is_undated(change):
+        return True
+    if change.change is ChangeType.DELETED or entry.change is None or entry.hash is not None:
+        return False
+    if entry.datetime is not None or entry.lastmod is None:
+        return False
+    return lastmod != to_microseconds(entry.lastmod)
 
 
 def deletes(change: Change, hash: str | None, lastmod: int | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable
+from rsnotify.errors import FetchError, NotCopied, RsnotifyError, TooLarge, Unavailable
 from rsnotify.sync.fallback_order import resource_documents
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.storage.identity import Identity
@@ -14,9 +14,9 @@ TRIES = 5
 _TRIES_OF_TOO_LARGE = 2
 
 
-def has_ended(follower: Follower) -> bool:
+def has_ended(follower: Follower, now: float) -> bool:
     """Return whether a run that only catches up is level, or without a way to become so."""
-    return follower.level or follower.failures >= _tries(follower) or follower.stuck
+    return follower.level or follower.failures >= _tries(follower) or follower.is_stuck(now)
 
 
 def failure(
@@ -32,17 +32,15 @@ def failure(
     """
     if follower.level:
         return next((Unavailable(*doubt) for doubt in doubts.items()), None)
-    if follower.failures >= _tries(follower):
+    if follower.failures:
         return follower.error
-    failing = follower.failing()
-    if not failing:
-        return Unavailable(
-            identity.url, f"its lists leave out a part of the past; {_cure(identity)}"
-        )
-    error = errors.get(failing[0].uri)
+    uris = [change.uri for change in follower.failing()]
+    if not uris:
+        gap = f"its lists leave out a part of the past; {_cure(identity)}"
+        return Unavailable(identity.url, gap if follower.gap_is_uncovered else follower.doubts[0])
+    error = errors.get(uris[0])
     reason = error.reason if isinstance(error, FetchError) else str(error)
-    more = f" (and {len(failing) - 1} more resources)" if len(failing) > 1 else ""
-    return Unavailable(failing[0].uri, f"{reason}; it was tried several times{more}")
+    return NotCopied(uris, reason)
 
 
 def _tries(follower: Follower) -> int:

@@ -322,7 +322,7 @@ class Following:
     def _end_if_caught_up(self) -> None:
         if not self._once or not self._applier.idle or self._rediscovery.is_reading:
             return
-        if has_ended(self._follower):
+        if has_ended(self._follower, self._loop.time()):
             identity, doubt = self._rediscovery.identity, self._rediscovery.doubt
             doubts = {identity.url: doubt} if doubt else self._state.doubts
             self._end(failure(self._follower, identity, doubts, self._errors))
@@ -337,6 +337,7 @@ class Following:
             await asyncio.sleep(_SAVE)
             self._check_events()
             await self._save()
+            self._end_if_caught_up()
 
     async def _save(self) -> None:
         await self._saver.save(self._applier, is_ending=self._ended.done())

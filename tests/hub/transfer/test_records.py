@@ -7,8 +7,11 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.format.limits import DocumentLimits
+from rsnotify_hub.fragments.content import whole_content
 from rsnotify_hub.fragments.fragment import Fragment
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.transfer.records import (
@@ -25,7 +28,8 @@ from rsnotify_hub.transfer.records import (
     fragment_of,
     subscription_of,
 )
-from tests.hub.helpers import TOPIC, at
+from tests.hub.helpers import TOPIC, at, fragment
+from tests.hub.storing import made
 
 instants = st.datetimes(timezones=st.just(UTC))
 positions = st.integers(0, 2**63 - 1)
@@ -36,7 +40,7 @@ subscriptions = st.builds(
     Subscription,
     topic=urls,
     callback=urls,
-    secret=st.none() | texts,
+    secret=st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=49),
     expires=instants,
     position=positions,
     suspended=st.booleans(),
@@ -47,25 +51,21 @@ brokers = st.builds(
     broker=texts,
     cursors=st.dictionaries(urls | st.just(""), st.integers(-1, 2**63 - 1)),
 )
-fragments = st.builds(
-    Fragment,
-    body=st.binary(),
-    content_type=texts,
-    from_=st.none() | instants,
-    until=instants,
-    begins=instants,
-    heartbeat=st.booleans(),
-    whole=st.booleans(),
+contents = st.builds(
+    whole_content,
+    st.binary(),
+    st.sampled_from(["image/png", "text/plain; charset=utf-8", "application/octet-stream"]),
+    instants,
 )
-logs = st.tuples(texts, st.dictionaries(positions, fragments))
+changes = st.builds(made, st.integers(0, 9), st.integers(10, 19), until=st.none() | st.just(20))
+fragments = contents | changes | st.builds(made, st.just(0), until=st.integers(1, 9))
+logs = st.tuples(urls, st.dictionaries(positions, fragments))
 
 HEADER = encode(ExportHeader(exported=at(0), hub="1.0"))
 SUBSCRIPTION = exported_subscription(
     Subscription(TOPIC, "https://one.example/callback", "secret", at(9), 5)
 )
-FRAGMENT = exported_fragment(
-    TOPIC, 5, Fragment(b"\xff<urlset/>", "text/xml", None, at(2), at(1), False)
-)
+FRAGMENT = exported_fragment(TOPIC, 5, whole_content(b"\xff\x00", "image/png", at(2)))
 
 
 @st.composite
@@ -106,7 +106,7 @@ def test_a_subscription_is_the_same_afterwards(subscription: Subscription) -> No
     assert subscription_of(record, subscription.position) == subscription
 
 
-@given(texts, fragments)
+@given(urls, fragments)
 def test_a_fragment_is_the_same_afterwards(topic: str, fragment: Fragment) -> None:
     (record,) = decode(written(exported_fragment(topic, 7, fragment)))
     assert isinstance(record, ExportedFragment)
@@ -164,3 +164,43 @@ def test_each_refusal_says_what_is_wrong() -> None:
     )
     broker = ExportedBroker(broker="one", cursors={f"{TOPIC} not a selection": 1})
     assert "line 2 is wrong" in refused(*written(broker))
+
+
+CHANGES = exported_fragment(TOPIC, 5, made(0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (replace(FRAGMENT, topic="https://one.example/\r\nX: 1"), "topic has a character"),
+        (replace(FRAGMENT, topic="file:///etc/passwd"), "topic is not an absolute"),
+        (replace(FRAGMENT, topic="https://one.example/" + "x" * 3000), "topic is longer"),
+        (replace(FRAGMENT, content_type=""), "no content type"),
+        (replace(FRAGMENT, content_type="text/plain\r\nSet-Cookie: a=b"), "Content-Type is not"),
+        (replace(FRAGMENT, body=bytes(1001)), "larger than 1000 bytes: raise max_fragment_bytes"),
+        (replace(FRAGMENT, begins=at(1)), "not that of its body"),
+        (replace(FRAGMENT, whole=False), "not that of its body"),
+        (replace(CHANGES, until=at(9)), "not that of its body"),
+        (replace(CHANGES, from_=None), "not that of its body"),
+        (replace(CHANGES, heartbeat=True), "not that of its body"),
+        (replace(CHANGES, whole=True, from_=None), "not that of its body"),
+        (replace(CHANGES, body=b"<urlset/>"), "not that of its body"),
+        (replace(CHANGES, body=CHANGES.body[:-9]), "ended too early"),
+        (replace(CHANGES, body=fragment(0, 2, 1)), "order"),
+        (replace(SUBSCRIPTION, secret=""), "hub.secret"),
+        (replace(SUBSCRIPTION, secret="x" * 200), "hub.secret"),
+        (replace(SUBSCRIPTION, topic="https://a@one.example/"), "user name"),
+        (ExportedBroker(broker="one", cursors={"file:///etc": 1}), "topic is not an absolute"),
+    ],
+)
+def test_what_could_not_be_published_is_not_imported(record: Exported, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"line 2 is wrong: .*{reason}"):
+        list(decode(written(record), DocumentLimits(document_bytes=1000)))
+
+
+def test_a_datetime_before_the_year_1_is_refused() -> None:
+    for record, field in ((SUBSCRIPTION, b"expires"), (FRAGMENT, b"until")):
+        lines = written(record)
+        before, _, rest = lines[1].partition(b'"%s":"' % field)
+        lines[1] = before + b'"%s":"0001-01-01T00:00:00+14:00"' % field + rest.partition(b'"')[2]
+        assert "line 2 is wrong" in refused(*lines)

@@ -19,14 +19,15 @@ from rsnotify.runtime.xmpp.connection import XmppConnection, connect
 from rsnotify.runtime.xmpp.stanzas import PubSubItem
 from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, RunHub, fragment
 from tests.prosody import DOMAIN, PASSWORDS, SERVICE, Prosody
+from tests.xmpp.hostile import BOUNDED, STAGES, HostileXmpp, hostile_server
 
 PLACE = parse_service(f"xmpp:{SERVICE}")
 
 
-def settings(server: Prosody, **others: Any) -> dict[str, Any]:
+def settings(server: Prosody | HostileXmpp, **others: Any) -> dict[str, Any]:
     login = server.login("hub")
     return {
-        "xmpp_url": server.url,
+        "xmpp_url": PLACE.url,
         "xmpp_jid": login.jid,
         "xmpp_password": login.password,
         "xmpp_server": login.server,
@@ -215,6 +216,28 @@ async def test_a_service_that_stops_answering_is_left(
         monkeypatch.undo()
         prosody.resume()
         await behind(hub, 0)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("flood", ["nested elements", "text"])
+async def test_a_service_that_sends_without_end_is_left(
+    run_hub: RunHub, tmp_path: Path, watch: LogWatch, flood: str, stage: str
+) -> None:
+    async with hostile_server(tmp_path, flood, stage) as server:
+        async with run_hub(**settings(server)) as hub:
+            await watch.line("the XMPP service is away", "it sends")
+            await server.closed.wait()
+            await hub.accepted(fragment(0, 1))
+        assert server.accepted / server.connections < BOUNDED
+
+
+async def test_presences_of_many_senders_are_not_kept(prosody: Prosody) -> None:
+    async with connect(prosody.login("hub")) as hub, connect(prosody.login("reader")) as other:
+        presence = f'<presence to="hub@{DOMAIN}/RESOURCE"/>'
+        other._client.send_raw(presence.replace("RESOURCE", hub._client.boundjid.resource))
+        await other.request("get", DOMAIN, '<ping xmlns="urn:xmpp:ping"/>')
+        await hub.request("get", DOMAIN, '<ping xmlns="urn:xmpp:ping"/>')
+        assert not hub._client.client_roster.keys()
 
 
 async def test_a_message_to_the_account_of_the_hub_is_ignored_and_counted(

@@ -1,0 +1,28 @@
+"""A server that sends without end is left before its bytes fill the memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import FetchError
+from rsnotify.runtime.xmpp.addresses import parse_service
+from rsnotify_subscriber.push.xmpp import XmppTransport
+from tests.prosody import SERVICE
+from tests.subscriber.heard import Heard
+from tests.xmpp.hostile import BOUNDED, CASES, hostile_server
+
+PLACE = parse_service(f"xmpp:{SERVICE}")
+
+
+@pytest.mark.parametrize(("flood", "stage"), CASES)
+async def test_a_subscriber_leaves_a_server_that_sends_without_end(
+    tmp_path: Path, flood: str, stage: str
+) -> None:
+    async with hostile_server(tmp_path, flood, stage) as server:
+        transport = XmppTransport(PLACE, "https://a.example/c", server.login("reader"))
+        with pytest.raises(FetchError, match="it sends"):
+            await transport.receive(None, Heard())
+        await server.closed.wait()
+        assert server.accepted < BOUNDED
