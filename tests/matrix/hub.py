@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from rsnotify.format.datetimes import format_datetime
+from tests.matrix.source import Listing
 from tests.simulation.loop import Machine
 from tests.subscriber.hub import SmallHub
 from tests.wild.documents import entry, fragment
@@ -73,11 +72,12 @@ class Hub(SmallHub):
         source = self._run.source
         changes, self._published = source.changes[self._published :], len(source.changes)
         if changes:
-            await self.push([source.changed(one) for one in changes], until=changes[-1].at)
+            news = Listing("change-notification", [source.changed(one) for one in changes])
+            for trouble in source.troubles:
+                trouble.document(source, "", news)
+            await self.push(news.entries, until=changes[-1].at)
 
-    async def push(
-        self, entries: Sequence[dict[str, Any]], until: datetime | None = None
-    ) -> None:
+    async def push(self, entries: Sequence[dict[str, Any]], until: datetime | None = None) -> None:
         """Deliver entries, true or not."""
         source = self._run.source
         until = until or source.now
@@ -100,6 +100,3 @@ class Hub(SmallHub):
         for socket in list(self.sockets):
             with suppress(ConnectionError):
                 await socket.send_str(text)
-
-
-__all__ = ["Hub", "format_datetime", "json"]

@@ -15,7 +15,7 @@ import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from tests.matrix.ways import PACE, Claim
+from tests.matrix.ways import CHECK_FILES, PACE, Claim
 
 if TYPE_CHECKING:
     from tests.matrix.run import Run
@@ -25,8 +25,8 @@ _WINDOW = 60.0
 #: How often a URL may be requested within them: twice for each poll, and after news and failures
 #: a few times more, at growing distances.
 _MOST_REQUESTS = int(2 * _WINDOW / PACE.poll) + 8
-#: Within how many seconds `--once` ends where waiting is of no use, and where it may be of use.
-_FINAL, _PATIENT = 30.0, 100.0
+#: Within how many seconds `--once` ends where waiting is of no use.
+_FINAL = 30.0
 #: What a run may have at its end.
 _MOST_TASKS, _MOST_TIMERS, _MOST_FILES, _MOST_MESSAGES = 200, 300, 60, 100
 
@@ -55,6 +55,7 @@ class Judge:
         self.log = Log()
         self.began: float | None = None
         self.ended: float | None = None
+        self._was_silent = False
 
     # Right
 
@@ -69,8 +70,11 @@ class Judge:
         """Return what in the copy was never right since an instant."""
         run = self._run
         held = run.destination.contents()
+        troubled = run.loop.now if self.ended is None else self.ended
         for name in sorted(held.keys() | run.source.history.keys()):
             accepted = {None} if name in run.excluded else run.source.accepted(name, since)
+            if since <= troubled and any(name in trouble.absent for trouble in run.troubles):
+                accepted |= {None}
             content = held.get(name)
             if content not in accepted and not self._is_named(name, content):
                 shown = "missing" if content is None else repr(content[:40])
@@ -85,22 +89,35 @@ class Judge:
     def _since(self, begun: float, grace: float) -> float:
         """Return since when what was true may count as true."""
         since = begun - grace
-        veils = any(trouble.veils for trouble in self._run.troubles)
+        run = self._run
+        # What is between says nothing of what it could not read.
+        veils = run.shape.through or any(trouble.veils for trouble in run.troubles)
         if veils and self.began is not None:
-            is_over = self.ended is not None and begun > self.ended + grace
-            since = since if is_over else min(since, self.began)
+            lags = max(trouble.lags for trouble in run.troubles)
+            is_over = self.ended is not None and begun > self.ended + grace + lags
+            since = since if is_over else min(since, self.began - 1.0)
         return since
 
     def check(self, claim: Claim) -> None:
         """Check what a Destination that runs says now."""
         run = self._run
         grace = run.way.interval + 10.0 + run.shape.late
+        if self._may_be_unchecked():
+            return
         if claim.right:
             problem = self._problem(self._since(run.loop.now, grace))
             if problem:
                 run.wrong("right", f"level, and {problem}")
-        elif not claim.reasons:
+        elif not claim.reasons and self._was_silent:
             run.wrong("right", "not level, without a reason")
+        self._was_silent = not claim.right and not claim.reasons
+
+    def _may_be_unchecked(self) -> bool:
+        """Return whether files may have changed since they were checked last."""
+        run = self._run
+        if self.began is None or not any(trouble.place == "disk" for trouble in run.troubles):
+            return False
+        return self.began <= run.loop.now < self.began + CHECK_FILES + 15.0
 
     def check_once(self, claim: Claim, begun: float, *, troubled: bool) -> None:
         """Check what `--once` says, and how long it took."""
@@ -113,19 +130,27 @@ class Judge:
         elif not claim.reasons:
             run.wrong("right", "`--once` fails without a reason")
         final = not troubled or all(trouble.final for trouble in run.troubles)
-        limit = _FINAL if final else _PATIENT
+        limit = _FINAL if final else max(trouble.limit for trouble in run.troubles)
         if took > limit:
             run.wrong("ends", f"`--once` ends after {took:.0f} s: {claim.reasons[:1]}")
 
-    def check_audit(self, claim: Claim, begun: float) -> None:
-        """Check what the audit says."""
+    def check_audit(self, claim: Claim, begun: float, *, was_right: bool) -> None:
+        """Check what the audit says of a copy, which may have changed since it began."""
         run = self._run
-        if claim.right:
+        if claim.right and not was_right:
             problem = self._problem(self._since(begun, run.shape.late))
             if problem:
                 run.wrong("right", f"the audit says in step, and {problem}")
-        elif self.ended is not None and run.shape.can_be_audited and self.is_right():
-            run.wrong("audit", f"the copy is right, and the audit says {claim.reasons}")
+        elif (
+            not claim.right
+            and self.ended is not None
+            and run.shape.can_be_audited
+            and was_right
+            and self.is_right()
+        ):
+            are_contradictory = any(trouble.contradicts for trouble in run.troubles)
+            if claim.wrong or not are_contradictory:
+                run.wrong("audit", f"the copy is right, and the audit says {claim.reasons}")
 
     # The others
 
@@ -135,7 +160,7 @@ class Judge:
             return
         requests = defaultdict[str, list[float]](list)
         for one in run.source.log:
-            if one.client == "destination" and one.at >= self.began:
+            if one.client != "auditor" and one.at >= self.began:
                 requests[one.path].append(one.at)
         requests["the hub"] = [at for at in run.hub.joins if at >= self.began]
         for path, times in requests.items():

@@ -21,11 +21,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from rsnotify_publisher import Publisher
 import rsnotify_subscriber.pool
+from tests.matrix.between import Between
 from tests.matrix.hub import Hub
 from tests.matrix.judge import Judge
 from tests.matrix.shapes import SHAPES, Shape
-from tests.matrix.source import SITE, Answer, Source
+from tests.matrix.source import Answer, Source
 from tests.matrix.troubles import TROUBLES, Trouble
 from tests.matrix.ways import WAYS, Claim, Destination, Way
 from tests.simulation import patching
@@ -53,12 +55,14 @@ class Run:
         self.hub = Hub(self)
         offered = self.hub.url if way.pushes and shape.may_push else ""
         self.source = Source(loop, self.network, shape, hub=offered)
-        self.destination = Destination(self, loop, way, SITE + shape.start)
+        self.between = Between(self)
+        self.destination = Destination(self, loop, way, self.between.url)
         #: The resources that the Destination does not want.
         self.excluded = frozenset[str]()
         self.disk_is_full = False
         self.judge = Judge(self)
         self.problems: dict[str, str] = {}
+        self._last = Claim(False, ("it never ran",))
 
     def wrong(self, rule: str, text: str) -> None:
         """Note that a rule does not hold."""
@@ -77,6 +81,9 @@ class Run:
     async def play(self) -> None:
         self.source.start()
         self.hub.start()
+        self.between.start()
+        if self.shape.through:
+            await asyncio.sleep(self.shape.late)
         sampling = self.loop.create_task(self._sample())
         if self.way.first:
             await self._begin()
@@ -125,6 +132,8 @@ class Run:
         await self._audit()
 
     async def _once(self, *, troubled: bool) -> Claim:
+        if self.shape.through and troubled:
+            await asyncio.sleep(self.shape.late)
         begun = self.loop.now
         limit = 600.0
         catching = self.loop.create_task(self.destination.catch_up())
@@ -133,17 +142,17 @@ class Run:
             self.destination.kill()
             self.wrong("ends", f"`--once` has not ended within {limit:.0f} s")
             return await catching
-        claim = catching.result()
+        self._last = claim = catching.result()
         self.judge.check_once(claim, begun, troubled=troubled)
         return claim
 
     async def _audit(self) -> None:
         if self.way.folder and not self.disk_is_full and self.destination.copy.is_dir():
-            begun = self.loop.now
+            begun, was_right = self.loop.now, self.judge.is_right()
             auditing = self.loop.create_task(self.destination.audit())
             await asyncio.wait({auditing}, timeout=600.0)
             if auditing.done():
-                self.judge.check_audit(auditing.result(), begun)
+                self.judge.check_audit(auditing.result(), begun, was_right=was_right)
             else:
                 self.wrong("ends", "the audit has not ended within 600 s")
 
@@ -155,7 +164,9 @@ class Run:
         self.judge.ended = self.loop.now
         if not self.way.once and self.destination.machine is None:
             self.destination.start()
-        if not await self._until_right(max(trouble.heals for trouble in self.troubles)):
+        remains = any(trouble.remains(self.shape, self.way) for trouble in self.troubles)
+        heals = max(trouble.heals for trouble in self.troubles)
+        if not await self._until_right(heals) and not remains:
             self.wrong("heals", f"not right and level after the end: {self._describe()}")
         await self._audit()
 
@@ -171,7 +182,7 @@ class Run:
                 claim = await self._once(troubled=False)
             else:
                 claim = self.destination.claim
-            if claim.right and self.judge.is_right():
+            if claim.right and not claim.reasons and self.judge.is_right():
                 return True
             if self.loop.now >= end:
                 return False
@@ -184,9 +195,10 @@ class Run:
                 self.judge.check(self.destination.claim)
 
     def _describe(self) -> str:
-        claim = self.destination.claim
+        claim = self._last if self.way.once else self.destination.claim
         failures = self.destination.failures[-1:]
-        return f"{claim}, failures {failures}, differs: {self.judge.difference()}"
+        differs = self.judge.difference() or "nothing"
+        return f"{differs}; claims {claim.right}, {claim.reasons[:2]}, {failures}"
 
 
 def play(run_of: tuple[Shape, Sequence[Trouble], Way], folder: str) -> Run:
@@ -206,7 +218,12 @@ def play(run_of: tuple[Shape, Sequence[Trouble], Way], folder: str) -> Run:
         run.wrong("harness", traceback.format_exc())
     finally:
         logging.getLogger("rsnotify").removeHandler(log)
-        for each in (run.destination.machine, run.source.machine, run.hub.machine):
+        for each in (
+            run.destination.machine,
+            run.source.machine,
+            run.hub.machine,
+            run.between.machine,
+        ):
             if each is not None:
                 each.kill()
         asyncio.set_event_loop(None)
@@ -279,10 +296,17 @@ def _check_space(writes: object) -> None:
             raise OSError(28, "No space left on device")
 
 
+def _has_published(publisher: Publisher, timeout: float | None = None) -> bool:
+    """Return whether the documents exist, without waiting, as there is one thread only."""
+    publisher.start()
+    return publisher._election.published.done()
+
+
 def patch() -> None:
     """Run all code of this process on simulated machines, whose files keep their real times."""
     patching.patch()
     os.replace = patching._replace
+    Publisher.wait_published = _has_published  # type: ignore
     rsnotify_subscriber.pool.Lane = lambda _: SimulatedExecutor(1)  # type: ignore
     os.open, os.write = _open, _write  # type: ignore[assignment]
 
@@ -304,9 +328,7 @@ def main() -> None:
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
     chosen = pairs() if arguments.pairs else every_run()
     chosen += triples(arguments.seed, arguments.triples)
-    chosen = [
-        one for one in chosen if all(each in name_of(one) for each in arguments.names)
-    ]
+    chosen = [one for one in chosen if all(each in name_of(one) for each in arguments.names)]
     began = time.monotonic()
     patch()
     folder = tempfile.mkdtemp(prefix="rsnotify-matrix-", dir="/dev/shm")
@@ -351,7 +373,9 @@ def _fork(chosen: Sequence[Chosen], first: int, *, verbose: bool) -> int:
     failed = 0
     for number, one in enumerate(chosen, first):
         results: list[Run] = []
-        thread = threading.Thread(target=lambda one=one, number=number: results.append(play(one, f"run-{number}")))
+        thread = threading.Thread(
+            target=lambda one=one, number=number: results.append(play(one, f"run-{number}"))
+        )
         patching._really_start(thread)
         thread.join()
         run = results[0]

@@ -35,7 +35,6 @@ class Shape:
         dates: Whether answers have a Date.
         chunked: Whether answers have no length.
         through: What is between the Source and the Destination: a gateway or a relay.
-        late: By how many seconds what the documents cannot show may be noticed later.
     """
 
     name: str
@@ -49,7 +48,6 @@ class Shape:
     dates: bool = True
     chunked: bool = False
     through: str = ""
-    late: float = 0.0
 
     def __str__(self) -> str:
         return self.name
@@ -63,6 +61,11 @@ class Shape:
         return bool(self.capabilities & {"changelist", "changedump"})
 
     @property
+    def late(self) -> float:
+        """By how many seconds what is between may be behind the Source."""
+        return 60.0 if self.through else 0.0
+
+    @property
     def can_be_audited(self) -> bool:
         """Whether a document lists all resources."""
         return bool(self.capabilities & {"resourcelist", "resourcedump"}) or not self.offers
@@ -73,9 +76,11 @@ class Shape:
 
     def listed_at(self, source: Source) -> float:
         """Return when the Resource List was written, in seconds of the run."""
+        regular = source.loop.now // _LIST_EVERY * _LIST_EVERY
         if self.has_changes:
-            return source.loop.now // _LIST_EVERY * _LIST_EVERY
-        return max((one.at for versions in source.history.values() for one in versions))
+            return regular
+        changed = max(one.at for versions in source.history.values() for one in versions)
+        return max(changed, regular)
 
     def documents(self, source: Source) -> Documents:
         """Return all documents by path."""
@@ -304,4 +309,10 @@ SHAPES = (
     Shape("dynamic", "an application without validators and lengths", _list_and_changes, _BOTH,
           validators=False, chunked=True),
     Shape("two sets", "one of two sets of a site", _two_sets, _BOTH),
+    Shape("gateway", "a gateway before a Resource List and a Change List", _list_and_changes, _BOTH,
+          through="gateway"),
+    Shape("gateway, sitemap", "a gateway before a Sitemap", _sitemap,
+          start=FOLDER + "sitemap.xml", hashes=False, lastmod=seconds, through="gateway"),
+    Shape("relay", "a relay of a Resource List and a Change List", _list_and_changes, _BOTH,
+          through="relay"),
 )  # fmt: skip

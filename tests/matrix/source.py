@@ -7,12 +7,13 @@ answers. What was true at which time is kept, for the judge.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from hashlib import sha256 as digest
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from tests.simulation.loop import Machine, SimulatedLoop
 from tests.simulation.network import Network, SimulatedTransport
@@ -255,7 +256,9 @@ class Source:
         return answer
 
     def _plain(self, path: str) -> Answer:
+        """Return the answer for a path, which may be spelled in any way (RFC 3986 §6.2.2)."""
         shape = self.shape
+        path = normpath(unquote(path))
         document = self.documents().get(path)
         if document is not None:
             kind = "application/zip" if path.endswith(".zip") else "application/xml"
@@ -346,6 +349,3 @@ def _written(source: Source, answer: Answer) -> bytes:
     lines = [f"{name}: {value}" for name, value in fields.items() if value is not None]
     head = "\r\n".join([f"HTTP/1.1 {answer.status} x", *lines, "", ""])
     return head.encode("latin-1") + body
-
-
-Alter = Callable[[Source, str, Listing], None]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rsnotify.selection.selection import Selection
 from tests.matrix.shapes import Shape
 from tests.matrix.source import BASE, FOLDER, Answer, Listing, Request, Source
-from tests.matrix.ways import Way
+from tests.matrix.ways import PACE, Way
 from tests.wild.documents import sha256
 
 if TYPE_CHECKING:
@@ -48,10 +48,15 @@ class Trouble:
         end: Is done once, when it ends.
         fits: Whether it can happen to a shape, and to those who follow in a way.
         veils: Whether the documents hide what has changed, so that what was true before is right.
+        absent: The resources that the documents leave out.
+        contradicts: Whether the documents contradict each other also after its end.
         local: Whether it concerns single resources, beside which others must go on.
         final: Whether a run of `--once` must end within seconds, as waiting is of no use.
         changes: Whether the Source changes meanwhile.
         heals: Within how many seconds of its end the copy must be right.
+        remains: Whether the copy may stay in doubt for good.
+        lags: By how many seconds after its end the copy may still be what the documents said.
+        limit: Within how many seconds `--once` must end, where waiting is of use.
         names: What must be named in what is reported, while it lasts.
     """
 
@@ -64,10 +69,15 @@ class Trouble:
     end: Act = _nothing
     fits: Fits = lambda *_: True
     veils: bool = False
+    absent: str = ""
+    contradicts: bool = False
     local: bool = False
     final: bool = False
     changes: bool = True
     heals: float = 400.0
+    remains: Fits = lambda *_: False
+    lags: float = 0.0
+    limit: float = 100.0
     names: str = ""
 
     def __str__(self) -> str:
@@ -103,6 +113,19 @@ def _existing(shape: Shape, way: Way) -> bool:
 
 def _pushed(shape: Shape, way: Way) -> bool:
     return way.pushes and shape.may_push
+
+
+def _not_relayed(shape: Shape, way: Way) -> bool:
+    return shape.through != "relay"
+
+
+def _only_changes(shape: Shape, way: Way) -> bool:
+    return shape.capabilities == {"changelist"}
+
+
+def _verified(shape: Shape, way: Way) -> bool:
+    """Whether something shows which content is right, other than documents that can be read."""
+    return shape.hashes or not way.pushes
 
 
 def _fetched(shape: Shape, way: Way) -> bool:
@@ -224,7 +247,7 @@ def _moving_from(source: Source, listing: Listing) -> None:
     if listing.told.get("until") is None and listing.root == "urlset":
         begin = source.now - timedelta(seconds=60)
         listing.told["from_"] = begin
-        listing.entries[:] = [one for one in listing.entries if one["datetime"] > begin]
+        listing.entries[:] = [source.changed(one) for one in source.changes if one.at > begin]
 
 
 def _moving(source: Source, request: Request, answer: Answer) -> Answer:
@@ -366,9 +389,24 @@ def _move(run: Run) -> None:
         setattr(destination, name, new)
 
 
-def _replace_folder(run: Run) -> None:
-    shutil.rmtree(run.destination.copy)
+def _unmount(run: Run) -> None:
+    """Let the folder be another, empty one."""
+    run.destination.copy.rename(run.destination.root / "unmounted")
     run.destination.copy.mkdir()
+
+
+async def _mount(run: Run) -> None:
+    run.destination.kill()
+    shutil.rmtree(run.destination.copy)
+    (run.destination.root / "unmounted").rename(run.destination.copy)
+    run.destination.start()
+
+
+async def _empty(run: Run) -> None:
+    """Let the operator remove the copy, so that it is made again."""
+    run.destination.kill()
+    shutil.rmtree(run.destination.copy)
+    run.destination.start()
 
 
 def _ahead(seconds: float) -> Act:
@@ -391,13 +429,13 @@ async def _exclude(run: Run) -> None:
 
 
 async def _include(run: Run) -> None:
-    await _option(run)
+    await _option(run, selection=Selection())
     run.excluded = frozenset()
 
 
 async def _option(run: Run, **options: Any) -> None:
     run.destination.kill()
-    run.destination.options = options
+    run.destination.options = {**run.destination.options, **options}
     run.destination.start()
 
 
@@ -494,15 +532,15 @@ TROUBLES = (
     Trouble("nothing", "nowhere", final=True),
     # The clock of the Source
     Trouble("Source's clock an hour ahead", "Source's clock",
-            begin=_source_ahead(3600), end=_source_ahead(0), fits=_existing, heals=4000),
+            begin=_source_ahead(3600), end=_source_ahead(0), fits=_existing, contradicts=True, heals=4000),
     Trouble("Source's clock an hour behind", "Source's clock",
-            begin=_source_ahead(-3600), end=_source_ahead(0), fits=_existing),
+            begin=_source_ahead(-3600), end=_source_ahead(0), fits=_existing, contradicts=True),
     # Resources
     *(Trouble(f"resource answers {code}", "resources", answer=_status(code), local=True,
               final=code < 500, fits=_fetched)
       for code in (404, 410, 401, 403, 500)),
     Trouble("resource does not answer", "resources", answer=_to("a", fault="hang"), local=True,
-            fits=_fetched),
+            fits=_fetched, limit=160),
     Trouble("resource is cut off", "resources", answer=_to("a", fault="cut"), local=True,
             fits=_fetched),
     Trouble("resource on a host that refuses", "resources", document=_entries(_elsewhere),
@@ -512,10 +550,11 @@ TROUBLES = (
     Trouble("wrong length", "resources", document=_entries(_set(length=7)), local=True,
             final=True, fits=_hashed),
     Trouble("a login page", "resources",
-            answer=_to("a", body=_LOGIN_PAGE, type="text/html", etag='"login"'),
+            answer=_to("a", body=_LOGIN_PAGE, type="text/html", etag=None, modified=None),
             document=_entries(lambda one: one.update(type="text/plain")), local=True, final=True,
             fits=_fetched),
-    Trouble("alias spelling", "resources", document=_entries(_respell), local=True),
+    Trouble("alias spelling", "resources", document=_entries(_respell), local=True,
+            fits=_not_relayed),
     Trouble("alias spelling of deletions", "resources",
             document=_of_kind(_CHANGES, _respell_deletions), fits=_with_changes),
     # Documents
@@ -533,14 +572,15 @@ TROUBLES = (
     Trouble("empty documents", "documents", veils=True, final=True,
             answer=_to_documents(body=b"", etag=None)),
     Trouble("Resource List without an entry", "documents", fits=_listed, veils=True,
-            document=_of_kind(_LISTS, _without("b"))),
+            absent="b", document=_of_kind(_LISTS, _without("b"))),
     Trouble("Change List without an entry", "documents", fits=_with_changes, veils=True,
-            document=_of_kind(_CHANGES, _without("b"))),
+            absent="b", document=_of_kind(_CHANGES, _without("b")), lags=PACE.compare + 20),
     Trouble("entries twice", "documents", document=lambda _, __, listing: _twice(_, listing)
             if listing.capability in ("resourcelist", "changelist", None) else None),
     Trouble("entries reversed", "documents", document=_of_kind(
         ("resourcelist", "changelist", None), _reverse)),
     Trouble("`from` moves with the clock", "documents", fits=_with_changes, answer=_moving,
+            remains=_only_changes,
             document=_of_kind(("changelist",), _moving_from)),
     Trouble("`at` and `from` are missing", "documents",
             document=_of_kind(("resourcelist", "changelist"), _told(at=None, from_=None))),
@@ -559,13 +599,14 @@ TROUBLES = (
     Trouble("server answers 503", "server", answer=_to_all(status=503), veils=True),
     Trouble("server answers 429 with Retry-After", "server", veils=True,
             answer=_to_all(status=429, fields={"Retry-After": "40"})),
-    Trouble("server does not answer", "server", answer=_to_all(fault="hang"), veils=True),
+    Trouble("server does not answer", "server", answer=_to_all(fault="hang"), veils=True,
+            limit=160),
     Trouble("server is slow", "server", answer=_to_all(delay=8.0), veils=True),
     Trouble("server resets", "server", answer=_to_all(fault="reset"), veils=True),
     Trouble("server cuts answers off", "server", answer=_to_all(fault="cut"), veils=True),
-    Trouble("all is a login page", "server", veils=True, final=True,
-            answer=_to_all(body=_LOGIN_PAGE, type="text/html", etag='"login"')),
-    Trouble("another virtual host", "server", veils=True,
+    Trouble("all is a login page", "server", veils=True, final=True, fits=_verified,
+            answer=_to_all(body=_LOGIN_PAGE, type="text/html", etag=None, modified=None)),
+    Trouble("another virtual host", "server", veils=True, absent="abcdefn",
             document=lambda source, path, listing: listing.entries.clear()
             if "list" in path and "capability" not in path else None,
             answer=lambda source, request, given: given),
@@ -605,7 +646,7 @@ TROUBLES = (
     Trouble("file renamed", "disk", begin=_running(_rename), fits=_files, names="foreign"),
     Trouble("foreign file", "disk", begin=_running(_write(b"mine", "foreign")), fits=_files,
             names="foreign"),
-    Trouble("folder emptied", "disk", begin=_running(_replace_folder), fits=_files),
+    Trouble("folder unmounted", "disk", begin=_running(_unmount), end=_mount, fits=_files),
     Trouble("copy restored older", "disk", prepared=_back_up(copy=True),
             begin=_stopped(_restore), fits=_files),
     Trouble("copy and state restored older", "disk", prepared=_back_up(copy=True, state=True),
@@ -615,7 +656,7 @@ TROUBLES = (
     # The state
     Trouble("state restored older", "state", prepared=_back_up(state=True),
             begin=_stopped(_restore), fits=_existing),
-    Trouble("state deleted", "state", begin=_stopped(_remove_state), fits=_existing),
+    Trouble("state deleted", "state", begin=_stopped(_remove_state), end=_empty, fits=_files),
     # The clock of the Destination
     Trouble("clock a day ahead", "clock", begin=_ahead(86_400), end=_ahead(0)),
     Trouble("clock a day behind", "clock", begin=_ahead(-86_400), end=_ahead(0)),

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: As in production; only the comparisons are more frequent.
 PACE = Pace(compare=60.0)
+#: The time between two comparisons of the files with what was written.
+CHECK_FILES = 60.0
 #: After how many seconds something starts a Destination again that has ended with an error.
 _RESTART = 30.0
 
@@ -88,6 +90,8 @@ class Claim:
 
     right: bool
     reasons: tuple[str, ...] = ()
+    #: Whether it says that the copy is wrong, and does not only doubt it.
+    wrong: bool = False
 
 
 class _Recorder:
@@ -111,7 +115,7 @@ class Destination:
 
     def __init__(self, run: Run, loop: SimulatedLoop, way: Way, url: str) -> None:
         self.way, self.url = way, url
-        self.options: dict[str, Any] = {}
+        self.options: dict[str, Any] = {"check_files": CHECK_FILES}
         self.pace = PACE
         self.clock = Clock()
         self.root = Path("destination")
@@ -125,8 +129,10 @@ class Destination:
         self.root.mkdir()
 
     def _subscriber(self, **shared: Any) -> Subscriber:
+        known = set(FollowOptions.__struct_fields__)
+        given = {name: value for name, value in self.options.items() if name in known}
         options = FollowOptions(
-            via=self.way.via, pace=self.pace, allow_private_addresses=True, **self.options
+            via=self.way.via, pace=self.pace, allow_private_addresses=True, **given
         )
         handler = FolderMirror(self.copy) if self.way.folder else _Recorder(self.held)
         return Subscriber(self.url, handler, state=self.state, options=options, **shared)
@@ -208,14 +214,12 @@ class Destination:
 
     async def _audited(self) -> Claim:
         try:
-            found = await audit(
-                self.url, self.copy, state=self.state, allow_private_addresses=True
-            )
+            found = await audit(self.url, self.copy, state=self.state, allow_private_addresses=True)
         except RsnotifyError as error:
             return Claim(False, (str(error),))
         kinds = ("created", "updated", "deleted", "absent", "unknown")
         named = [f"{kind} {name}" for kind in kinds for name in getattr(found, kind)]
-        return Claim(found.in_step is True, (*named, *found.doubts))
+        return Claim(found.in_step is True, (*named, *found.doubts), found.in_step is False)
 
     # The copy
 
@@ -229,13 +233,12 @@ class Destination:
                 path = Path(where, name)
                 with suppress(OSError):
                     relative = path.relative_to(self.copy).as_posix()
-                    found[relative.removeprefix("set/")] = path.read_bytes()
+                    found[relative.rpartition("set/")[2]] = path.read_bytes()
         return found
 
     def path(self, name: str) -> Path:
         """Return the file of a resource."""
-        nested = self.copy / "set" / name
-        return nested if nested.parent.exists() else self.copy / name
+        return next(iter(self.copy.rglob("a"))).with_name(name)
 
     def back_up(self, *, copy: bool, state: bool) -> None:
         """Keep the present copy and state for `restore`."""
@@ -254,5 +257,5 @@ class Destination:
 
 def _claim(status: Status, error: str | None = None) -> Claim:
     reasons = [error, status.error, status.difference, *status.doubts]
-    right = status.level and not error and status.in_step is not False
-    return Claim(right, tuple(filter(None, reasons)))
+    right = status.level and status.in_step is not False and (not error or error == status.error)
+    return Claim(right, tuple(dict.fromkeys(filter(None, reasons))))
