@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
@@ -67,6 +68,8 @@ class Republisher:
                     _log.warning("%s is not published: its URI would be too long", change.uri)
                     continue
                 known = journal.resource(uri)
+                if known is not None and change.hash and agree(known[0].hash, change.hash):
+                    continue  # its file was damaged, and is written again as it was published
                 if known is not None or change.change is not ChangeType.DELETED:
                     records.append(republished(change, uri, known[0] if known else None))
         return records
@@ -113,10 +116,10 @@ class Republisher:
         """Return the file of a resource of the Source, if there is one."""
         return self._mirror.held_content(uri)
 
-    def others(self, paths: Collection[str]) -> Iterator[Path]:
-        """Yield all other files of the mirror."""
-        return self._mirror.others(paths)
+    def find_files(self, uris: Sequence[str]) -> Iterator[tuple[str, os.stat_result | None]]:
+        """Yield the path of each resource of the Source, and the status of its file."""
+        return self._mirror.find_files(uris)
 
-    def keep_only(self, paths: Collection[str]) -> int:
-        """Remove all other files of the mirror; return how many."""
-        return self._mirror.keep_only(paths)
+    def paths(self) -> Iterator[str]:
+        """Yield the paths of all files of the mirror."""
+        return self._mirror.paths()

@@ -287,22 +287,27 @@ def _changes(document: Document, package: str | None = None) -> tuple[tuple[Chan
         ordered = ordered and not (changes and at < changes[-1].at)
         changes.append(Change(resource.uri, resource.change, at, resource, package))
         before = at
-    if not ordered and (dated := _dated_within_units(changes)) is not None:
-        return dated, True
+    if not ordered or any(change.at.fold for change in changes):
+        dated = _dated_within_units(changes, document.from_)
+        return (tuple(changes), ordered) if dated is None else (dated, True)
     return tuple(changes), ordered
 
 
-def _dated_within_units(changes: Sequence[Change]) -> tuple[Change, ...] | None:
+def _dated_within_units(
+    changes: Sequence[Change], from_: Instant | None
+) -> tuple[Change, ...] | None:
     """Return changes in order, if only coarse datetimes, as of a day, are out of it; else None.
 
-    They happened no earlier than those before them, as list order says (core §12.1).
+    They happened no earlier than those before them (core §12.1), and after the list begins.
     """
     dated: list[Change] = []
     for change in changes:
-        at = change.at
-        if dated and at < dated[-1].at:
-            if not is_undecided(at, dated[-1].at):
+        at, before = change.at, dated[-1].at if dated else None
+        if before is not None and at < before:
+            if not is_undecided(at, before):
                 return None
-            at = dated[-1].at
+            at = before
+        if from_ is not None and at < from_ and change.at.fold and is_undecided(change.at, from_):
+            at = from_
         dated.append(_dated(change, at))
     return tuple(dated)

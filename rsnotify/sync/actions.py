@@ -56,11 +56,12 @@ class Compare(Struct, frozen=True):
     """Record these resources as listed, and answer `differing` with those that are not stored so.
 
     They are entries of a Resource List as of `at`; stored resources that changed later do not
-    count.
+    count. With `lost`, those whose content the copy has lost are not stored so.
     """
 
     resources: tuple[Resource, ...]
     at: Instant
+    lost: bool = False
 
 
 class FindUnlisted(Struct, frozen=True):

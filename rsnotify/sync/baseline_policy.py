@@ -28,13 +28,15 @@ class BaselinePolicy:
         self._restarted: tuple[Instant, Instant] | None = None
         #: Whether a pull is not enough.
         self.needed = False
+        #: The instant of the Resource Dump from which the copy was made, until a list is compared.
+        self.dump_at: Instant | None = None
 
-    def new_baseline(self, offer: Offer, *, has_moved: bool) -> Baseline:
+    def new_baseline(self, offer: Offer, *, reads_old: bool) -> Baseline:
         """Return the next baseline.
 
         An empty copy needs everything, and a dump has it in one document. If the Resource List did
-        not close a gap, a younger dump may. If the Source has moved, even an old dump is compared,
-        since its resources may have new URIs.
+        not close a gap, a younger dump may. With `reads_old`, even an old dump is compared: the
+        Source has moved, so that its resources may have new URIs, or the copy has lost resources.
         """
         frontiers = self._state.frontiers
         begins, ends = self._restarted or (None, None)
@@ -44,13 +46,14 @@ class BaselinePolicy:
             offer,
             frontiers.known or begins or EARLIEST,
             dump_first=is_empty or is_second,
-            is_old=(lambda _: False) if has_moved else frontiers.covers,
-            last_dump=None if has_moved else self._last_dump,
+            is_old=(lambda _: False) if reads_old else frontiers.covers,
+            last_dump=None if reads_old else self._last_dump,
             until=ends,
         )
 
     def compared(self, baseline: Baseline) -> None:
         self._last_dump = baseline.undated_dump or self._last_dump
+        self.dump_at = baseline.at if baseline.by_dump else None
         self._restarted = None
 
     def baseline_ended(self) -> None:
@@ -108,6 +111,8 @@ class ComparisonSchedule:
         self._pace = pace
         self._next = compared + pace.compare
         self._is_urgent = self._was_just_done = False
+        #: Whether the copy was made from a dump, and the Resource List was not compared yet.
+        self.awaits_list = False
         self.compared = compared
         self.capability_list = capability_list
 
@@ -117,15 +122,28 @@ class ComparisonSchedule:
         due = max(self._next, self.compared + self._pace.compare)
         if self._is_urgent:
             due = min(due, self.compared + self._pace.repair)
-        return now >= due and not was_just_done
+        return (now >= due or self.awaits_list) and not was_just_done
 
     def expedite(self) -> None:
         """Compare soon, as only that shows whether a resource is still listed."""
         self._is_urgent = True
 
-    def done(self, now: float, capability_list: str | None, *, is_settled: bool) -> None:
-        """Record a complete comparison, and whether it settled all missing resources."""
-        self.compared = now
+    def done(
+        self,
+        now: float,
+        capability_list: str | None,
+        *,
+        is_settled: bool,
+        awaits_list: bool = False,
+    ) -> None:
+        """Record a complete comparison, and whether it settled all missing resources.
+
+        A first copy that was made from a dump is compared with the Resource List once, as either
+        of them may lack resources. The next run does that if this one cannot.
+        """
+        self.awaits_list = awaits_list
+        if not awaits_list:
+            self.compared = now
         self.capability_list = capability_list
         self._is_urgent = not is_settled
         self._was_just_done = True
@@ -133,4 +151,4 @@ class ComparisonSchedule:
     def put_off(self, now: float) -> None:
         """Try again later, as a comparison has failed."""
         self._next = now + self._pace.compare / _SPEEDUP_AFTER_FAILURE
-        self._is_urgent = False
+        self._is_urgent = self.awaits_list = False

@@ -14,7 +14,7 @@ from rsnotify.sync.actions import BeginBaseline, ComparedList, Fetch, FindUnlist
 from rsnotify.sync.baseline import Baseline, ListedResources
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.sync_state import SyncState
-from rsnotify.sync.unconfirmed_changes import fetching
+from rsnotify.sync.unconfirmed_changes import fetching, verification
 
 
 class BaselineRun:
@@ -25,7 +25,11 @@ class BaselineRun:
 
     In a routine comparison, what the Resource List lists need not be true any more. Where the copy
     differs from the list that was compared last, changes were applied since, perhaps dated before
-    its `at`: the resource is fetched if it is stored, and else left alone.
+    its `at`: the resource is fetched if it is stored, and else left alone. If the copy `has_lost`
+    resources, the list describes what they have to be.
+
+    `dump_at` is the instant of the Resource Dump from which the copy was made. Resources that a
+    list of that instant lacks are fetched, as either of the two may be wrong.
     """
 
     def __init__(
@@ -36,6 +40,8 @@ class BaselineRun:
         capability_list: str | None,
         *,
         is_routine: bool,
+        has_lost: bool = False,
+        dump_at: Instant | None = None,
     ) -> None:
         self._state = state
         self._intake = intake
@@ -47,6 +53,8 @@ class BaselineRun:
         self.baseline = baseline
         self.capability_list = capability_list
         self.is_routine = is_routine
+        self._has_lost = has_lost
+        self._dump_at = dump_at
         #: Whether the Source has begun to offer a Resource Dump since this began.
         self.has_new_dump = False
         self._begin_root()
@@ -64,9 +72,10 @@ class BaselineRun:
         self.are_datetimes_checked = False
 
     @property
-    def _is_repeated(self) -> bool:
+    def is_repeated(self) -> bool:
+        """Whether the Resource List is the one that was compared last."""
         read, known = self.baseline.resource_list, self._state.frontiers.last_list
-        if read is None or read.fingerprint is None or known is None:
+        if self._has_lost or read is None or read.fingerprint is None or known is None:
             return False
         return self.is_routine and read.fingerprint == known.fingerprint
 
@@ -98,10 +107,13 @@ class BaselineRun:
         """Request the next document once most of the last one is applied.
 
         So memory stays flat, and at most two packages are needed at once. Before another root is
-        compared, everything from the first is applied: it need not be fetched then.
+        compared, everything from the first is applied: it need not be fetched then. Nor can what a
+        dump has, and the list lacks, be found before it is stored.
         """
         state = self._state
-        limit = 0 if self._next is self.baseline.root else state.pace.in_flight
+        is_for_unlisted = isinstance(self._next, FindUnlisted) and self._dump_at is not None
+        is_last = self._next is self.baseline.root or is_for_unlisted
+        limit = 0 if is_last else state.pace.in_flight
         if self._next is not None and state.pending.untried <= limit:
             if isinstance(self._next, Fetch) and self._next.package is not None:
                 state.settled = False  # a package with something new is no routine
@@ -134,9 +146,9 @@ class BaselineRun:
 
     def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
         pending = self._state.pending
-        if pending.is_watched(resource.uri) or (self._is_repeated and resource.uri in pending):
+        if pending.is_watched(resource.uri) or (self.is_repeated and resource.uri in pending):
             self._still_listed.add(resource.uri)
-        if change is None or (self._is_repeated and resource.uri in pending):
+        if change is None or (self.is_repeated and resource.uri in pending):
             return
         if not pending.add(change, since=EARLIEST):
             self._still_listed.add(resource.uri)
@@ -146,7 +158,7 @@ class BaselineRun:
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:
         """Return the change of a resource that is stored differently."""
         change = self._as_listed(resource, listed)
-        if self._is_repeated and (resource.hash or resource.lastmod):
+        if self.is_repeated and (resource.hash or resource.lastmod):
             # No later than what is confirmed: the list says nothing of what was changed since.
             return fetching(replace(change, at=min(change.at, self._state.frontiers.confirmed)))
         return change
@@ -157,7 +169,7 @@ class BaselineRun:
         If the lists of changes go on after the Resource List, it may have been deleted since.
         """
         change = self._as_listed(resource, listed)
-        if self._is_repeated:
+        if self.is_repeated:
             return None
         if self.is_routine and listed.at < self._state.frontiers.confirmed:
             return fetching(replace(change, change=ChangeType.DELETED))
@@ -176,12 +188,14 @@ class BaselineRun:
         Return whether it settles all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
-        is_repeated = self._is_repeated
+        repeated = self.is_repeated
         is_new_list = self._record_list()
-        if is_repeated:
+        if repeated:
             return pending.drop_unlisted(EARLIEST, self._still_listed)
         for uri in uris:
             deletion = Change(uri, ChangeType.DELETED, at, Resource(uri))
+            if self._dump_at is not None and at <= self._dump_at:
+                deletion = verification(deletion, at)
             self._has_found = pending.add(deletion, since=EARLIEST) or self._has_found
         if is_new_list and self._has_found:
             self._intake.has_news = True

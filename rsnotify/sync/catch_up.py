@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from rsnotify.errors import NotFound, RsnotifyError
+from rsnotify.errors import NotFound, RsnotifyError, Unavailable
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Resource
@@ -46,6 +46,8 @@ class CatchUp:
         self._run: PullRun | BaselineRun | None = None
         self._has_pulled = False
         self._lag_tries = 0
+        #: Whether the copy has lost resources that only a list can describe.
+        self._has_lost = False
         #: When something new was found or applied the last time, or the first run began.
         self.news_at = -inf
         #: The time by the clock of the Source, as far as it is known.
@@ -126,7 +128,7 @@ class CatchUp:
             frontiers.advance(EARLIEST)
         is_pull_useless = frontiers.known is None or not has_changes
         is_needed = is_pull_useless or self._policy.needed or self._has_moved
-        is_due = self.comparisons.is_due(now)
+        is_due = self.comparisons.is_due(now) or self._has_lost
         if self.can_compare and (is_needed or is_due):
             self._begin_baseline(is_routine=not is_needed)
         elif has_changes:
@@ -143,6 +145,22 @@ class CatchUp:
         self._state.schedule.catch_up_by(when)
         if when <= now:
             self.begin(now)
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether a comparison with the whole set is under way, or about to begin."""
+        return self.baselining or self._has_lost
+
+    def compare_lost(self, now: float) -> None:
+        """Compare the copy with all that the lists say, as other content is served than was lost.
+
+        Where the Source lists only changes, that is the next Change List.
+        """
+        self._state.settled = False
+        self._has_lost = self.can_compare
+        if not self.can_compare:
+            self._intake.compare_next_list()
+        self._state.schedule.catch_up_by(now)
 
     def proceed(self) -> None:
         """Request the next document, if little of the last one is still to be applied."""
@@ -175,7 +193,8 @@ class CatchUp:
         if not run.are_datetimes_checked and self._source_time is not None:
             self._forget_wrong_datetimes(listed.at)
             run.are_datetimes_checked = True
-        self._state.actions.append(Compare(listed.resources, listed.at))
+        lost = not run.is_repeated
+        self._state.actions.append(Compare(listed.resources, listed.at, lost))
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
         """Use other documents, or try again later, as one could not be fetched or read."""
@@ -200,7 +219,8 @@ class CatchUp:
         run, self._run = self._run, None
         self._state.pending.release()
         baseline = run.baseline if isinstance(run, BaselineRun) else None
-        if isinstance(run, BaselineRun) and run.is_routine:
+        is_awaited = self.comparisons.awaits_list and isinstance(error, Unavailable)
+        if isinstance(run, BaselineRun) and run.is_routine and not is_awaited:
             # The lists of changes are enough, unless they leave something out.
             text = f"the copy could not be compared with the whole set: {error}"
             self._state.actions.note(text, warning=True)
@@ -249,6 +269,10 @@ class CatchUp:
             self._has_pulled = True
             self._forget_wrong_datetimes(EARLIEST)
         self._policy.pull_ended()
+        if self.comparisons.awaits_list and self.can_compare:
+            self.failures.reset()
+            self.begin(now)
+            return
         self._settle()
         if frontiers.has_push_gap:
             self._wait_for_lists(now)
@@ -281,7 +305,7 @@ class CatchUp:
 
     def _settle(self) -> None:
         self.failures.reset()
-        self._state.settled = not self._has_moved
+        self._state.settled = not (self._has_moved or self._has_lost)
 
     def _poll_later(self, now: float) -> None:
         news, self._intake.has_news = self._intake.has_news, False
@@ -305,9 +329,19 @@ class CatchUp:
     # Baseline
 
     def _begin_baseline(self, *, is_routine: bool) -> None:
-        baseline = self._policy.new_baseline(self._offer, has_moved=self._has_moved)
+        reads_old = self._has_moved or self._has_lost
+        baseline = self._policy.new_baseline(self._offer, reads_old=reads_old)
         place = self._offer.capability_list
-        self._run = BaselineRun(self._state, self._intake, baseline, place, is_routine=is_routine)
+        self._run = BaselineRun(
+            self._state,
+            self._intake,
+            baseline,
+            place,
+            is_routine=is_routine,
+            has_lost=self._has_lost,
+            dump_at=self._policy.dump_at,
+        )
+        self._has_lost = False
 
     def _advance(self, run: BaselineRun, now: float) -> None:
         if run.advance():
@@ -333,9 +367,17 @@ class CatchUp:
         run = self._run
         if not isinstance(run, BaselineRun):
             return
+        baseline = run.baseline
+        is_made_of_dump = baseline.by_dump and self._state.frontiers.known is None
+        has_list = self._offer.resource_list is not None and baseline.error is None
         is_settled = run.add_unlisted(uris, now) and not self._state.frontiers.has_older_list
-        if run.baseline.complete:
-            self.comparisons.done(now, run.capability_list, is_settled=is_settled)
+        if baseline.complete:
+            self.comparisons.done(
+                now,
+                run.capability_list,
+                is_settled=is_settled,
+                awaits_list=is_made_of_dump and has_list,
+            )
         self._policy.compared(run.baseline)
         self._end_baseline(run.baseline, now)
 

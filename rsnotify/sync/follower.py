@@ -45,12 +45,15 @@ Packages are requested one at a time, the next when most changes of the last are
 names the package that has its content; content that is not available from it is fetched.
 
 Changes that are known but not applied are in the `PendingChanges`. T is just before the earliest of
-them; if there is none, T is `known`, or where a gap begins that no document covers. Documents may
-list changes of a time that T has passed: a hub withheld them, or they are repeated. Until these are
-applied they hold up `confirmed` in place of T, so that the next run reads them again.
+them; if there is none, T is `known`, or where a gap begins that no document covers. T passes a
+resource that stays unavailable, which is stored with the progress and retried less and less often.
+Documents may list changes of a time that T has passed: a hub withheld them, or they are repeated.
+Until these are applied they hold up `confirmed` in place of T, so that the next run reads them
+again.
 
 The `Schedule` decides when to pull: soon after news, then less and less often, rarely while push
-works, and never before the Source's `Retry-After` is over. A Framework Notification
+works, and never before the Source's `Retry-After` is over. Without news, its `Allowance` bounds
+how often the documents are read, whatever the reason. A Framework Notification
 (`DocumentNotices`) is a reason to read documents sooner, and no more. Requests that many
 subscribers have a reason for at once are spread at random (`Pace.spread`).
 
@@ -81,6 +84,7 @@ from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
 from rsnotify.sync.fallback_order import RESOURCE_KINDS
 from rsnotify.sync.follower_view import FollowerView
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.pending_changes import UNWAITED
 from rsnotify.sync.push_intake import PushIntake
 from rsnotify.sync.sync_state import SyncState
 
@@ -214,6 +218,23 @@ class Follower(FollowerView):
             self._state.actions.note(f"a notification about documents was ignored: {error}")
             to_read = DocumentsToRead()
         self._state.schedule.documents_changed(to_read, now, self._push.listeners)
+        return self._next_actions(now)
+
+    # Resources that the copy has lost
+
+    def verify(self, changes: Iterable[Change], now: float) -> list[Action]:
+        """Fetch resources again, in place of what is pending for them.
+
+        T does not wait for them: the program stores which resources the copy has lost.
+        """
+        for change in changes:
+            if not self._state.pending.is_watched(change.uri):
+                self._state.pending.add(change, since=UNWAITED)
+        return self._next_actions(now)
+
+    def compare_lost(self, now: float) -> list[Action]:
+        """Read what the lists say of all resources, as a `verify` met other content, or none."""
+        self._catch_up.compare_lost(now)
         return self._next_actions(now)
 
     # Answers to `Fetch`, `Compare` and `FindUnlisted`

@@ -78,6 +78,18 @@ class FollowerView:
         return len(self._state.pending)
 
     @property
+    def untried(self) -> int:
+        """How many of them have not failed so far."""
+        return self._state.pending.untried
+
+    def is_pending(self, uri: str) -> bool:
+        return uri in self._state.pending
+
+    def holds(self, change: Change) -> bool:
+        """Return whether this very change of `verify` is pending."""
+        return self._state.pending.holds(change)
+
+    @property
     def is_deferred(self) -> bool:
         """Whether T waits only for a change that is put off on purpose (`Pace.spread`)."""
         return self._state.pending.is_deferred
@@ -102,6 +114,16 @@ class FollowerView:
     @property
     def baselining(self) -> bool:
         return self._catch_up.baselining
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether a comparison is under way, or about to begin for what the copy has lost."""
+        return self._catch_up.is_comparing
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the lists were read to their end, and nothing has cast doubt on that since."""
+        return self._state.settled
 
     @property
     def compared(self) -> float:

@@ -19,13 +19,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.datetimes import LATEST, Instant
+from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.model import Resource
 from rsnotify.format.timestamp_precision import is_undecided
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 from rsnotify.sync.unconfirmed_changes import announced_at, fetching
+
+#: The `since` of a change for which T does not wait, later than any other.
+UNWAITED = LATEST - MICROSECOND
 
 
 class _Pending(Struct):
@@ -58,7 +61,8 @@ class _Pending(Struct):
         if change.change is not self.change.change or not (self.attempts or self.is_watched):
             return False
         if change.check is CheckMethod.FETCH:
-            return self.change.check is CheckMethod.FETCH
+            has_same_hash = change.resource.hash == self.change.resource.hash
+            return self.change.check is CheckMethod.FETCH and has_same_hash
         return change.resource == self.entry
 
 
@@ -210,7 +214,7 @@ class PendingChanges:
         """Record that a change has failed often enough; `watch` it if T may pass it."""
         pending = self._pending[uri]
         pending.given_up = True
-        if watch and not pending.is_watched:
+        if watch and pending.since < UNWAITED:
             self._hold(pending, LATEST)
 
     def _hold(self, pending: _Pending, since: Instant) -> None:

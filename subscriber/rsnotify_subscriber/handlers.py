@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -137,11 +138,14 @@ class LocatedHandler(ReadableHandler, Protocol):
     def place(self) -> str:
         """An identifier of the place; empty while it does not exist."""
 
-    def others(self, paths: Collection[str]) -> Iterator[Path]:
-        """Yield all other files of the place."""
+    def find_files(self, uris: Sequence[str]) -> Iterable[tuple[str, os.stat_result | None]]:
+        """Yield the path of each resource, and the status of its file; None if there is no file.
 
-    def keep_only(self, paths: Collection[str]) -> int:
-        """Remove all other files of the place; return how many."""
+        It is called in any thread, also while changes are applied, as is `paths`.
+        """
+
+    def paths(self) -> Iterator[str]:
+        """Yield the paths of all files of the place."""
 
 
 def deferred_handler(handler: object) -> DeferredHandler | None:

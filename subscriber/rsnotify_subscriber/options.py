@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -41,6 +42,10 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
             the patch, and returns the content after. JSON Patch, JSON Merge Patch and XML Patch
             are built in.
         per_host: Connections to one host at a time; of a subscriber in a fleet, its requests.
+        check_files: The seconds between two comparisons of the sizes and modification times of a
+            mirror's files with what was written. They are also compared at the start and when
+            everything is compared with the Source; with 0, only then.
+        verify: Whether all files of a mirror are read at the start, and compared by hash.
         largest: The most bytes that are read of a resource whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of the Source's URL may always have one: documents are read at
@@ -65,6 +70,8 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
     exact: bool = False
     patches: Mapping[str, Patch] = {}
     per_host: int = PER_HOST
+    check_files: float = 86_400.0
+    verify: bool = False
     largest: int = MOST_CONTENT_BYTES
     allow_private_addresses: bool = False
     credentials: Credentials = NO_CREDENTIALS
@@ -78,6 +85,8 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         require("hubs", self.hubs, int, "a number")
         require("per_host", self.per_host, int, "a number")
         require("largest", self.largest, int, "a number of bytes")
+        require("check_files", self.check_files, int | float, "a number of seconds")
+        require("verify", self.verify, bool, "True or False")
         require("callbacks", self.callbacks, Callbacks | None, "Callbacks")
         require_struct("terms", self.terms, WebSubTerms)
         require("mqtt", self.mqtt, MqttOptions, "a MqttOptions")
@@ -92,6 +101,10 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         self.xmpp.check()
         if self.hubs < 1:
             raise ConfigurationError(f"hubs is {self.hubs}; give 1 or more")
+        if not 0 <= self.check_files < inf:
+            raise ConfigurationError(
+                f"check_files is {self.check_files}; give a number of seconds, or 0"
+            )
         force_setattr(self, "via", _via(self.via))
         if self.via is Via.XMPP and self.xmpp.jid is None:
             raise ConfigurationError("XMPP needs an account: name its JID, as user@example.org")

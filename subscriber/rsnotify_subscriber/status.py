@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from statistics import median
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
+from rsnotify.plural import counted
 
 _WINDOW = timedelta(seconds=1)
 
@@ -47,6 +48,11 @@ class Status(Struct, frozen=True):
         in_step: Whether the copy agreed with the count and digest of the Source's whole set when
             they were last compared (docs/audit.md); None if they were not.
         difference: How it differed, or why it cannot be compared, in a sentence; None if neither.
+        damaged: Resources whose files were found changed or removed in the copy since the start;
+            they are fetched again.
+        foreign: How many files in the folder of the copy are not part of it, as found when its
+            files were last compared with the state. `level` says nothing of these.
+        foreign_files: The paths of the first ten of them.
         error: The last failure that has not been made good since, in a sentence; None if there is
             none.
     """
@@ -66,7 +72,17 @@ class Status(Struct, frozen=True):
     baseline: bool = False
     in_step: bool | None = None
     difference: str | None = None
+    damaged: int = 0
+    foreign: int = 0
+    foreign_files: tuple[str, ...] = ()
     error: str | None = None
+
+
+def foreign_files(count: int, paths: Sequence[str]) -> str:
+    """Return in a sentence which files, `paths` and others, are not part of a copy."""
+    more = f" and {count - len(paths)} more" if count > len(paths) else ""
+    are = counted(count, "file here is", "files here are")
+    return f"{are} not part of the copy: {', '.join(paths)}{more}"
 
 
 class StatusCounters:

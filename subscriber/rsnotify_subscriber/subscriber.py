@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,8 +44,8 @@ from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
+from rsnotify_subscriber.sync.copy_check import PresenceCheck, check_folder, check_location
 from rsnotify_subscriber.sync.following import Following
-from rsnotify_subscriber.sync.presence import PresenceCheck, check_files, check_location
 from rsnotify_subscriber.sync.replay import apply_unfinished
 from rsnotify_subscriber.via import NAMES, Via
 
@@ -128,6 +128,8 @@ class Subscriber:
         #: The last run, whose handler may still be running although the run has ended.
         self._followed: Following | None = None
         self._last = Status()
+        #: The state of the run that is under way, and the executor of what blocks on it.
+        self._open: tuple[DestinationState, Executor] | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -192,6 +194,34 @@ class Subscriber:
         with self._under_way():
             await self._run(once=True)
 
+    async def verify(self, uris: Iterable[str] | None = None) -> int:
+        """Have resources fetched again that the copy has lost: these, or all.
+
+        This is stored, so that they are fetched in the next run if none is under way. Until they
+        are, the copy is not level. A handler receives each as an update, or as a deletion if the
+        Source does not have the resource any more. URIs that the copy never had do not count.
+
+        Returns:
+            How many resources are to be fetched again, with those of earlier calls.
+
+        Raises:
+            StorageError: The state cannot be read or written.
+            ConfigurationError: Another process follows with this state.
+        """
+        if isinstance(uris, str):
+            raise ConfigurationError("verify takes several URIs; give a list of them")
+        given = None if uris is None else list(uris)
+        loop = asyncio.get_running_loop()
+        if self._open is not None:
+            state, worker = self._open
+            lost = await loop.run_in_executor(worker, state.lose, given)
+            if self._following is not None:
+                self._following.find_lost()
+            return lost
+        with ThreadPoolExecutor(1, "rsnotify-state") as own:
+            async with opened(self._location, own) as state:
+                return await loop.run_in_executor(own, state.lose, given)
+
     def stop(self) -> None:
         """End `run` or `catch_up` in order: a commit that has begun is completed."""
         self._stopping.set()
@@ -228,12 +258,14 @@ class Subscriber:
                 incoming = await loop.run_in_executor(worker, state.make_incoming)
                 self._last = await loop.run_in_executor(worker, _status_of, state)
                 failure = ""
+                self._open = state, worker
                 try:
                     await self._run_with(state, worker, incoming, once=once)
                 except RsnotifyError as error:
                     failure = str(error)
                     raise
                 finally:
+                    self._open = None
                     last = self.status
                     self._last = replace(last, level=False, error=failure) if failure else last
                     self._following = None
@@ -264,7 +296,7 @@ class Subscriber:
             return
         if isinstance(handler, PreparedHandler):
             handler.prepare(identity.base, folder)
-        await loop.run_in_executor(worker, check_files, handler, state, identity)
+        await loop.run_in_executor(worker, check_folder, handler, state, identity)
         identity = replace(
             identity,
             selection=options.selection,

@@ -54,7 +54,10 @@ def lose_lists(source: Source) -> None:
 
 def test_a_first_copy_comes_in_packages_and_costs_no_get(source: Source) -> None:
     destination = follow(source, "resource_list", "resource_dump", "change_list")
-    assert read(destination) == ["resourcedump.xml", *["resources"] * 3, "changelist.xml"]
+    assert read(destination) == [
+        "resourcedump.xml", *["resources"] * 3, "changelist.xml",
+        "resourcelist.xml", "changelist.xml",
+    ]  # fmt: skip
     assert destination.content == source.state
     assert (destination.gets, destination.unpacked) == (0, 5)
 

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -145,15 +145,28 @@ class FakeHub:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         self._sockets.add(socket)
-        greeting = await socket.receive_json()
-        assert greeting["type"] == "publish"
-        topic = greeting["topic"]
+        try:
+            await self._receive(socket)
+        finally:
+            async with self._news:
+                self._sockets.discard(socket)
+                self._news.notify_all()
+        return socket
+
+    async def _receive(self, socket: web.WebSocketResponse) -> None:
+        """Keep what a Source sends until it closes the socket, which it may do at any moment."""
+        greeting = await socket.receive()
+        if greeting.type is not WSMsgType.TEXT:
+            return
+        opening = greeting.json()
+        assert opening["type"] == "publish"
+        topic = opening["topic"]
         of_changes = topic.endswith("/channel.xml")
         self.connections += of_changes
         known = self.through if of_changes else None
         through = format_datetime(known) if known else None
-        await socket.send_json({"type": "publishing", "topic": topic, "through": through})
-        try:
+        with suppress(ConnectionError):
+            await socket.send_json({"type": "publishing", "topic": topic, "through": through})
             async for message in socket:
                 assert message.type is WSMsgType.TEXT
                 fragment = await self.keep(message.data.encode())
@@ -161,11 +174,6 @@ class FakeHub:
                 until = format_datetime(fragment.until)
                 if self.answering.is_set():
                     await socket.send_json({"type": "accepted", "topic": topic, "until": until})
-        finally:
-            async with self._news:
-                self._sockets.discard(socket)
-                self._news.notify_all()
-        return socket
 
 
 @asynccontextmanager

@@ -84,7 +84,7 @@ async def test_media_types_and_digests_are_those_of_upstream(
 async def test_the_preferred_representation_is_published(source: SmallSource, start: Start) -> None:
     relay = await start(source.url, prefer="text/turtle")
     await relay.until_level()
-    source.answers[path_of("b.ttl")] = body(b"<b> <b> <b> .")
+    source.answers[path_of("b.ttl")] = body(b"<b> <b> <b> .", "text/turtle")
     link = Link("alternate", source.base + "b.ttl", type="text/turtle")
     source.put("b.txt", b"b in words", type="text/plain", links=(link,))
     await relay.until(lambda: files(relay.folder).get("b.txt") == b"<b> <b> <b> .")

@@ -437,7 +437,9 @@ def _intents(folder: Path) -> dict[str, bytes]:
 def test_a_state_of_an_earlier_version_is_used_on(
     place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
-    for column in ("fetched_at", "validator"):
+    schema = "rsnotify." if isinstance(place, PostgreSQLState) else ""
+    state.database.execute(f"DROP INDEX {schema}lost")
+    for column in ("mtime", "fetched_at", "validator"):
         if isinstance(place, PostgreSQLState) and column == "validator":
             break  # there was none without it
         state.database.execute(f"ALTER TABLE {{resources}} DROP COLUMN {column}")
@@ -447,9 +449,44 @@ def test_a_state_of_an_earlier_version_is_used_on(
     state.close()
     again = DestinationState(place)
     assert again.find("u") == ResourceState("u", 1, "updated", A, 5)
-    again.commit([ResourceState("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)], None)
-    assert again.find("u") == ResourceState("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)
+    [file] = again.held_files("", 10)
+    assert again.note_files([(file, 6)], []) == 0
+    state_of_now = ResourceState("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4, 7)
+    again.commit([state_of_now], None)
+    assert again.find("u") == state_of_now
     again.close()
+
+
+def test_a_lost_resource_stays_lost_until_its_content_is_stored(
+    place: Path | PostgreSQLState, state: DestinationState
+) -> None:
+    at = to_microseconds(SECOND)
+    written = [ResourceState(name, at, "updated", A, 5, mtime=1) for name in "abc"]
+    state.commit(written, None)
+    assert state.lose(["a", "b", "unknown"]) == 2
+    state.close()
+    state = DestinationState(place)
+    assert [change.uri for change in state.lost_changes("", 10)] == ["a", "b"]
+    assert state.lost_changes("a", 1)[0].resource.hash == A
+    found = state.find("a")
+    assert found is not None
+    assert found.hash is None, "nothing announced may pass for what the copy has"
+    # A change that was found to need no content, before the loss was known, does not end it.
+    state.commit([ResourceState("a", at + 1, "updated", A, 5)], None)
+    assert state.lost == 2
+    state.commit([ResourceState("a", at + 2, "updated", B, 5, mtime=9)], None)
+    state.commit([ResourceState("b", at + 2, "deleted")], None)
+    assert state.lost == 0
+    assert state.lose() == 2
+    state.close()
+
+
+def test_a_file_that_is_written_while_it_is_compared_is_not_lost(state: DestinationState) -> None:
+    state.commit([ResourceState("a", 1, "updated", A, 5, mtime=1)], None)
+    [before] = state.held_files("", 10)
+    state.commit([ResourceState("a", 2, "updated", B, 5, mtime=2)], None)
+    assert state.note_files([(before, 3)], [before]) == 0
+    assert state.held_files("", 10)[0].mtime == 2
 
 
 def test_a_resource_is_found_by_another_spelling_of_its_uri(state: DestinationState) -> None:

@@ -133,7 +133,9 @@ async def follow_once(source: WildSource | str, copy: Copy | Path, **options: An
 def outcome_of(status: Status, error: str = "") -> Outcome:
     """Return what a status says of the copy."""
     reasons = [error, status.error, status.difference, *getattr(status, "doubts", ())]
-    claims = status.level and not error and status.in_step is not False
+    if status.foreign:
+        reasons.append(f"not part of the copy: {status.foreign_files}")
+    claims = status.level and not error and status.in_step is not False and not status.foreign
     return Outcome(claims, tuple(filter(None, reasons)), status)
 
 

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from yarl import URL
 
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from tests.subscriber.processes import SECONDS, ended, outcome, rsnotify
@@ -127,6 +128,17 @@ INDENTED = """{head}
 """
 
 
+async def until_read(source: WildSource) -> None:
+    """Wait until a client in another process has read all that was sent to it."""
+    port = f":{URL(source.url).port:04X}"
+    async with asyncio.timeout(SECONDS):
+        while any(  # noqa: ASYNC110 - another process does it
+            fields[2].endswith(port) and not fields[4].endswith(":00000000")
+            for fields in map(str.split, Path("/proc/net/tcp").read_text().splitlines())
+        ):
+            await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize("cut", [r"<url>\n    ", "</image:image>\n    ", "<!-- a", "7", "</url"])
 async def test_an_honest_layout_is_read_however_it_is_cut(
     cut: str, source: WildSource, folder: Path
@@ -139,7 +151,7 @@ async def test_an_honest_layout_is_read_however_it_is_cut(
 
     async def pieces() -> AsyncIterator[bytes]:
         yield text[:at].encode()
-        await asyncio.sleep(0.05)  # so that it most often comes in two segments
+        await until_read(source)
         yield text[at:].encode()
 
     source.put("resourcelist.xml", Answer(pieces))

@@ -126,7 +126,7 @@ class ExpectationReader:
             return
         if progress.seen and ends < progress.confirmed:
             self._doubt(BEHIND)
-        known = progress.last_list
+        known = progress.last_list if self._offer.resource_list is not None else None
         if known is not None and known.at is not None and ends < known.at:
             self._doubt(OLDER_LIST)
 

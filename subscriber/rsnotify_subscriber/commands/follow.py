@@ -83,7 +83,7 @@ def follow(
         report.show(status)
     elif once:
         typer.echo(outcome(status))
-    if failure is None and once and not status.level:
+    if failure is None and once and (status.foreign or not status.level):
         failure = complain(not_level(status), 1)
     if failure is not None:
         raise failure

@@ -108,7 +108,7 @@ def _end(fleet: Fleet) -> None:
     wrong = {
         name: one.error or not_level(one.status)
         for name, one in fleet.status.items()
-        if one.error is not None or not one.status.level
+        if one.error is not None or one.status.foreign or not one.status.level
     }
     if wrong:
         each = "".join(f"\n  {name}: {error}" for name, error in wrong.items())

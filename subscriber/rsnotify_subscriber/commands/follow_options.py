@@ -32,6 +32,7 @@ CALLBACK = "callback_"
 
 # The groups of options in the help.
 _selection = partial(option, "What to follow")
+_copy = partial(option, "The copy on disk")
 _push = partial(option, "Push and polling")
 _callbacks = partial(option, "WebSub callbacks")
 _mqtt = partial(option, "MQTT")
@@ -56,6 +57,18 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
             min=0,
         ),
     ] = Pace().compare
+    check_files: Annotated[
+        float,
+        _copy(
+            "SECONDS",
+            "Time between two comparisons of the sizes and times of files with what was written; "
+            "0 for only at the start, and when everything is compared.",
+            min=0,
+        ),
+    ] = 86_400
+    verify: Annotated[
+        bool, _copy(None, "Read all files at the start, and compare their hashes.", "--verify")
+    ] = False
     patience: Annotated[
         float,
         _push(

@@ -13,7 +13,7 @@ import typer
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import printable
-from rsnotify_subscriber.status import Status
+from rsnotify_subscriber.status import Status, foreign_files
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -129,7 +129,8 @@ class SubscriberView:
 
     def state(self, status: Status) -> object:
         doubts = len(status.doubts)
-        return status.push, status.way, status.level, doubts, status.baseline, status.in_step
+        standing = status.level, doubts, status.in_step, status.foreign
+        return status.push, status.way, status.baseline, *standing
 
     def counts(self, status: Status) -> object:
         return status.resources, status.applied, status.pending
@@ -187,21 +188,32 @@ def outcome(status: Status) -> str:
     if not status.level:
         return sentence(status)
     differs = f"; {printable(status.difference)}" if status.difference else ""
+    damaged = f"; {_damaged(status)}" if status.damaged else ""
     return (
-        f"{_LEVEL[status.in_step]}: {counted(status.resources, 'resource')}, "
-        f"{_through(status)}, {_compared(status)}{differs}"
+        f"{_standing(status)}: {counted(status.resources, 'resource')}, "
+        f"{_through(status)}, {_compared(status)}{differs}{damaged}"
     )
 
 
+def _damaged(status: Status) -> str:
+    were = counted(status.damaged, "file was", "files were")
+    return f"{were} changed or removed here since they were written: fetched again"
+
+
 def not_level(status: Status) -> str:
-    """Return why a run ended before the copy was level."""
+    """Return why a copy is not equal to the Source when a run that catches up has ended."""
+    if status.level:
+        found = foreign_files(status.foreign, status.foreign_files)
+        return printable(f"{found}; remove them, or move them away")
     stopped = "it was stopped before the copy was level"
     return f"{stopped}: {'; '.join(status.doubts)}" if status.doubts else stopped
 
 
 def _standing(status: Status) -> str:
     if status.level:
-        return _LEVEL[status.in_step]
+        foreign = counted(status.foreign, "file here is", "files here are")
+        beside = f", but {foreign} not part of the copy" if status.foreign else ""
+        return f"{_LEVEL[status.in_step]}{beside}"
     return f"{status.pending} pending" if status.pending else "not in step"
 
 

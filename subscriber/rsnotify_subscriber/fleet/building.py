@@ -88,6 +88,8 @@ def follow_options(
         ),
         prefer=settings.prefer,
         exact=settings.exact,
+        check_files=settings.check_files,
+        verify=settings.verify,
         largest=settings.largest,
         allow_private_addresses=settings.allow_private_addresses,
         credentials=credentials,

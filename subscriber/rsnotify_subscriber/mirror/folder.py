@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -115,18 +115,15 @@ class FolderMirror:
         path = Path(self._tree.find(uri))
         return path if path.is_file() and not path.is_symlink() else None
 
-    def others(self, paths: Collection[str]) -> Iterator[Path]:
-        """Yield all files but these."""
+    def find_files(self, uris: Sequence[str]) -> Iterator[tuple[str, os.stat_result | None]]:
+        """Yield the path of each resource, and the status of its file; None if there is no file."""
         assert self._tree is not None, "prepare is called first"
-        return (path for path in self._tree.files() if str(path) not in paths)
+        return self._tree.find_files(uris)
 
-    def keep_only(self, paths: Collection[str]) -> int:
-        """Remove all files but these, durably; return how many."""
-        others = list(self.others(paths))
-        for path in others:
-            self._remove(str(path), self._unflushed)
-        self.flush()
-        return len(others)
+    def paths(self) -> Iterator[str]:
+        """Yield the paths of all files of the folder."""
+        assert self._tree is not None, "prepare is called first"
+        return self._tree.paths()
 
     async def apply(self, changes: Sequence[Received]) -> None:
         """Write the files of changes durably."""
@@ -193,7 +190,7 @@ class FolderMirror:
                 self._remove(self._tree.find(change.uri), touched)
             for change in changes:
                 if change.content is not None:
-                    target = self._tree.find(change.uri)
+                    target = self._tree.find_free(change.uri)
                     self._move(str(change.content), target, touched)
                     if not flushed:
                         touched.files.add(target)

@@ -79,6 +79,14 @@ class MirrorLayout(Struct, frozen=True):
         """Return the URI whose fallback path has this name; None if the name is a digest."""
         return None if name.startswith("@") else unquote(name, errors="strict")
 
+    def is_plain(self, name: str) -> bool:
+        """Return whether the last segment of a URI is the name of its file."""
+        return (
+            _PLAIN.fullmatch(name) is not None
+            and len(name) <= _NAME_BYTES
+            and (not self.portable or _is_portable(name))
+        )
+
     def _names(self, path: str) -> PathNames:
         return tuple(self._name(segment) for segment in path.split("/"))
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rsnotify.errors import StorageError
 from rsnotify_subscriber.mirror.paths import FALLBACKS, MirrorLayout, PathNames
 
+#: A path of folders that leaves enough of the longest path to any plain name, in characters.
+_SHORT = 100
 #: A file that is made for a moment. No resource has this name, see `MirrorLayout`.
 PROBE = "@@rsnotify"
 
@@ -99,6 +102,17 @@ class MirrorTree:
         """Return the fallback path of a resource that can be, or is, at its natural path."""
         return self._fallback(uri) if _is_folder(self._fallbacks) and self._natural(uri) else None
 
+    def find_free(self, uri: str) -> str:
+        """Return the path for a resource; remove an empty folder, which may be in its way."""
+        path = self.find(uri)
+        if os.path.dirname(path) != self._fallbacks or os.path.lexists(path):
+            return path
+        names = self._layout.natural(uri)
+        if names is not None and (beside := self._path((*names[:-1], PROBE))) is not None:
+            with suppress(OSError):  # it is not empty, or no folder
+                os.rmdir(os.path.join(os.path.dirname(beside), names[-1]))
+        return self.find(uri)
+
     def freed_paths(self) -> Iterator[tuple[str, str]]:
         """Yield (fallback, natural) paths of resources whose natural path has become free."""
         for name in os.listdir(self._fallbacks) if _is_folder(self._fallbacks) else ():
@@ -129,15 +143,70 @@ class MirrorTree:
         return path if mode is None or not stat.S_ISDIR(mode) else None
 
     def files(self) -> Iterator[Path]:
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                yield Path(folder, name)
+        return map(Path, self.paths())
+
+    def paths(self) -> Iterator[str]:
+        """Yield the path of everything that is not a folder; one that is removed is left out."""
+        folders = [self._root]
+        while folders:
+            with (
+                suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(folders.pop()) as found,
+            ):
+                for entry in found:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        yield entry.path
+
+    def find_files(self, uris: Iterable[str]) -> Iterator[tuple[str, os.stat_result | None]]:
+        """Yield the path of each resource, and the status of its file; None if there is no file.
+
+        URIs in their order take one `stat` each, as those of one folder follow each other.
+        """
+        leftovers = set(os.listdir(self._fallbacks) if _is_folder(self._fallbacks) else ())
+        above, folder = "", None
+        for uri in uris:
+            parent, _, name = uri.rpartition("/")
+            if parent != above:
+                above, folder = parent, self._folder_of(parent)
+            found = None
+            is_fallback = bool(leftovers) and self._layout.fallback(uri)[1] in leftovers
+            if folder is not None and not is_fallback and self._layout.is_plain(name):
+                path = f"{folder}{os.sep}{name}"
+                found = _file(path)
+            if found is None:
+                try:
+                    path = self.find(uri)
+                except StorageError:  # its folder is a symbolic link
+                    path = self._fallback(uri)
+                found = _file(path)
+            yield path, found
+
+    def _folder_of(self, parent: str) -> str | None:
+        """Return the folder of the resources below a URI, if it exists."""
+        names = self._layout.natural(f"{parent}/")
+        if names is None or sum(map(len, names)) > _SHORT:
+            return None
+        path = self._path((*names[:-1], PROBE))
+        if path is None:
+            return None
+        folder = os.path.dirname(path)
+        return folder if _is_folder(folder) else None
 
 
 def _is_folder(path: str) -> bool:
     """Return whether a path is a folder, and not a symbolic link to one."""
     mode = _mode(path)
     return mode is not None and stat.S_ISDIR(mode)
+
+
+def _file(path: str) -> os.stat_result | None:
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
 
 
 def _mode(path: str) -> int | None:

@@ -47,11 +47,12 @@ class BaselineTables:
                 self._unsettled.pop(state.uri, None)
 
     def compare(
-        self, resources: Iterable[Resource], at: Instant
+        self, resources: Iterable[Resource], at: Instant, *, lost: bool = False
     ) -> tuple[list[Resource], list[Resource]]:
         """Store entries of a Resource List as seen, and return those that differ from the copy.
 
-        Resources that changed after `at`, the instant of the list, are left alone.
+        Resources that changed after `at`, the instant of the list, are left alone. With `lost`,
+        those that the copy has lost differ.
 
         Returns:
             The resources that are held differently, and those that are not held.
@@ -67,7 +68,10 @@ class BaselineTables:
             for resource in entries:
                 state = known.get(resource.uri)
                 entry = describe_representation(resource, self.prefer)
-                if state is None or (state.changed_at <= moment and self._differs(state, entry)):
+                if state is None or (
+                    state.changed_at <= moment
+                    and ((lost and state.is_lost) or self._differs(state, entry))
+                ):
                     is_held = state is not None and state.exists
                     (differing if is_held else absent).append(resource)
             query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"

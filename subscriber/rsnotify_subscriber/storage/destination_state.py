@@ -15,20 +15,21 @@ from itertools import islice
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
-from rsnotify.format.coverage import Change
+from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify_subscriber.storage.baseline import BaselineTables
 from rsnotify_subscriber.storage.content_log import ContentLog, UnflushedContent
 from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.storage.handler_intent import IntentLog
 from rsnotify_subscriber.storage.identity import Identity, has_moved
 from rsnotify_subscriber.storage.lookups import held_uris, look_up, look_up_equivalent
-from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.resource_state import LOST, ResourceState
 from rsnotify_subscriber.storage.set_sum import EXTENT, sum_after, sum_up, usable
 from rsnotify_subscriber.storage.sqlite import SQLiteFolder
 from rsnotify_subscriber.storage.transaction import StateTransactions
@@ -38,17 +39,43 @@ NO_DOUBTS: Mapping[str, str] = {}
 _DOUBTS = 100
 
 _UPSERT = """
-INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
+INSERT INTO {resources} AS held
+    (uri, changed_at, change, hash, length, lastmod, validator, fetched_at, mtime)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
     changed_at = excluded.changed_at, change = excluded.change, hash = excluded.hash,
     length = excluded.length, lastmod = excluded.lastmod, validator = excluded.validator,
-    fetched_at = excluded.fetched_at
+    fetched_at = excluded.fetched_at, mtime = coalesce(excluded.mtime, held.mtime)
 """
 _CHANGED_AFTER = "SELECT uri, changed_at, change, hash FROM {resources} WHERE changed_at > ?"
 _UNKNOWN = "SELECT uri FROM {resources} WHERE hash IS NULL AND change != 'deleted' ORDER BY uri"
 _INVALIDATE = """
 UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,
-    validator = NULL, fetched_at = NULL
+    validator = NULL, fetched_at = NULL, mtime = NULL
 """
+# Only as they were when the files were compared: a change may have been applied since. NULL stands
+# for any time that no file has.
+_AS_COMPARED = "WHERE uri = ? AND hash = ? AND coalesce(mtime, -2) = coalesce(?, -2)"
+_LOSE = "UPDATE {resources} SET mtime = -1 WHERE hash IS NOT NULL AND change != 'deleted'"
+_LOST = """
+SELECT uri, changed_at, hash, length FROM {resources}
+    WHERE mtime = -1 AND change != 'deleted' AND hash IS NOT NULL AND uri > ? ORDER BY uri LIMIT ?
+"""
+_COUNT_LOST = """
+SELECT count(*) FROM {resources} WHERE mtime = -1 AND change != 'deleted' AND hash IS NOT NULL
+"""
+_HELD_FILES = """
+SELECT uri, hash, length, mtime FROM {resources} WHERE change != 'deleted' AND uri > ?
+    ORDER BY uri LIMIT ?
+"""
+
+
+class HeldFile(Struct, frozen=True, gc=False):
+    """A resource that the copy has, as far as its file shows; `hash` is None if it is unknown."""
+
+    uri: str
+    hash: str | None
+    length: int | None
+    mtime: int | None
 
 
 class DestinationState:
@@ -56,12 +83,15 @@ class DestinationState:
 
     Attributes:
         sum: The sum over the copy, as of the last commit.
+        lost: How many resources the copy has lost, and not fetched again yet.
         doubts: By URI, why resources may differ from what the Source announced, though they were
             applied.
     """
 
     def __init__(self, location: Path | StateLocation) -> None:
         self._pruned = 0
+        #: The missing resources that were stored last.
+        self._missing: tuple[MissingResource, ...] | None = None
         folder = SQLiteFolder(location) if isinstance(location, Path) else location
         self.database = folder.open()
         self.transactions = StateTransactions(self.database)
@@ -83,6 +113,7 @@ class DestinationState:
             count, latest = self.database.read(EXTENT)[0]
             self._latest: int = latest or 0
             self.sum = usable(stored, count) or sum_up(self.database.execute)
+            self._count_lost()
             self._intents = IntentLog(self.database, committed)
             self.contents = ContentLog(self.database, committed)
         if unfinished := self._intents.unfinished:
@@ -136,10 +167,20 @@ class DestinationState:
         A resource that is stored under another spelling of its URI (RFC 3986 §6.2.2) is found too.
         """
         with self.transactions.storage_errors():
-            return look_up_equivalent(self.database.read, uris)
+            found = look_up_equivalent(self.database.read, uris)
+        if self.lost:
+            found = {
+                uri: state.without_content() if state.is_lost else state
+                for uri, state in found.items()
+            }
+        return found
 
     def progress(self) -> Progress | None:
-        return self.transactions.read_fact("progress", Progress)
+        progress = self.transactions.read_fact("progress", Progress)
+        missing = self.transactions.read_fact("missing", tuple[MissingResource, ...])
+        if progress is None or not missing:
+            return progress
+        return msgspec.structs.replace(progress, missing=missing)
 
     def changed_after(self, instant: Instant) -> list[Change]:
         """Return the changes in the copy that are later than an instant.
@@ -148,10 +189,7 @@ class DestinationState:
         list confirms that, and none has to.
         Each change has a type and a collection that are selected, as only these are recorded.
         """
-        identity = self.identity()
-        selection = identity.selection if identity is not None else Selection()
-        type = next(iter(selection.types), None)
-        links = tuple(Link(rel=Rel.COLLECTION, href=uri) for uri in selection.collections[:1])
+        type, links = self._selected_properties()
         moment = to_microseconds(instant)
         rows = [(uri, 0, ChangeType.DELETED, None) for uri in self.unknown_uris()]
         if self._latest > moment:
@@ -163,6 +201,64 @@ class DestinationState:
             resource = Resource(uri, change=kind, hash=hash, type=type, links=links)
             changes.append(Change(uri, kind, at, resource))
         return changes
+
+    def _selected_properties(self) -> tuple[str | None, tuple[Link, ...]]:
+        identity = self.identity()
+        selection = identity.selection if identity is not None else Selection()
+        links = tuple(Link(rel=Rel.COLLECTION, href=uri) for uri in selection.collections[:1])
+        return next(iter(selection.types), None), links
+
+    # Files, and resources that the copy has lost
+
+    def held_files(self, after: str, limit: int) -> list[HeldFile]:
+        """Return resources in the order of their URIs; may be called in any thread."""
+        with self.transactions.storage_errors():
+            return [HeldFile(*row) for row in self.database.read(_HELD_FILES, (after, limit))]
+
+    def note_files(self, touched: Iterable[tuple[HeldFile, int]], lost: Iterable[HeldFile]) -> int:
+        """Store new modification times of files, and which are lost, unless they changed since.
+
+        Return how many more are lost now.
+        """
+        before = self.lost
+        rows = [(mtime, file.uri, file.hash, file.mtime) for file, mtime in touched]
+        rows += [(LOST, file.uri, file.hash, file.mtime) for file in lost]
+        with self.transactions.writing():
+            query = f"UPDATE {{resources}} SET mtime = ? {_AS_COMPARED}"
+            self.database.executemany(query, rows)
+            self._count_lost()
+        return self.lost - before
+
+    def lose(self, uris: Iterable[str] | None = None) -> int:
+        """Store durably that the copy has lost resources, or all; return how many it has lost."""
+        with self.transactions.writing():
+            if uris is None:
+                self.database.execute(_LOSE)
+            else:
+                held = look_up_equivalent(self.database.execute, list(uris))
+                stored = [(state.uri,) for state in held.values()]
+                self.database.executemany(f"{_LOSE} AND uri = ?", stored)
+            self._count_lost()
+        return self.lost
+
+    def lost_changes(self, after: str, limit: int) -> list[Change]:
+        """Return changes that fetch lost resources again, in the order of their URIs.
+
+        The entry of each has the hash of the content that was lost, and what is selected.
+        """
+        type, links = self._selected_properties()
+        with self.transactions.storage_errors():
+            rows = self.database.execute(_LOST, (after, limit)).fetchall()
+        changes = []
+        for uri, changed_at, hash, length in rows:
+            resource = Resource(uri, hash=hash, length=length, type=type, links=links)
+            at = from_microseconds(changed_at)
+            changes.append(Change(uri, ChangeType.UPDATED, at, resource, check=CheckMethod.FETCH))
+        return changes
+
+    def _count_lost(self) -> None:
+        ((count,),) = self.database.execute(_COUNT_LOST).fetchall()
+        self.lost: int = count
 
     def compared(self) -> Instant | None:
         """Return when the copy was last compared with the whole set, by the local clock."""
@@ -263,8 +359,16 @@ class DestinationState:
             facts["sum"] = str(total)
             self.baseline.note_unsettled(states)
             self._latest = max(self._latest, *(state.changed_at for state in states))
+            if self.lost:
+                after = {state.uri: state for state in states}
+                self.lost -= sum(
+                    state.is_lost and not after[state.uri].keeps_lost for state in before.values()
+                )
         if progress is not None:
-            facts["progress"] = progress
+            # They are many, and rarely change.
+            facts["progress"] = msgspec.structs.replace(progress, missing=())
+            if progress.missing is not self._missing:
+                facts["missing"] = self._missing = progress.missing
         if (batch := self._intents.settle()) is not None:
             facts["batch"] = batch
         self.contents.write(self._intents.batch, unflushed)
@@ -307,6 +411,7 @@ class DestinationState:
 
     def _sum_up(self) -> None:
         self.sum = sum_up(self.database.execute)
+        self._count_lost()
         self.transactions.write_facts(sum=str(self.sum))
 
 

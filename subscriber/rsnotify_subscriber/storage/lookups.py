@@ -9,7 +9,8 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 from rsnotify_subscriber.storage.uri_spellings import other_spellings
 
 _FIND = """
-SELECT uri, changed_at, change, hash, length, lastmod, validator, fetched_at FROM {resources}
+SELECT uri, changed_at, change, hash, length, lastmod, validator, fetched_at, mtime
+    FROM {resources}
     WHERE uri IN
 """
 _HELD = """

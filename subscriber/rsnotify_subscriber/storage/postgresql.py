@@ -24,14 +24,15 @@ CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {facts} (name text PRIMARY KEY, value bytea NOT NULL);
 CREATE TABLE IF NOT EXISTS {resources} (
     uri text COLLATE "C" PRIMARY KEY, changed_at bigint NOT NULL, change text NOT NULL,
-    hash text, length bigint, lastmod bigint, validator text, fetched_at bigint);
+    hash text, length bigint, lastmod bigint, validator text, fetched_at bigint,
+    mtime bigint);
 CREATE INDEX IF NOT EXISTS tombstones ON {resources} (changed_at) WHERE change = 'deleted';
 CREATE TEMPORARY TABLE rsnotify_seen (uri text COLLATE "C" PRIMARY KEY);
 """
 # Queried first, since altering a table waits for all transactions that read it.
-_HAS_FETCHED_AT = """
+_HAS_COLUMN = """
 SELECT FROM information_schema.columns
-    WHERE table_schema = ? AND table_name = 'resources' AND column_name = 'fetched_at'
+    WHERE table_schema = ? AND table_name = 'resources' AND column_name = ?
 """
 _INTEND = """
 INSERT INTO {facts} SELECT 'intent', ?
@@ -150,8 +151,12 @@ class PostgreSQLDatabase:
             with writer.transaction():
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     self.execute(statement)
-                if self.execute(_HAS_FETCHED_AT, (schema,)).fetchone() is None:
-                    self.execute("ALTER TABLE {resources} ADD COLUMN fetched_at bigint")
+                for column in ("fetched_at", "mtime"):
+                    if self.execute(_HAS_COLUMN, (schema, column)).fetchone() is None:
+                        self.execute(f"ALTER TABLE {{resources}} ADD COLUMN {column} bigint")
+                self.execute(
+                    "CREATE INDEX IF NOT EXISTS lost ON {resources} (uri) WHERE mtime = -1"
+                )
         except BaseException:
             reader.close()
             raise

@@ -6,6 +6,7 @@ from datetime import timedelta
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.format import timestamp_precision as dating
 from rsnotify.format.coverage import Change, CheckMethod
@@ -15,6 +16,8 @@ from rsnotify.format.timestamp_precision import postponed
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber.fetching.digests import agree
 
+#: The `mtime` of a resource whose content the copy has lost.
+LOST = -1
 #: HTTP dates are in whole seconds.
 _SECOND = timedelta(seconds=1)
 
@@ -47,6 +50,9 @@ class ResourceState(Struct, frozen=True):
             version can have the same.
         fetched_at: When the Source's own server last sent or confirmed the content, by its clock;
             0 if it has none, None if the content came by push, in a package or from a mirror.
+        mtime: The modification time of the file (ns) as it was written; 0 without a file, `LOST` if
+            the copy does not have the content any more. None if it is not known, as in a state of
+            an earlier version, or stays as it is stored.
     """
 
     uri: str
@@ -57,6 +63,20 @@ class ResourceState(Struct, frozen=True):
     lastmod: int | None = None
     validator: str | None = None
     fetched_at: int | None = None
+    mtime: int | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self.mtime == LOST and self.exists and self.hash is not None
+
+    @property
+    def keeps_lost(self) -> bool:
+        """Whether a resource that is lost stays so when this state is stored."""
+        return self.mtime is None and self.exists and self.hash is not None
+
+    def without_content(self) -> ResourceState:
+        """Return the state of a resource whose content has to be fetched, whatever is announced."""
+        return replace(self, hash=None, length=None, lastmod=None, validator=None, fetched_at=None)
 
     @property
     def exists(self) -> bool:

@@ -23,11 +23,14 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS resources (
     uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
-    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER) WITHOUT ROWID;
+    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER,
+    mtime INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS contents (
     number INTEGER PRIMARY KEY, batch INTEGER NOT NULL, uri TEXT NOT NULL, content BLOB);
 CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
 """
+# Made after the column, which a state of an earlier version lacks.
+_LOST_INDEX = "CREATE INDEX IF NOT EXISTS lost ON resources (uri) WHERE mtime = -1"
 #: The length of the record at the start of a file; the rest is left over from a longer one.
 _LENGTH = struct.Struct(">Q")
 _TABLES = {"facts": "facts", "resources": "resources", "contents": "contents", "seen": "temp.seen"}
@@ -90,9 +93,11 @@ class SQLiteDatabase:
         self.connection.executescript(_SCHEMA)
         # The columns that a state of an earlier version lacks, oldest first.
         columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
-        for name, kind in (("validator", "TEXT"), ("fetched_at", "INTEGER")):
+        added = (("validator", "TEXT"), ("fetched_at", "INTEGER"), ("mtime", "INTEGER"))
+        for name, kind in added:
             if name not in columns:
                 self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
+        self.connection.execute(_LOST_INDEX)
         # Temporary, since a baseline begins again after a restart.
         self.connection.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
 

@@ -13,6 +13,8 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.format.coverage import Change
 from rsnotify.selection.selection import Selection
@@ -20,6 +22,7 @@ from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.handlers import (
     Handler,
+    LocatedHandler,
     Received,
     TransactionalHandler,
     blocking_handler,
@@ -29,7 +32,12 @@ from rsnotify_subscriber.storage.content_log import UnflushedContent
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import ResourceState
 from rsnotify_subscriber.sync.preparation import Preparation
-from rsnotify_subscriber.sync.prepared_change import PreparedChange, unflushed_contents, write
+from rsnotify_subscriber.sync.prepared_change import (
+    PreparedChange,
+    modification_times,
+    unflushed_contents,
+    write,
+)
 from rsnotify_subscriber.tasks import Tasks
 
 T = TypeVar("T")
@@ -85,6 +93,9 @@ class Applier:
         self._unflushed: _Apply | None = None
         if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
             self._unflushed = deferred.apply_unflushed
+        #: By URI, the modification times of the files that were written for the next commit.
+        self._mtimes: dict[str, int] = {}
+        self._has_files = isinstance(handler, LocatedHandler)
         self._outcome = outcome
         self._worker = worker
         self._ready: list[PreparedChange] = []
@@ -174,7 +185,7 @@ class Applier:
             return await self._in_worker(self._call_blocking, self._blocking, batch)
         assert self._handler is not None
         try:
-            await self._in_worker(write, batch)
+            await self._in_worker(self._write, batch)
             with self._handling():
                 await self._handler.apply([ready.received() for ready in batch])
         except (Exception, asyncio.CancelledError) as error:
@@ -224,9 +235,14 @@ class Applier:
         self._commit(batch, states, progress, unflushed)
         return True
 
+    def _write(self, batch: Sequence[PreparedChange]) -> None:
+        write(batch)
+        if self._has_files:
+            self._mtimes |= modification_times(batch)
+
     def _call_blocking(self, apply: _Apply, batch: Sequence[PreparedChange]) -> str | None:
         try:
-            write(batch)
+            self._write(batch)
             with self._handling():
                 apply([ready.received() for ready in batch])
         except (Exception, asyncio.CancelledError) as error:
@@ -248,6 +264,9 @@ class Applier:
         progress: Progress | None,
         unflushed: Sequence[UnflushedContent] | None = None,
     ) -> None:
+        if mtimes := self._mtimes:
+            self._mtimes = {}
+            states = [replace(one, mtime=mtimes.get(one.uri, one.mtime)) for one in states]
         if states or progress is not None or self._within is not None:
             doubts = {ready.stored_uri: ready.doubt for ready in batch if ready.doubt}
             self._state.commit(states, progress, doubts, unflushed)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, TypeVar
@@ -42,6 +43,7 @@ from rsnotify_subscriber.storage.identity import incomparable
 from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.sync.completion import failure, has_ended
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
+from rsnotify_subscriber.sync.copy_check import CopyCheck
 from rsnotify_subscriber.sync.progress_saver import ProgressSaver
 from rsnotify_subscriber.sync.push_channels import PushChannels
 from rsnotify_subscriber.sync.rediscovery import Rediscovery
@@ -100,6 +102,7 @@ class Following:
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
         self._checked_for_nothing = False
+        self._copy = CopyCheck(context, self._follower, self._perform, self._errors)
 
     @property
     def status(self) -> Status:
@@ -119,7 +122,10 @@ class Following:
             way=self._push.changes.hubs,
             unconfirmed=follower.unconfirmed,
             level=self._is_level,
-            doubts=doubts + ((self._doubt,) if self._doubt else ()),
+            doubts=doubts + tuple(self._other_doubts()),
+            damaged=self._copy.damaged,
+            foreign=self._copy.foreign,
+            foreign_files=self._copy.foreign_files,
             compared=self._saver.compared,
             baseline=follower.baselining,
             in_step=follower.in_step,
@@ -134,13 +140,19 @@ class Following:
     @property
     def _doubt(self) -> str:
         """Why the copy may be wrong for a reason that the follower does not know, or empty."""
+        return next(self._other_doubts(), "")
+
+    def _other_doubts(self) -> Iterator[str]:
+        if self._copy.doubt:
+            yield self._copy.doubt
         if self._rediscovery.doubt:
-            return self._rediscovery.doubt
+            yield self._rediscovery.doubt
+            return
         for uri, reason in self._state.doubts.items():
             count = len(self._state.doubts) - 1
             more = f" and {count} more" if count else ""
-            return f"{without_credentials(uri)}{more}: {reason}"
-        return ""
+            yield f"{without_credentials(uri)}{more}: {reason}"
+            return
 
     @property
     def is_in_handler(self) -> bool:
@@ -155,6 +167,8 @@ class Following:
         committer = self._tasks.spawn(self._applier.run())
         try:
             self._tasks.spawn(self._keep_saving())
+            self._tasks.spawn(self._copy.run())
+            self._tasks.spawn(self._copy.fetch_lost())
             self._push.start(self._tasks, self._context.identity.offer)
             if not self._once:
                 self._tasks.spawn(self._rediscovery.run())
@@ -174,6 +188,11 @@ class Following:
 
     def stop(self) -> None:
         self._end(None)
+
+    def find_lost(self) -> None:
+        """Have the resources fetched again that the state says are lost."""
+        self._copy.find_lost()
+        self._after_change()
 
     def _end(self, error: BaseException | None) -> None:
         if self._ended.done():
@@ -232,7 +251,7 @@ class Following:
 
     def _audit(self) -> None:
         """Compare the copy with the count and digest of the Source's set, if it is time."""
-        if self._follower.audit_due and self._applier.idle:
+        if self._follower.audit_due and self._applier.idle and not self._copy.doubt:
             now = self._loop.time()
             self._perform(self._follower.audited(self._state.sum, self._state.latest, now))
 
@@ -250,6 +269,7 @@ class Following:
                 self._tasks.spawn(self._fetch(action))
             case BeginBaseline():
                 self._tasks.spawn(self._in_worker(self._state.begin_baseline))
+                self._copy.request()
             case Compare():
                 self._tasks.spawn(self._compare(action))
             case FindUnlisted():
@@ -291,7 +311,9 @@ class Following:
         # Resources that are not selected are not stored as seen, so that the sweep removes them.
         selected = tuple(filter(self._context.identity.selection.wants, action.resources))
         compare = self._state.baseline.compare
-        differing, absent = await self._in_worker(compare, selected, action.at)
+        differing, absent = await self._in_worker(
+            partial(compare, selected, action.at, lost=action.lost)
+        )
         self._perform(self._follower.differing(differing, self._loop.time(), absent))
 
     async def _sweep(self, action: FindUnlisted) -> None:
@@ -311,6 +333,7 @@ class Following:
 
     def committed(self, changes: Sequence[Change]) -> None:
         self._counters.count(changes)
+        self._copy.changed(changes)
         if self._observers.on_committed is not None:
             self._observers.on_committed(changes)
         self._after_change()
@@ -321,6 +344,8 @@ class Following:
 
     def _end_if_caught_up(self) -> None:
         if not self._once or not self._applier.idle or self._rediscovery.is_reading:
+            return
+        if not (self._copy.has_ended or self._follower.failures):
             return
         if has_ended(self._follower, self._loop.time()):
             identity, doubt = self._rediscovery.identity, self._rediscovery.doubt

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
+from time import time_ns
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -85,7 +88,8 @@ class PreparedChange(Struct, frozen=True):
             kind = self.change.change.value
             if self.change.change is ChangeType.DELETED:
                 kind, lastmod = self.unchanged.change, None  # the resource was not deleted
-            return replace(self.unchanged, changed_at=at, change=kind, lastmod=lastmod)
+            kept = replace(self.unchanged, changed_at=at, change=kind, lastmod=lastmod)
+            return replace(kept, mtime=None)
         if change is None:
             return None
         kind = change.change.value
@@ -100,6 +104,7 @@ class PreparedChange(Struct, frozen=True):
             lastmod,
             content.validator,
             content.fetched_at,
+            mtime=0,  # until the file is written
         )
 
 
@@ -119,3 +124,22 @@ def write(batch: Iterable[PreparedChange]) -> None:
     for ready in batch:
         if ready.content is not None:
             ready.content.write()
+
+
+def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
+    """Set and return the times (ns), by URI, of the files that a handler is about to rename.
+
+    Left to the system, all files that are written within some milliseconds would have one time,
+    and of two with the same size, none would show that it took the place of the other.
+    """
+    return {
+        ready.decided.uri: _stamped(ready.content.path)
+        for ready in batch
+        if ready.decided is not None and ready.content is not None
+    }
+
+
+def _stamped(path: Path) -> int:
+    now = time_ns()
+    os.utime(path, ns=(now, now))
+    return os.stat(path).st_mtime_ns  # the file system may keep less of it

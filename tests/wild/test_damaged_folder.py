@@ -1,0 +1,372 @@
+"""The files of a copy are changed, cut, removed, restored or joined by others behind its back.
+
+Every damage is tried with every shape of Source. A run that catches up ends with a right copy, or
+says that it may not be; it requests no resource whose file is as it was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rsnotify_subscriber import default_state
+from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.sync import copy_check
+from tests.subscriber.destination import files_of
+from tests.wild.documents import change_list, entry, md, resource_list, urlset
+from tests.wild.running import (
+    Recorder,
+    assert_honest,
+    audited,
+    command_follow_once,
+    follow_once,
+    following,
+    pace,
+    subscriber,
+    until,
+    until_right,
+)
+from tests.wild.source import WildSource
+
+#: Contents of the same length, so that only a time or a hash tells them apart.
+NAMES = ("a", "b", "sub/c", "sub/d", "f")
+
+
+def version(name: str, number: int) -> bytes:
+    return f"{name} in version {number}".encode()
+
+
+class Shape:
+    """A Source that offers some documents, whose entries announce so much."""
+
+    def __init__(self, source: WildSource, offered: str, announced: str) -> None:
+        self.source = source
+        self._offered = offered.split("+")
+        self._announced = announced
+        self.times = dict.fromkeys(NAMES, 0)
+        for name in NAMES:
+            source.file(name, version(name, 1))
+        names = {"resourcelist": None, "changelist": None}
+        source.offer(**names | {one: f"{one}.xml" for one in self._offered})
+        self.publish()
+
+    def change(self, name: str, at: int) -> None:
+        self.times[name] = at
+        self.source.file(name, version(name, 2), self.source.t(at))
+        self.publish()
+
+    def publish(self) -> None:
+        source, at = self.source, self.source.t(max(self.times.values()) + 10)
+        source.put("resourcelist.xml", resource_list(map(self._listed, NAMES), at=at))
+        changes = [self._changed(name) for name in sorted(NAMES, key=self.times.__getitem__)]
+        source.put("changelist.xml", change_list(changes, from_=source.t(-5)))
+        manifest = urlset(
+            [self._listed(name, path=f"/{number}") for number, name in enumerate(NAMES)],
+            md(capability="resourcedump-manifest", at=at),
+        )
+        package = io.BytesIO()
+        with zipfile.ZipFile(package, "w") as written:
+            written.writestr("manifest.xml", manifest)
+            for number, name in enumerate(NAMES):
+                written.writestr(str(number), source.resources[name])
+        source.put("1.zip", package.getvalue(), headers={"Content-Type": "application/zip"})
+        one = entry(source.uri("1.zip"), type="application/zip", at=at)
+        source.put("resourcedump.xml", urlset([one], md(capability="resourcedump", at=at)))
+
+    def _listed(self, name: str, **more: str) -> str:
+        content = self.source.resources[name] if self._announced == "hashes" else None
+        lastmod = None if self._announced == "nothing" else self.source.t(self.times[name])
+        return entry(self.source.uri(name), lastmod=lastmod, content=content, **more)
+
+    def _changed(self, name: str) -> str:
+        kind = "updated" if self.times[name] else "created"
+        content = self.source.resources[name] if self._announced == "hashes" else None
+        at = self.source.t(self.times[name])
+        lastmod = None if self._announced == "nothing" else at
+        return entry(self.source.uri(name), kind, datetime=at, lastmod=lastmod, content=content)
+
+
+SHAPES = [
+    (offered, announced)
+    for offered in (
+        "resourcelist",
+        "changelist",
+        "resourcelist+changelist",
+        "resourcedump",
+        "resourcelist+changelist+resourcedump",
+    )
+    for announced in ("hashes", "lastmod", "nothing")
+]
+
+
+def overwritten(folder: Path, _: Path) -> None:
+    (folder / "a").write_bytes(b"x" * len(version("a", 1)))
+    (folder / "sub/c").write_bytes(b"longer than before, by far")
+
+
+def truncated(folder: Path, _: Path) -> None:
+    os.truncate(folder / "b", 3)
+    os.truncate(folder / "f", 0)
+
+
+def deleted(folder: Path, _: Path) -> None:
+    shutil.rmtree(folder / "sub")
+    (folder / "a").unlink()
+
+
+def a_folder_in_its_place(folder: Path, _: Path) -> None:
+    (folder / "a").unlink()
+    (folder / "a").mkdir()
+
+
+def a_symbolic_link_in_its_place(folder: Path, _: Path) -> None:
+    (folder / "a").unlink()
+    (folder / "a").symlink_to(folder / "b")
+
+
+def another_in_its_place(folder: Path, _: Path) -> None:
+    (folder / "a").replace(folder / "f")
+
+
+def older_folder(folder: Path, older: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder)
+
+
+def older_folder_without_times(folder: Path, older: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder, copy_function=shutil.copyfile)
+
+
+def older_folder_and_state(folder: Path, older: Path) -> None:
+    older_folder(folder, older)
+    older_state(folder, older)
+
+
+def older_state(folder: Path, older: Path) -> None:
+    shutil.rmtree(default_state(folder))
+    shutil.copytree(default_state(older), default_state(folder))
+
+
+def touched(folder: Path, _: Path) -> None:
+    for name in ("a", "b", "sub/c", "f"):
+        os.utime(folder / name)
+
+
+def nothing(_: Path, __: Path) -> None:
+    """Leave the copy as it is."""
+
+
+#: Every damage, and how many resources have to be fetched again at most.
+DAMAGES: dict[Callable[[Path, Path], None], int] = {
+    overwritten: 2,
+    truncated: 2,
+    deleted: 3,
+    a_folder_in_its_place: 1,
+    a_symbolic_link_in_its_place: 1,
+    another_in_its_place: 2,
+    older_folder: 2,
+    older_folder_without_times: 2,
+    older_folder_and_state: 2,
+    older_state: 2,
+    touched: 0,
+    nothing: 0,
+}
+
+
+async def copied(shape: Shape, folder: Path) -> Path:
+    """Make a copy, a backup of it, and then two changes; return the folder of the backup."""
+    assert (await follow_once(shape.source, folder)).claims
+    older = folder.with_name("older")
+    shutil.copytree(folder, older)
+    shutil.copytree(default_state(folder), default_state(older))
+    shape.change("b", 60)
+    shape.change("sub/c", 120)
+    assert (await follow_once(shape.source, folder, pace=pace(compare=0.0))).claims
+    shape.source.forget()
+    return older
+
+
+@pytest.mark.parametrize("compare", [86_400.0, 0.0])
+@pytest.mark.parametrize(("offered", "announced"), SHAPES)
+async def test_damaged_files_are_made_right(
+    offered: str, announced: str, compare: float, source: WildSource, folder: Path
+) -> None:
+    shape = Shape(source, offered, announced)
+    older = await copied(shape, folder)
+    now = folder.with_name("now")
+    shutil.copytree(folder, now)
+    shutil.copytree(default_state(folder), default_state(now))
+    for damage, most in DAMAGES.items():
+        for place in (folder, default_state(folder)):
+            shutil.rmtree(place)
+        shutil.copytree(now, folder)
+        shutil.copytree(default_state(now), default_state(folder))
+        damage(folder, older)
+        source.forget()
+        outcome = await follow_once(source, folder, pace=pace(compare=compare))
+        case = f"{damage.__name__}: {outcome}"
+        assert not outcome.claims or files_of(folder) == source.resources, case
+        assert_honest(folder, source, outcome)
+        # An entry without a date or hash shows no change to a copy that was restored as a whole.
+        is_hidden = announced == "nothing" and damage is older_folder_and_state
+        assert outcome.claims or is_hidden, case
+        requested = [name for name in NAMES for _ in source.requests(name)]
+        if announced == "hashes":
+            assert len(requested) <= most, f"{case}: {requested}"
+
+
+@pytest.mark.parametrize(("offered", "announced"), SHAPES)
+async def test_a_lost_resource_that_is_served_no_more_is_named(
+    offered: str, announced: str, source: WildSource, folder: Path
+) -> None:
+    await copied(Shape(source, offered, announced), folder)
+    (folder / "a").unlink()
+    source.put("a", b"", status=404)
+    source.put("1.zip", b"", status=404)
+    outcome = await follow_once(source, folder)
+    assert_honest(folder, source, outcome)
+    assert not outcome.claims
+    assert source.uri("a") in str(outcome.reasons)
+
+
+@pytest.mark.parametrize(("offered", "announced"), SHAPES)
+async def test_a_lost_resource_of_which_other_content_is_served_is_what_the_lists_say(
+    offered: str, announced: str, source: WildSource, folder: Path
+) -> None:
+    await copied(Shape(source, offered, announced), folder)
+    (folder / "a").unlink()
+    login = b"please log in"
+    source.put("a", login)
+    outcome = await follow_once(source, folder)
+    if announced == "hashes":
+        is_right = files_of(folder) == source.resources | {"a": version("a", 1)}
+        assert is_right or not outcome.claims, "only the dump still has what the lists say"
+        assert is_right is (offered == "resourcedump")
+    else:  # nothing says that this is not the resource
+        assert outcome.claims
+        assert (folder / "a").read_bytes() in (login, version("a", 1))
+
+
+async def test_a_foreign_file_is_named_and_stays(source: WildSource, folder: Path) -> None:
+    shape = Shape(source, "resourcelist", "hashes")
+    await copied(shape, folder)
+    (folder / "sub/stray").write_bytes(b"mine")
+    outcome = await command_follow_once(source, folder)
+    assert outcome.code == 1
+    assert "1 file here is not part of the copy" in outcome.output
+    assert str(folder / "sub/stray") in outcome.output
+    assert (folder / "sub/stray").read_bytes() == b"mine"
+    assert not (await audited(source, folder)).claims
+    outcome = await follow_once(source, folder)
+    assert outcome.status is not None
+    assert outcome.status.level, "what is listed is right"
+    assert outcome.status.foreign_files == (str(folder / "sub/stray"),)
+
+
+async def test_a_full_folder_in_the_place_of_a_file_is_named_and_stays(
+    source: WildSource, folder: Path
+) -> None:
+    await copied(Shape(source, "resourcelist", "hashes"), folder)
+    a_folder_in_its_place(folder, folder)
+    (folder / "a/mine").write_bytes(b"mine")
+    outcome = await follow_once(source, folder)
+    assert not outcome.claims
+    assert outcome.status is not None
+    assert outcome.status.foreign_files == (str(folder / "a/mine"),)
+    assert (folder / "a/mine").exists()
+    assert (await audited(source, folder)).reasons == ("deleted a/mine",)
+
+
+async def test_a_change_that_keeps_size_and_time_is_found_when_files_are_verified(
+    source: WildSource, folder: Path
+) -> None:
+    await copied(Shape(source, "resourcelist", "hashes"), folder)
+    before = (folder / "a").stat()
+    (folder / "a").write_bytes(b"x" * before.st_size)
+    os.utime(folder / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
+    outcome = await follow_once(source, folder, verify=True)
+    assert_honest(folder, source, outcome)
+    assert outcome.claims
+    assert outcome.status is not None
+    assert outcome.status.damaged == 1
+
+
+async def test_files_are_compared_while_the_source_is_followed(
+    source: WildSource, folder: Path
+) -> None:
+    await copied(Shape(source, "changelist", "hashes"), folder)
+    async with following(source, folder, check_files=0.05) as one:
+        await until_right(one, folder, source)
+        overwritten(folder, folder)
+        await until(one, lambda status: status.damaged == 2)
+        await until_right(one, folder, source)
+        deleted(folder, folder)
+        await until(one, lambda status: status.damaged == 5)
+        await until_right(one, folder, source)
+        assert one.status.through is not None
+
+
+async def test_a_copy_is_not_level_before_its_files_were_compared(
+    source: WildSource, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await copied(Shape(source, "resourcelist+changelist", "hashes"), folder)
+    truncated(folder, folder)
+    gate = asyncio.Event()
+    compare = copy_check.CopyCheck._compare
+
+    async def compare_later(*arguments: object, **options: bool) -> None:
+        await gate.wait()
+        await compare(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(copy_check.CopyCheck, "_compare", compare_later)
+    async with following(source, folder) as one:
+        await until(one, lambda status: len(status.doubts) == 1 and status.through is not None)
+        assert not one.status.level
+        assert "have not been compared with its state" in one.status.doubts[0]
+        gate.set()
+        await until_right(one, folder, source)
+
+
+async def test_a_state_of_an_earlier_version_is_completed_by_reading_the_files(
+    source: WildSource, folder: Path
+) -> None:
+    await copied(Shape(source, "resourcelist", "hashes"), folder)
+    state = DestinationState(default_state(folder))
+    state.database.execute("UPDATE {resources} SET mtime = NULL")
+    state.close()
+    (folder / "a").write_bytes(b"x" * (folder / "a").stat().st_size)
+    outcome = await follow_once(source, folder)
+    assert_honest(folder, source, outcome)
+    assert outcome.claims
+    assert len(source.requests("a")) == 1
+    assert source.requests("b") == []
+    state = DestinationState(default_state(folder))
+    assert all(file.mtime for file in state.held_files("", 100))
+    state.close()
+
+
+async def test_an_aggregator_reports_what_it_has_lost(source: WildSource, tmp_path: Path) -> None:
+    copy = Recorder(source.base, tmp_path / "state")
+    Shape(source, "changelist", "hashes")
+    assert (await follow_once(source, copy)).claims
+    del copy.held["a"]
+    assert await subscriber(source, copy).verify([source.uri("a"), source.uri("unknown")]) == 1
+    source.forget()
+    assert (await follow_once(source, copy)).claims
+    assert copy.files() == source.resources
+    assert len(source.requests("a")) == 1
+    assert source.requests("b") == []
+    async with following(source, copy) as one:
+        await until_right(one, copy, source)
+        copy.held.clear()
+        assert await one.verify() == len(NAMES)
+        assert not one.status.level
+        await until_right(one, copy, source)
