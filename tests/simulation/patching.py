@@ -265,7 +265,9 @@ def patch() -> None:
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] in (
         "rsnotify",
+        "rsnotify_gateway",
         "rsnotify_hub",
         "rsnotify_publisher",
+        "rsnotify_relay",
         "rsnotify_subscriber",
     )
