@@ -15,14 +15,13 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from rsnotify_publisher import Publisher
 import rsnotify_subscriber.pool
+from rsnotify_publisher import Publisher
 from tests.matrix.between import Between
 from tests.matrix.hub import Hub
 from tests.matrix.judge import Judge
@@ -45,7 +44,7 @@ class Run:
     """One shape, one trouble or several, and one way to follow."""
 
     def __init__(self, shape: Shape, troubles: Sequence[Trouble], way: Way) -> None:
-        self.name = " × ".join((str(shape), *map(str, troubles), str(way)))
+        self.name = " x ".join((str(shape), *map(str, troubles), str(way)))
         self.shape, self.troubles, self.way = shape, troubles, way
         self.loop = loop = SimulatedLoop(self.name.__hash__() % 2**32)
         SimulatedLoop.current = loop
@@ -91,7 +90,8 @@ class Run:
         else:
             self.destination.start()
             if not await self._until_right(_SETTLES):
-                return self.wrong("heals", f"the first copy is not right: {self._describe()}")
+                self.wrong("heals", f"the first copy is not right: {self._describe()}")
+                return
             await self._begin()
             if self.way.once:
                 await self._meanwhile_once()
@@ -272,7 +272,7 @@ def triples(seed: int, count: int) -> list[Chosen]:
 
 def name_of(chosen: Chosen) -> str:
     shape, troubles, way = chosen
-    return " × ".join((str(shape), *map(str, troubles), str(way)))
+    return " x ".join((str(shape), *map(str, troubles), str(way)))
 
 
 _current: list[Run] = []
@@ -291,9 +291,9 @@ def _write(descriptor: int, data: Any) -> int:
 
 def _check_space(writes: object) -> None:
     machine = current_machine()
-    if writes and _current and _current[-1].disk_is_full and machine is not None:
-        if machine.name == "destination":
-            raise OSError(28, "No space left on device")
+    is_full = bool(writes and _current and _current[-1].disk_is_full)
+    if is_full and machine is not None and machine.name == "destination":
+        raise OSError(28, "No space left on device")
 
 
 def _has_published(publisher: Publisher, timeout: float | None = None) -> bool:
@@ -374,7 +374,9 @@ def _fork(chosen: Sequence[Chosen], first: int, *, verbose: bool) -> int:
     for number, one in enumerate(chosen, first):
         results: list[Run] = []
         thread = threading.Thread(
-            target=lambda one=one, number=number: results.append(play(one, f"run-{number}"))
+            target=lambda one=one, number=number, results=results: results.append(
+                play(one, f"run-{number}")
+            )
         )
         patching._really_start(thread)
         thread.join()

@@ -1,4 +1,4 @@
-"""The Source of a run: resources with a history, documents about them, and a server in virtual time.
+"""The Source of a run: resources with a history, documents about them, and a server.
 
 A shape writes the documents from the present state at each request, and troubles alter them, or the
 answers. What was true at which time is kept, for the judge.
@@ -167,7 +167,7 @@ class Source:
         return self.begins
 
     def accepted(self, name: str, since: float) -> set[bytes | None]:
-        """Return the contents that a resource has had since an instant; None where it was absent."""
+        """Return the contents that a resource has had since an instant; None for absent."""
         found: set[bytes | None] = set()
         after = float("inf")
         for version in reversed(self.history.get(name, [])):

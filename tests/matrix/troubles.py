@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +144,13 @@ def _to(*names: str, **fields: Any) -> Callable[[Source, Request, Answer], Answe
         return replace(given, **_of(fields)) if request.path in paths else given
 
     return answer
+
+
+def _failing(part: str, status: int) -> Callable[[Source, Request, Answer], Answer]:
+    """Answer with a status to requests for documents with this part of a name."""
+    return lambda source, request, given: (
+        _of_status(given, status) if part in request.path else given
+    )
 
 
 def _to_all(**fields: Any) -> Callable[[Source, Request, Answer], Answer]:
@@ -389,6 +396,11 @@ def _move(run: Run) -> None:
         setattr(destination, name, new)
 
 
+def _move_and_write(run: Run) -> None:
+    _move(run)
+    _write(b"other")(run)
+
+
 def _unmount(run: Run) -> None:
     """Let the folder be another, empty one."""
     run.destination.copy.rename(run.destination.root / "unmounted")
@@ -532,7 +544,8 @@ TROUBLES = (
     Trouble("nothing", "nowhere", final=True),
     # The clock of the Source
     Trouble("Source's clock an hour ahead", "Source's clock",
-            begin=_source_ahead(3600), end=_source_ahead(0), fits=_existing, contradicts=True, heals=4000),
+            begin=_source_ahead(3600), end=_source_ahead(0), fits=_existing, contradicts=True,
+            heals=4000),
     Trouble("Source's clock an hour behind", "Source's clock",
             begin=_source_ahead(-3600), end=_source_ahead(0), fits=_existing, contradicts=True),
     # Resources
@@ -559,12 +572,12 @@ TROUBLES = (
             document=_of_kind(_CHANGES, _respell_deletions), fits=_with_changes),
     # Documents
     *(Trouble(f"{name} answers {code}", "documents",
-              answer=(lambda name, code: lambda source, request, given:
-                      _of_status(given, code) if name in request.path else given)(part, code),
+              answer=_failing(part, code),
               fits=fits, veils=True, final=code == 404)
       for name, part, fits in (("Resource List", "resource", _listed),
                                ("Change List", "change", _with_changes),
-                               ("Capability List", "capabilitylist", lambda shape, _: bool(shape.offers)))
+                               ("Capability List", "capabilitylist",
+                                lambda shape, _: bool(shape.offers)))
       for code in (404, 500)),
     Trouble("malformed documents", "documents", veils=True, final=True,
             answer=lambda source, request, given: replace(given, body=given.body[:-20], etag=None)
@@ -652,7 +665,7 @@ TROUBLES = (
     Trouble("copy and state restored older", "disk", prepared=_back_up(copy=True, state=True),
             begin=_stopped(_restore), fits=_files),
     Trouble("copy and state moved, and a file changed", "disk",
-            begin=_stopped(lambda run: (_move(run), _write(b"other")(run)) and None), fits=_files),
+            begin=_stopped(_move_and_write), fits=_files),
     # The state
     Trouble("state restored older", "state", prepared=_back_up(state=True),
             begin=_stopped(_restore), fits=_existing),
