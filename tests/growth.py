@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
+
+Input = TypeVar("Input")
 
 #: Input is made this many times as long. Linear work takes 4 times as long, quadratic 16 times.
 TIMES = 4
@@ -16,27 +19,31 @@ _RUNS = 5
 _NOISE = 0.002
 
 
-def check_growth(work: Callable[[int], object], size: int) -> None:
+def check_growth(work: Callable[[int], object], size: int, *, longest: int = 0) -> None:
     """Assert that a work takes time in proportion to the size of its input.
 
     Args:
         work: Takes the size, makes its input and does the work.
         size: The smaller of the two sizes at which it is measured.
+        longest: The smaller one is doubled up to this, until it takes longer than noise does.
     """
     with limited(60):
         ratio = 0.0
+        while size < longest and timed(work, size) < _NOISE:
+            size *= 2
         for _ in range(_RUNS):
-            small = _timed(work, size)
-            large = _timed(work, TIMES * size)
+            small = timed(work, size)
+            large = timed(work, TIMES * size)
             ratio = large / max(small, _NOISE)
             if ratio <= _TOLERATED:
                 return
         raise AssertionError(f"{TIMES} times the input takes {ratio:.0f} times as long")
 
 
-def _timed(work: Callable[[int], object], size: int) -> float:
+def timed(work: Callable[[Input], object], given: Input) -> float:
+    """Return the seconds of processor time that a work takes."""
     begun = time.thread_time()
-    work(size)
+    work(given)
     return time.thread_time() - begun
 
 

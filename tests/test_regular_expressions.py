@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.growth import check_growth, limited
+from tests.growth import check_growth, limited, timed
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [
@@ -52,9 +51,9 @@ ENDINGS = ["", "\x00\n!"]
 SHORT = 18
 #: The length of long texts.
 LENGTH = 3_000
-#: Seconds that no linear expression takes for a long text, and all others take.
-SUSPICIOUS = 0.003
-_AT_ONCE = 30
+#: Compared with the time that a quadratic expression takes for a long text, the growth of what
+#: takes less than this part is not measured.
+SUSPICIOUS = 0.25
 
 AnyPattern = re.Pattern[str] | re.Pattern[bytes]
 Use = tuple[str, AnyPattern, str]
@@ -133,31 +132,23 @@ def test_an_expression_takes_linear_time(use: Use, short: list[Both], long: list
     _, pattern, method = use
     work = partial(_apply, pattern, method)
     with limited(60):
-        assert next(slow(work, short, SHORT), None) is None, "it takes exponential time"
-        for text in slow(work, long, LENGTH):
-            check_growth(lambda length, text=text: work(text.of(length)), LENGTH // 2)  # type: ignore[misc]
+        assert next(slow(work, short), None) is None, "it takes exponential time"
+        for text in slow(work, long):
+            repeat = partial(_repeat, work, text)
+            check_growth(repeat, LENGTH // 2, longest=16 * LENGTH)
 
 
-def slow(work: Callable[[Both], None], texts: list[Both], length: int) -> Iterator[Text]:
-    """Yield texts of this length that take suspiciously long."""
-    for begin in range(0, len(TEXTS), _AT_ONCE):
-        together = range(begin, min(begin + _AT_ONCE, len(TEXTS)))
-        taken = _timed(work, [texts[at] for at in together])
-        if taken < SUSPICIOUS:
-            continue
-        # All others together take four times as long for texts of four times the length.
-        if taken < 5 * _timed(work, [TEXTS[at].of(length // 4) for at in together]):
-            continue
-        for at in together:
-            if min(_timed(work, [texts[at]]) for _ in range(2)) > SUSPICIOUS:
-                yield TEXTS[at]
+def _repeat(work: Callable[[Both], None], text: Text, length: int) -> None:
+    work(text.of(length))
 
 
-def _timed(work: Callable[[Both], None], texts: list[Both]) -> float:
-    begun = time.thread_time()
-    for text in texts:
-        work(text)
-    return time.thread_time() - begun
+def slow(work: Callable[[Both], None], texts: list[Both]) -> Iterator[Text]:
+    """Yield the texts that take suspiciously long on this machine."""
+    quadratic = partial(_apply, re.compile("a+b"), "search")
+    longest = SUSPICIOUS * min(timed(quadratic, ("a" * LENGTH, b"")) for _ in range(3))
+    for text, given in zip(TEXTS, texts, strict=True):
+        if timed(work, given) > longest and timed(work, given) > longest:
+            yield text
 
 
 @pytest.mark.parametrize("expression", ["(a|a)*b", r"(\w+\s?)*!"])

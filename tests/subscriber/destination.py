@@ -18,7 +18,12 @@ from tests.subscriber.source import SmallSource
 
 #: As in production, but with short intervals.
 PACE = Pace(
-    poll=0.1, poll_with_push=0.5, gap_grace=0.02, gone_after=0.05, retry=Retry(first=0.01, most=0.2)
+    poll=0.1,
+    poll_with_push=0.5,
+    gap_grace=0.02,
+    patience=2.0,
+    gone_after=0.05,
+    retry=Retry(first=0.01, most=0.2),
 )
 CHANGE_LIST = "/data/changelist.xml"
 #: Seconds after which a test gives up waiting, also on a slow machine.

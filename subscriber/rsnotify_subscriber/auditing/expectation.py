@@ -17,7 +17,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import postponed
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.selection.selection import Selection
-from rsnotify.sync.actions import Fetch, Progress
+from rsnotify.sync.actions import DocumentKind, Fetch, Progress
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.doubts import BEHIND, OLDER_LIST
 from rsnotify.sync.fallback_order import change_documents, resource_documents
@@ -83,6 +83,7 @@ class ExpectationReader:
         self._listed: dict[str, tuple[Resource, Instant]] = {}
         #: By URI, the latest change no later than the Resource List.
         self._before: dict[str, Change] = {}
+        self._by_resource_list = False
         #: By URI, the datetime of the latest change after it.
         self._changed: dict[str, Instant] = {}
         try:
@@ -126,7 +127,9 @@ class ExpectationReader:
             return
         if progress.seen and ends < progress.confirmed:
             self._doubt(BEHIND)
-        known = progress.last_list if self._offer.resource_list is not None else None
+        # Where a dump replaces the list, the Change List after it shows the present.
+        is_judged = self._by_resource_list or not change_documents(self._offer)
+        known = progress.last_list if is_judged else None
         if known is not None and known.at is not None and ends < known.at:
             self._doubt(OLDER_LIST)
 
@@ -146,6 +149,7 @@ class ExpectationReader:
             following = baseline.next()
         if baseline.error is not None and not baseline.complete:
             raise baseline.error
+        self._by_resource_list = baseline.root.kind is DocumentKind.RESOURCE_LIST
         return baseline.at
 
     async def _read_list(self, baseline: Baseline) -> None:

@@ -11,6 +11,8 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
+from msgspec.structs import replace
+
 from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
@@ -63,7 +65,9 @@ class DumpPackages:
             return await self._fetcher.document(resolve(entry.uri, copy))
 
     async def _manifest(self, entry: Resource) -> Document:
-        content = await self._fetcher.content(entry, most=_MOST_BYTES)
+        # Whatever the server calls it: what is not a package cannot be opened.
+        untyped = replace(entry, type=None)
+        content = await self._fetcher.content(untyped, most=_MOST_BYTES)
         opening = asyncio.ensure_future(asyncio.to_thread(_opened, content, entry.uri))
         try:
             package, manifest = await asyncio.shield(opening)

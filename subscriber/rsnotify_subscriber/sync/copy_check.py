@@ -354,11 +354,11 @@ class CopyCheck:
         if not found:
             return []
 
-        def known() -> set[str]:
-            uris = [*self._changed, *self._state.unknown_uris()]
-            return {path for path, _ in handler.find_files(sorted(uris))}
-
-        applied = await self._in_worker(known)
+        unknown = await self._in_worker(lambda: list(self._state.unknown_uris()))
+        # What was committed before that call has been reported to `changed` by now.
+        uris = sorted({*self._changed, *unknown})
+        located = await self._in_worker(handler.find_files, uris)
+        applied = {path for path, _ in located}
         return sorted(path for path in found if path not in applied)
 
     def _report(self, lost: int, foreign: Sequence[str]) -> None:
