@@ -11,17 +11,19 @@ import io
 import os
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from rsnotify_subscriber import default_state
+from rsnotify_subscriber import FolderMirror, Received, default_state
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.sync import copy_check
-from tests.subscriber.destination import files_of
+from tests.subscriber.destination import PATIENCE, files_of
 from tests.wild.documents import change_list, entry, md, resource_list, urlset
 from tests.wild.running import (
+    Folder,
     Recorder,
     assert_honest,
     audited,
@@ -64,17 +66,17 @@ class Shape:
 
     def publish(self) -> None:
         source, at = self.source, self.source.t(max(self.times.values()) + 10)
-        source.put("resourcelist.xml", resource_list(map(self._listed, NAMES), at=at))
-        changes = [self._changed(name) for name in sorted(NAMES, key=self.times.__getitem__)]
+        source.put("resourcelist.xml", resource_list(map(self._listed, self.times), at=at))
+        changes = [self._changed(name) for name in sorted(self.times, key=self.times.__getitem__)]
         source.put("changelist.xml", change_list(changes, from_=source.t(-5)))
         manifest = urlset(
-            [self._listed(name, path=f"/{number}") for number, name in enumerate(NAMES)],
+            [self._listed(name, path=f"/{number}") for number, name in enumerate(self.times)],
             md(capability="resourcedump-manifest", at=at),
         )
         package = io.BytesIO()
         with zipfile.ZipFile(package, "w") as written:
             written.writestr("manifest.xml", manifest)
-            for number, name in enumerate(NAMES):
+            for number, name in enumerate(self.times):
                 written.writestr(str(number), source.resources[name])
         source.put("1.zip", package.getvalue(), headers={"Content-Type": "application/zip"})
         one = entry(source.uri("1.zip"), type="application/zip", at=at)
@@ -269,6 +271,44 @@ async def test_a_foreign_file_is_named_and_stays(source: WildSource, folder: Pat
     assert outcome.status is not None
     assert outcome.status.level, "what is listed is right"
     assert outcome.status.foreign_files == (str(folder / "sub/stray"),)
+
+
+class PausingMirror(FolderMirror):
+    """Lists the files of the copy while a change is visible and not committed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._applied, self._listed = Event(), Event()
+        self._loop = asyncio.get_running_loop()
+
+    def apply_unflushed(self, changes: Sequence[Received]) -> None:
+        super().apply_unflushed(changes)
+        self._applied.set()
+        assert self._listed.wait(PATIENCE)
+        for _ in range(100):  # the loop may queue a call behind this one
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(PATIENCE)
+
+    def paths(self) -> Iterator[str]:
+        assert self._applied.wait(PATIENCE)
+        yield from list(super().paths())
+        self._listed.set()
+
+
+class PausingFolder(Folder):
+    @property
+    def handler(self) -> FolderMirror:
+        return PausingMirror(self.path)
+
+
+async def test_a_file_that_is_written_while_files_are_compared_is_part_of_the_copy(
+    source: WildSource, folder: Path
+) -> None:
+    shape = Shape(source, "changelist", "hashes")
+    await copied(shape, folder)
+    shape.change("new", 180)
+    outcome = await follow_once(source, PausingFolder(folder))
+    assert outcome.claims, outcome
+    assert files_of(folder) == source.resources
 
 
 async def test_a_full_folder_in_the_place_of_a_file_is_named_and_stays(

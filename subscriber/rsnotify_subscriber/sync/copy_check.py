@@ -101,7 +101,7 @@ def check_folder(handler: object, state: DestinationState, identity: Identity) -
         logger.warning(
             "the state was restored from a backup; everything is compared with the Source"
         )
-        state.invalidate([])
+        state.compare_restored()
 
 
 def _in_parts(uris: Iterable[str]) -> Iterable[list[str]]:
@@ -171,6 +171,7 @@ class FileScan:
         #: Hashes of the paths of all resources: a million paths would take much memory.
         self._known = array("q")
         self._missing = 0
+        self._begun_at = state.commits
         self._stopped = Event()
         #: How many files were compared.
         self.compared = 0
@@ -222,13 +223,28 @@ class FileScan:
             return False  # it cannot be read, or has just been removed
         return agree(held.hash, digester.hashes) is True
 
-    def foreign(self) -> list[str]:
-        """Return the paths of files that are not part of the copy, after all were compared."""
-        count = sum(1 for _ in self._paths())
-        if count == len(self._known) - self._missing:
-            return []
+    def unknown_paths(self) -> set[str]:
+        """Return the paths of files that no resource had when it was compared."""
+        is_same = self._state.commits == self._begun_at
+        if is_same and sum(1 for _ in self._paths()) == len(self._known) - self._missing:
+            return set()
         known = set(self._known)
-        return [path for path in self._paths() if hash(path) not in known]
+        return {path for path in self._paths() if hash(path) not in known}
+
+    def without_known(self, paths: set[str], applying: Sequence[str]) -> list[str]:
+        """Return the paths that are not part of the copy, out of those that were `unknown_paths`.
+
+        Changes that were applied since the comparison have files too. The state has those that were
+        committed before this call; `applying` are the resources of the others.
+        """
+        uris, after = list(applying), ""
+        while paths and not self._stopped.is_set():
+            paths.difference_update(path for path, _ in self._handler.find_files(uris))
+            uris = [each.uri for each in self._state.held_files(after, _PART)]
+            if not uris:
+                break
+            after = uris[-1]
+        return sorted(filter(os.path.lexists, paths))
 
     def _paths(self) -> Iterator[str]:
         return takewhile(lambda _: not self._stopped.is_set(), self._handler.paths())
@@ -263,8 +279,6 @@ class CopyCheck:
         self._lost = asyncio.Event()
         self._checked_at = -_NEW
         self._scan: FileScan | None = None
-        #: Resources that were changed while files are compared.
-        self._changed: set[str] = set()
         self._has_compared = self._handler is None
         self._has_tried_all = False
         #: How many resources were found changed or removed since the start.
@@ -300,10 +314,6 @@ class CopyCheck:
             self._has_tried_all = False
             self._lost.set()
 
-    def changed(self, changes: Iterable[Change]) -> None:
-        if self._scan is not None:
-            self._changed.update(change.uri for change in changes)
-
     def stop(self) -> None:
         if self._scan is not None:
             self._scan.stop()
@@ -328,7 +338,6 @@ class CopyCheck:
         scan = self._scan = FileScan(handler, self._state, verify=verify)
         begun = reported = self._checked_at = monotonic()
         lost = 0
-        self._changed.clear()
         try:
             while (part := await self._in_thread(scan, scan.compare_part)) is not None:
                 touched, missing = part
@@ -338,8 +347,10 @@ class CopyCheck:
                 if verify and monotonic() - reported > _REPORT:
                     reported = monotonic()
                     logger.info("%d of %d files verified", scan.compared, self._state.resources)
-            found = await self._in_thread(scan, scan.foreign)
-            foreign = await self._without_changed(handler, found)
+            foreign: Sequence[str] = ()
+            if unknown := await self._in_thread(scan, scan.unknown_paths):
+                applying = await self._in_worker(self._state.applying)
+                foreign = await self._in_thread(scan, lambda: scan.without_known(unknown, applying))
         finally:
             self._scan = None
             scan.stop()
@@ -348,18 +359,6 @@ class CopyCheck:
         self._has_compared = True
         self.find_lost()
         self._perform(())
-
-    async def _without_changed(self, handler: LocatedHandler, found: list[str]) -> list[str]:
-        """Leave out files of changes that were, or are being, applied since the check began."""
-        if not found:
-            return []
-
-        def known() -> set[str]:
-            uris = [*self._changed, *self._state.unknown_uris()]
-            return {path for path, _ in handler.find_files(sorted(uris))}
-
-        applied = await self._in_worker(known)
-        return sorted(path for path in found if path not in applied)
 
     def _report(self, lost: int, foreign: Sequence[str]) -> None:
         if lost:

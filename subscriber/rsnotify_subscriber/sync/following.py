@@ -333,7 +333,6 @@ class Following:
 
     def committed(self, changes: Sequence[Change]) -> None:
         self._counters.count(changes)
-        self._copy.changed(changes)
         if self._observers.on_committed is not None:
             self._observers.on_committed(changes)
         self._after_change()
