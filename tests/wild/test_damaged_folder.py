@@ -17,10 +17,17 @@ from threading import Event
 
 import pytest
 
-from rsnotify_subscriber import FolderMirror, Received, default_state
+from rsnotify_subscriber import (
+    FolderMirror,
+    FollowOptions,
+    Received,
+    Repair,
+    default_state,
+    repair,
+)
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.sync import copy_check
-from tests.subscriber.destination import PATIENCE, files_of
+from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.wild.documents import change_list, entry, md, resource_list, urlset
 from tests.wild.running import (
     Folder,
@@ -166,6 +173,12 @@ def nothing(_: Path, __: Path) -> None:
     """Leave the copy as it is."""
 
 
+def changed_without_a_trace(folder: Path, _: Path) -> None:
+    before = (folder / "a").stat()
+    (folder / "a").write_bytes(b"x" * before.st_size)
+    os.utime(folder / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 #: Every damage, and how many resources have to be fetched again at most.
 DAMAGES: dict[Callable[[Path, Path], None], int] = {
     overwritten: 2,
@@ -226,6 +239,34 @@ async def test_damaged_files_are_made_right(
 
 
 @pytest.mark.parametrize(("offered", "announced"), SHAPES)
+async def test_an_audit_repairs_what_it_finds(
+    offered: str, announced: str, source: WildSource, folder: Path
+) -> None:
+    shape = Shape(source, offered, announced)
+    older = await copied(shape, folder)
+    now = folder.with_name("now")
+    shutil.copytree(folder, now)
+    shutil.copytree(default_state(folder), default_state(now))
+    for damage in (*DAMAGES, changed_without_a_trace):
+        for place in (folder, default_state(folder)):
+            shutil.rmtree(place)
+        shutil.copytree(now, folder)
+        shutil.copytree(default_state(now), default_state(folder))
+        damage(folder, older)
+        done = await repaired(source, folder, dry_run=True)
+        planned = {*done.fetched, *done.removed}
+        source.forget()
+        done = await repaired(source, folder)
+        case = f"{damage.__name__}: {done}"
+        assert files_of(folder) == source.resources, case
+        assert done.in_step is done.found.in_step is None or done.in_step, case
+        assert {*done.fetched, *done.removed} == planned, case
+        assert not done.left, case
+        if announced == "hashes":
+            assert {source.uri(name) for name in NAMES if source.requests(name)} == planned, case
+
+
+@pytest.mark.parametrize(("offered", "announced"), SHAPES)
 async def test_a_lost_resource_that_is_served_no_more_is_named(
     offered: str, announced: str, source: WildSource, folder: Path
 ) -> None:
@@ -255,6 +296,12 @@ async def test_a_lost_resource_of_which_other_content_is_served_is_what_the_list
     else:  # nothing says that this is not the resource
         assert outcome.claims
         assert (folder / "a").read_bytes() in (login, version("a", 1))
+
+
+async def repaired(source: WildSource, folder: Path, *, dry_run: bool = False) -> Repair:
+    async with asyncio.timeout(PATIENCE):
+        options = FollowOptions(pace=PACE)
+        return await repair(source.url, folder, options=options, dry_run=dry_run, pause=0.01)
 
 
 async def test_a_foreign_file_is_named_and_stays(source: WildSource, folder: Path) -> None:
@@ -329,9 +376,7 @@ async def test_a_change_that_keeps_size_and_time_is_found_when_files_are_verifie
     source: WildSource, folder: Path
 ) -> None:
     await copied(Shape(source, "resourcelist", "hashes"), folder)
-    before = (folder / "a").stat()
-    (folder / "a").write_bytes(b"x" * before.st_size)
-    os.utime(folder / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed_without_a_trace(folder, folder)
     outcome = await follow_once(source, folder, verify=True)
     assert_honest(folder, source, outcome)
     assert outcome.claims
