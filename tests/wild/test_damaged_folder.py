@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import shutil
 import zipfile
@@ -28,6 +29,8 @@ from rsnotify_subscriber import (
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.sync import copy_check
 from tests.subscriber.destination import PACE, PATIENCE, files_of
+from tests.subscriber.processes import outcome as process_outcome
+from tests.subscriber.processes import rsnotify
 from tests.wild.documents import change_list, entry, md, resource_list, urlset
 from tests.wild.running import (
     Folder,
@@ -355,6 +358,104 @@ async def test_a_file_that_is_written_while_files_are_compared_is_part_of_the_co
     shape.change("new", 180)
     outcome = await follow_once(source, PausingFolder(folder))
     assert outcome.claims, outcome
+    assert files_of(folder) == source.resources
+
+
+async def audit_command(
+    source: WildSource, folder: Path, *options: str
+) -> tuple[int | None, list[str], str]:
+    code, output, errors = await process_outcome(
+        await rsnotify("audit", source.url, folder, *options)
+    )
+    return code, output.splitlines(), errors
+
+
+async def test_the_command_repairs_and_says_what_it_did(source: WildSource, folder: Path) -> None:
+    await copied(Shape(source, "resourcelist+changelist", "hashes"), folder)
+    truncated(folder, folder)
+    (folder / "a").unlink()
+    (folder / "mine").write_bytes(b"mine")
+    left = "mine: it is not part of this copy; remove it, or move it away"
+    found = [
+        f"created  {source.uri('a')}",
+        f"updated  {source.uri('b')}",
+        f"updated  {source.uri('f')}",
+        "deleted  mine: not listed, and not part of this copy",
+        "not in step: 5 resources at the Source, 2 of them equal in the copy, 4 differences",
+    ]
+    before = files_of(folder)
+    code, output, _ = await audit_command(source, folder, "--repair", "--dry-run")
+    assert code == 1
+    assert output[:5] == found
+    assert output[5:] == [
+        *(f"would fetch  {source.uri(name)}" for name in ("a", "b", "f")),
+        f"would leave  {left}",
+    ]
+    assert files_of(folder) == before
+    code, output, _ = await audit_command(source, folder, "--repair")
+    assert code == 1
+    assert output[:5] == found
+    assert output[5:] == [
+        *(f"fetched  {source.uri(name)}" for name in ("a", "b", "f")),
+        f"left  {left}",
+        "deleted  mine: not listed, and not part of this copy",
+        "not in step: 5 resources at the Source, 5 of them equal in the copy, 1 difference",
+    ]
+    assert files_of(folder) == source.resources | {"mine": b"mine"}
+    (folder / "mine").unlink()
+    (folder / "a").unlink()
+    code, output, _ = await audit_command(source, folder, "--repair", "--json")
+    said = json.loads(output[0])
+    assert (code, said["in_step"], said["repair"]["found"]["in_step"]) == (0, True, False)
+    assert said["repair"]["fetched"] == said["repair"]["found"]["created"] == [source.uri("a")]
+
+
+async def test_a_repair_is_refused_where_it_could_do_harm(source: WildSource, folder: Path) -> None:
+    await copied(Shape(source, "resourcelist", "hashes"), folder)
+    (folder / "a").unlink()
+    async with following(source, folder, check_files=0) as one:
+        await until_right(one, folder, source)
+        (folder / "a").unlink()
+        code, _, errors = await audit_command(source, folder, "--repair")
+        assert code == 2
+        assert errors.startswith(f"rsnotify: {default_state(folder)} is in use by another follower")
+        assert len(errors.splitlines()) == 1
+        assert not (folder / "a").exists()
+        code, _, errors = await audit_command(source, folder, "--repair", "--dry-run")
+        assert code == 1, "it only reads"
+    code, _, errors = await audit_command(source, folder, "--dry-run")
+    assert (code, "--dry-run" in errors) == (2, True)
+    default_state(folder).rename(folder.with_name("elsewhere"))
+    code, _, errors = await audit_command(source, folder, "--repair")
+    assert code == 2
+    assert "has no state of a copy" in errors
+    assert not default_state(folder).exists()
+
+
+@pytest.mark.parametrize("announced", ["hashes", "lastmod"])
+async def test_what_the_source_does_not_serve_is_left_by_a_repair(
+    announced: str, source: WildSource, folder: Path
+) -> None:
+    await copied(Shape(source, "resourcelist+changelist", announced), folder)
+    deleted(folder, folder)
+    source.put("a", b"", status=404)
+    done = await repaired(source, folder)
+    assert done.in_step is not True
+    assert sorted(done.fetched) == [source.uri("sub/c"), source.uri("sub/d")]
+    assert list(done.left) == [source.uri("a")]
+
+
+async def test_a_repair_removes_resources_that_the_source_does_not_have(
+    source: WildSource, folder: Path
+) -> None:
+    shape = Shape(source, "resourcelist", "hashes")
+    await copied(shape, folder)
+    del shape.times["f"]
+    source.remove("f")
+    shape.change("a", 200)
+    done = await repaired(source, folder)
+    assert done.in_step
+    assert (done.fetched, done.removed) == ((source.uri("a"),), ("f",))
     assert files_of(folder) == source.resources
 
 

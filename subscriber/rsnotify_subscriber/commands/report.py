@@ -18,6 +18,8 @@ from rsnotify_subscriber.status import Status, foreign_files
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from rsnotify.runtime.cli.display import ProgressBar
+
 #: The seconds (calls of `show`) between two lines while only counts change.
 _LINE_EVERY = 10
 #: The description of a copy without doubts, by the result of the last audit (docs/audit.md).
@@ -119,10 +121,13 @@ def report_for(view: StatusView[S], *, json: bool) -> FollowReport[S]:
 
 
 class SubscriberView:
-    """The status of one subscriber. A terminal shows a progress bar during a baseline."""
+    """The status of one subscriber.
+
+    A terminal shows a progress bar during a baseline, and while all files are read.
+    """
 
     def __init__(self) -> None:
-        self._progress: Any = None
+        self._bar: ProgressBar | None = None
 
     def sentence(self, status: Status) -> str:
         return sentence(status)
@@ -142,32 +147,25 @@ class SubscriberView:
         return status_facts(status)
 
     def display(self, status: Status) -> RenderableType:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
         from rich.text import Text
 
-        if not status.baseline:
+        from rsnotify.runtime.cli.display import ProgressBar
+
+        if status.baseline:
+            text, done, total = "baseline", status.applied, status.applied + status.pending
+        elif status.verified is not None:
+            text, done, total = "files verified", status.verified, status.resources
+        else:
             return Text(sentence(status))
-        if self._progress is None:
-            self._progress = Progress(
-                TextColumn("baseline"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-            )
-            self._progress.add_task("baseline", total=None)
-        (task,) = self._progress.task_ids
-        done = status.applied
-        self._progress.update(task, completed=done, total=done + status.pending)
-        progress: RenderableType = self._progress
-        return progress
+        if self._bar is None or self._bar.text != text:
+            self._bar = ProgressBar(text)
+        self._bar.show(done, total)
+        return self._bar.rendered
 
 
 def status_facts(status: Status) -> dict[str, Any]:
     facts = msgspec.structs.asdict(status)
-    del facts["baseline"]
+    del facts["baseline"], facts["verified"]
     return facts
 
 

@@ -165,7 +165,7 @@ class FileScan:
     def __init__(self, handler: LocatedHandler, state: DestinationState, *, verify: bool) -> None:
         self._handler = handler
         self._state = state
-        self._verify = verify
+        self.verify = verify
         self._place = handler.place
         self._after = ""
         #: Hashes of the paths of all resources: a million paths would take much memory.
@@ -198,7 +198,7 @@ class FileScan:
                 continue
             if found is None or found.st_size != (each.length or found.st_size):
                 lost.append(each)
-            elif self._verify or found.st_mtime_ns != each.mtime:
+            elif self.verify or found.st_mtime_ns != each.mtime:
                 if self._is_same(path, each):
                     touched.append((each, found.st_mtime_ns))
                 else:
@@ -286,6 +286,11 @@ class CopyCheck:
         #: How many files are not part of the copy, and the paths of the first of them.
         self.foreign = 0
         self.foreign_files: tuple[str, ...] = ()
+
+    @property
+    def verified(self) -> int | None:
+        """How many files were read so far while all of them are; otherwise None."""
+        return self._scan.compared if self._scan is not None and self._scan.verify else None
 
     @property
     def doubt(self) -> str:

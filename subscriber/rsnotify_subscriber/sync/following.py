@@ -124,6 +124,7 @@ class Following:
             level=self._is_level,
             doubts=doubts + tuple(self._other_doubts()),
             damaged=self._copy.damaged,
+            verified=self._copy.verified,
             foreign=self._copy.foreign,
             foreign_files=self._copy.foreign_files,
             compared=self._saver.compared,
