@@ -19,6 +19,7 @@ from threading import Event
 import pytest
 
 from rsnotify_subscriber import (
+    Fleet,
     FolderMirror,
     FollowOptions,
     Received,
@@ -556,3 +557,20 @@ async def test_an_aggregator_reports_what_it_has_lost(source: WildSource, tmp_pa
         assert await one.verify() == len(NAMES)
         assert not one.status.level
         await until_right(one, copy, source)
+
+
+async def test_an_aggregator_in_a_fleet_reports_what_it_has_lost(
+    source: WildSource, tmp_path: Path
+) -> None:
+    Shape(source, "changelist", "hashes")
+    copies = [Recorder(source.base, tmp_path / name) for name in ("one", "other")]
+    fleet = Fleet()
+    for name, copy in zip(("one", "other"), copies, strict=True):
+        one = subscriber(source, copy, shared=fleet.shared)
+        fleet.add(name, one)
+    async with asyncio.timeout(PATIENCE), fleet:
+        await fleet.until(lambda found: all(each.status.level for each in found.values()))
+        copies[1].held.clear()
+        assert await one.verify() == len(NAMES)
+        await fleet.until(lambda _: one.status.level and copies[1].files() == source.resources)
+    assert len(copies[0].calls) == len(NAMES)
