@@ -25,6 +25,7 @@ from rsnotify_subscriber.storage.identity import Identity, read_held, read_ident
 from rsnotify_subscriber.subscriber import Subscriber
 from rsnotify_subscriber.via import Via
 
+_ABSENT = "the Source's server does not have it"
 _FOREIGN = "it is not part of this copy; remove it, or move it away"
 
 
@@ -121,6 +122,8 @@ async def repair(
     failure = ""
     try:
         await subscriber.catch_up()
+    except ConfigurationError:
+        raise
     except RsnotifyError as error:
         failure = str(error)
     return _done(plan, await audited(), changed, failure)
@@ -129,7 +132,7 @@ async def repair(
 def _plan(found: Audit, held: Mapping[str, str]) -> Repair:
     doubt = next(iter(found.doubts), "it could not be compared")
     left = {name: found.reasons.get(name, doubt) for name in found.unknown}
-    left |= dict.fromkeys(found.absent, "the Source's server does not have it")
+    left |= dict.fromkeys(found.absent, _ABSENT)
     left |= {name: _FOREIGN for name in found.deleted if name not in held}
     return Repair(found, (*found.created, *found.updated), tuple(held), left)
 
@@ -139,7 +142,8 @@ def _done(plan: Repair, after: Audit, changed: Mapping[str, ChangeType], failure
     differing = {*after.created, *after.updated, *after.deleted, *after.absent, *after.unknown}
     left = {name: why for name, why in plan.left.items() if name in differing}
     for name in differing.intersection(plan.fetched + plan.removed):
-        left[name] = after.reasons.get(name) or failure or "it still differs"
+        reason = _ABSENT if name in after.absent else after.reasons.get(name)
+        left[name] = reason or failure or "it still differs"
     mended = [name for name in plan.fetched if name not in left]
     gone = [name for name in mended if changed.get(name) is ChangeType.DELETED]
     return Repair(
