@@ -172,7 +172,7 @@ def status_facts(status: Status) -> dict[str, Any]:
 def sentence(status: Status) -> str:
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
     by = f" by {', '.join(status.way)}" if status.way else ""
-    doubts = f": {'; '.join(status.doubts)}" if status.doubts else ""
+    doubts = f": {'; '.join(_doubts(status))}" if status.doubts else ""
     return (
         f"{counted(status.resources, 'resource')}, {counted(status.applied, 'change')} "
         f"applied{lag}, "
@@ -202,9 +202,16 @@ def not_level(status: Status) -> str:
     """Return why a copy is not equal to the Source when a run that catches up has ended."""
     if status.level:
         found = foreign_files(status.foreign, status.foreign_files)
-        return printable(f"{found}; remove them, or move them away")
+        them = "it" if status.foreign == 1 else "them"
+        return printable(f"{found}; remove {them}, or move {them} away")
     stopped = "it was stopped before the copy was level"
-    return f"{stopped}: {'; '.join(status.doubts)}" if status.doubts else stopped
+    return f"{stopped}: {'; '.join(_doubts(status))}" if status.doubts else stopped
+
+
+def _doubts(status: Status) -> list[str]:
+    """Return why a copy may be wrong, and which files in its folder are not part of it."""
+    foreign = foreign_files(status.foreign, status.foreign_files)
+    return [*status.doubts, *([foreign] if status.foreign else [])]
 
 
 def _standing(status: Status) -> str:

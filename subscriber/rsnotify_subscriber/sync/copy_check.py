@@ -258,6 +258,7 @@ class CopyCheck:
         follower: Schedules the requests.
         perform: Performs the actions of the follower.
         errors: By URI, why resources could not be fetched the last time.
+        once: Whether the run only catches up, so that its end reports the files of others.
     """
 
     def __init__(
@@ -266,6 +267,8 @@ class CopyCheck:
         follower: Follower,
         perform: Callable[[Iterable[Action]], None],
         errors: Mapping[str, RsnotifyError],
+        *,
+        once: bool,
     ) -> None:
         handler, options = context.handler, context.options
         self._handler = handler if isinstance(handler, LocatedHandler) else None
@@ -275,6 +278,7 @@ class CopyCheck:
         self._every = options.check_files
         self._verify = options.verify
         self._follower, self._perform, self._errors = follower, perform, errors
+        self._level = logging.INFO if once else logging.WARNING
         self._due = asyncio.Event()
         self._lost = asyncio.Event()
         self._checked_at = -_NEW
@@ -375,7 +379,7 @@ class CopyCheck:
         before, self.foreign = self.foreign, len(foreign)
         self.foreign_files = tuple(foreign[:_NAMED])
         if foreign and before != self.foreign:
-            logger.warning("%s", foreign_files(self.foreign, self.foreign_files))
+            logger.log(self._level, "%s", foreign_files(self.foreign, self.foreign_files))
 
     async def fetch_lost(self) -> None:
         """Have lost resources fetched again whenever there are any."""

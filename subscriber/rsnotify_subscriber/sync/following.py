@@ -102,7 +102,7 @@ class Following:
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
         self._checked_for_nothing = False
-        self._copy = CopyCheck(context, self._follower, self._perform, self._errors)
+        self._copy = CopyCheck(context, self._follower, self._perform, self._errors, once=once)
 
     @property
     def status(self) -> Status:
