@@ -107,8 +107,13 @@ def _facts(result: Audit | Repair) -> dict[str, Any]:
 
     if not isinstance(result, Repair):
         return msgspec.structs.asdict(result) | {"in_step": result.in_step}
-    done = {"fetched": result.fetched, "removed": result.removed, "left": result.left}
-    done |= {"dry_run": result.after is None, "found": _facts(result.found)}
+    done = {
+        "found": _facts(result.found),
+        "fetched": result.fetched,
+        "removed": result.removed,
+        "left": result.left,
+        "dry_run": result.after is None,
+    }
     return _facts(result.after or result.found) | {"repair": done}
 
 
