@@ -7,6 +7,7 @@ import traceback
 
 import callbacks
 import cluster
+import copy_check
 import documents
 import fanout
 import first_copy
@@ -25,6 +26,7 @@ BENCHMARKS = {
     "source": source.main,
     "inline": inline.main,
     "first-copy": first_copy.main,
+    "copy-check": copy_check.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,
     "restart": restart.main,

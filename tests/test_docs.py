@@ -33,7 +33,10 @@ ALL_PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 #: What programs say that do not end by themselves.
-SAY = {"subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14")}
+SAY = {
+    "subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14"),
+    "subscriber/README.md: What an aggregator has lost": re.compile(r"1 to be fetched again"),
+}
 #: The results of other such programs.
 BRING = {
     "publisher/README.md: Serving the documents": "state/documents/capabilitylist.xml",

@@ -6,6 +6,7 @@ from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit, audit
+    from rsnotify_subscriber.auditing.repair import Repair, repair
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
     from rsnotify_subscriber.handlers import (
@@ -31,6 +32,7 @@ else:
         __name__,
         {
             "rsnotify_subscriber.auditing.auditor": ("Audit", "audit"),
+            "rsnotify_subscriber.auditing.repair": ("Repair", "repair"),
             "rsnotify_subscriber.fetching.credentials": ("Credentials",),
             "rsnotify_subscriber.fleet": ("Fleet", "Limits"),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
@@ -71,6 +73,7 @@ __all__ = [
     "PushState",
     "ReadableHandler",
     "Received",
+    "Repair",
     "Status",
     "Subscriber",
     "TransactionalHandler",
@@ -79,4 +82,5 @@ __all__ = [
     "audit",
     "default_state",
     "listening",
+    "repair",
 ]

@@ -50,6 +50,8 @@ class Status(Struct, frozen=True):
         difference: How it differed, or why it cannot be compared, in a sentence; None if neither.
         damaged: Resources whose files were found changed or removed in the copy since the start;
             they are fetched again.
+        verified: How many files were read so far while all are (`FollowOptions.verify`); otherwise
+            None.
         foreign: How many files in the folder of the copy are not part of it, as found when its
             files were last compared with the state. `level` says nothing of these.
         foreign_files: The paths of the first ten of them.
@@ -73,6 +75,7 @@ class Status(Struct, frozen=True):
     in_step: bool | None = None
     difference: str | None = None
     damaged: int = 0
+    verified: int | None = None
     foreign: int = 0
     foreign_files: tuple[str, ...] = ()
     error: str | None = None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ from rsnotify.format.writer import write_document
 from rsnotify_subscriber import Audit, audit
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, status
+from tests.test_terminal import terminal
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +115,21 @@ async def test_an_audit_of_an_empty_folder_writes_nothing_into_it(
     found = await audit(source.url, empty, pause=0.01)
     assert len(found.created) == 3
     assert empty.stat().st_mtime == 0
+
+
+async def test_the_progress_of_an_audit_is_reported_and_shown_in_a_terminal(
+    source: SmallSource, destination: Destination
+) -> None:
+    told: list[tuple[int, int]] = []
+    found = await audit(
+        source.url, destination.folder, progress=lambda *numbers: told.append(numbers)
+    )
+    assert found.in_step
+    assert told == [(3, 3)]
+
+    def show() -> None:
+        with terminal("audit", source.url, str(destination.folder), "--verify") as screen:
+            screen.shows("files compared")
+            screen.shows("in step: 3 resources at the Source")
+
+    await asyncio.to_thread(show)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -14,8 +16,8 @@ from rsnotify.errors import ConfigurationError, StorageError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber import PushState, Subscriber, Via
-from tests.subscriber.destination import Destination
+from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via
+from tests.subscriber.destination import PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, body, first, path_of, status
 
@@ -69,6 +71,38 @@ async def test_a_pushed_change_is_applied_without_a_poll(
         assert lag is None or 0 < lag <= age_ms(source)
         assert subscriber.status.resources == 6
         assert destination.equals_source()
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_pushed_changes_are_applied_while_the_files_of_the_copy_are_compared(
+    source: SmallSource,
+    hub: SmallHub,
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await destination.catch_up()
+    (destination.folder / "r1").write_bytes(b"changed here")
+    compared = threading.Event()
+    find_files = FolderMirror.find_files
+
+    def find_files_later(mirror: FolderMirror, uris: Sequence[str]) -> Iterator[Any]:
+        if threading.current_thread().name.startswith("rsnotify-check"):
+            assert compared.wait(PATIENCE)
+        return find_files(mirror, uris)
+
+    monkeypatch.setattr(FolderMirror, "find_files", find_files_later)
+    async with destination.subscriber() as subscriber:
+        await destination.until(lambda: subscriber.status.push is PushState.UP)
+        source.put("new", b"pushed")
+        source.put("r2", b"pushed too")
+        await push(source, hub, 2)
+        await destination.until(lambda: subscriber.status.applied == 2)
+        assert destination.files()["new"] == b"pushed"
+        assert "have not been compared" in str(subscriber.status.doubts)
+        compared.set()
+        await destination.until(lambda: subscriber.status.level)
+        assert destination.equals_source()
+        assert (subscriber.status.damaged, subscriber.status.foreign) == (1, 0)
 
 
 @pytest.mark.usefixtures("pushed")

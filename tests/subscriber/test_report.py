@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from rsnotify_subscriber import PushState, Status
 from rsnotify_subscriber.commands.follow_options import FollowArguments
@@ -87,3 +88,19 @@ async def test_a_run_that_catches_up_ends_with_how_the_copy_stands(
     assert code == 1
     assert ", not in step, " in output.splitlines()[-1]
     assert "capabilitylist.xml: the server says 503" in errors
+
+
+def test_a_terminal_shows_a_progress_bar_while_all_files_are_read() -> None:
+    view = SubscriberView()
+    status = Status(resources=40, verified=10)
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(view.display(status))
+        console.print(view.display(Status(baseline=True, applied=3, pending=5)))
+        console.print(view.display(Status()))
+    verifying, copying, idle = shown.get().splitlines()
+    assert "files verified" in verifying
+    assert "10/40" in verifying
+    assert "baseline" in copying
+    assert "3/8" in copying
+    assert idle.startswith("0 resources")

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import Rel
-from rsnotify_subscriber import FollowOptions, Received, Subscriber
-from tests.subscriber.destination import ANEW, Destination
+from rsnotify.selection.selection import Selection
+from rsnotify_subscriber import FollowOptions, Received, Subscriber, repair
+from tests.subscriber.destination import ANEW, PACE, Destination
 from tests.subscriber.source import SmallSource, body, path_of, sha256
 
 
@@ -66,6 +67,25 @@ async def test_an_alternate_that_is_held_is_not_fetched_again(
     await destination.catch_up(prefer="text/turtle", selection=ANEW)
     assert source.gets["/data/resourcelist.xml"] == 2
     assert source.gets["/data/a.ttl"] == 1
+
+
+async def test_a_copy_of_alternates_and_of_a_part_of_the_set_is_repaired(
+    source: SmallSource, destination: Destination
+) -> None:
+    entries = with_turtle(source), source.put("b", b"b"), source.put("c", b"not selected")
+    source.list_only(*entries)
+    options: dict[str, Any] = {"prefer": "text/turtle", "selection": Selection(excluded=("*/c",))}
+    await destination.catch_up(**options)
+    right = {"a": b"<a> <b> <c> .", "b": b"b"}
+    assert destination.files() == right
+    (destination.folder / "a").write_bytes(b"changed by hand")
+    (destination.folder / "b").unlink()
+    done = await repair(
+        source.url, destination.folder, options=FollowOptions(pace=PACE), pause=0.01
+    )
+    assert done.in_step
+    assert set(done.fetched) == {source.base + "a", source.base + "b"}
+    assert destination.files() == right
 
 
 async def test_another_preference_is_applied_to_the_copy(

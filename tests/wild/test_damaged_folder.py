@@ -8,20 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from rsnotify_subscriber import default_state
+from rsnotify_subscriber import (
+    Fleet,
+    FolderMirror,
+    FollowOptions,
+    Received,
+    Repair,
+    default_state,
+    repair,
+)
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.sync import copy_check
-from tests.subscriber.destination import files_of
+from tests.subscriber.destination import PACE, PATIENCE, files_of
+from tests.subscriber.processes import outcome as process_outcome
+from tests.subscriber.processes import rsnotify
 from tests.wild.documents import change_list, entry, md, resource_list, urlset
 from tests.wild.running import (
+    Folder,
     Recorder,
     assert_honest,
     audited,
@@ -64,17 +77,17 @@ class Shape:
 
     def publish(self) -> None:
         source, at = self.source, self.source.t(max(self.times.values()) + 10)
-        source.put("resourcelist.xml", resource_list(map(self._listed, NAMES), at=at))
-        changes = [self._changed(name) for name in sorted(NAMES, key=self.times.__getitem__)]
+        source.put("resourcelist.xml", resource_list(map(self._listed, self.times), at=at))
+        changes = [self._changed(name) for name in sorted(self.times, key=self.times.__getitem__)]
         source.put("changelist.xml", change_list(changes, from_=source.t(-5)))
         manifest = urlset(
-            [self._listed(name, path=f"/{number}") for number, name in enumerate(NAMES)],
+            [self._listed(name, path=f"/{number}") for number, name in enumerate(self.times)],
             md(capability="resourcedump-manifest", at=at),
         )
         package = io.BytesIO()
         with zipfile.ZipFile(package, "w") as written:
             written.writestr("manifest.xml", manifest)
-            for number, name in enumerate(NAMES):
+            for number, name in enumerate(self.times):
                 written.writestr(str(number), source.resources[name])
         source.put("1.zip", package.getvalue(), headers={"Content-Type": "application/zip"})
         one = entry(source.uri("1.zip"), type="application/zip", at=at)
@@ -164,6 +177,12 @@ def nothing(_: Path, __: Path) -> None:
     """Leave the copy as it is."""
 
 
+def changed_without_a_trace(folder: Path, _: Path) -> None:
+    before = (folder / "a").stat()
+    (folder / "a").write_bytes(b"x" * before.st_size)
+    os.utime(folder / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 #: Every damage, and how many resources have to be fetched again at most.
 DAMAGES: dict[Callable[[Path, Path], None], int] = {
     overwritten: 2,
@@ -224,6 +243,34 @@ async def test_damaged_files_are_made_right(
 
 
 @pytest.mark.parametrize(("offered", "announced"), SHAPES)
+async def test_an_audit_repairs_what_it_finds(
+    offered: str, announced: str, source: WildSource, folder: Path
+) -> None:
+    shape = Shape(source, offered, announced)
+    older = await copied(shape, folder)
+    now = folder.with_name("now")
+    shutil.copytree(folder, now)
+    shutil.copytree(default_state(folder), default_state(now))
+    for damage in (*DAMAGES, changed_without_a_trace):
+        for place in (folder, default_state(folder)):
+            shutil.rmtree(place)
+        shutil.copytree(now, folder)
+        shutil.copytree(default_state(now), default_state(folder))
+        damage(folder, older)
+        done = await repaired(source, folder, dry_run=True)
+        planned = {*done.fetched, *done.removed}
+        source.forget()
+        done = await repaired(source, folder)
+        case = f"{damage.__name__}: {done}"
+        assert files_of(folder) == source.resources, case
+        assert done.in_step is done.found.in_step is None or done.in_step, case
+        assert {*done.fetched, *done.removed} == planned, case
+        assert not done.left, case
+        if announced == "hashes":
+            assert {source.uri(name) for name in NAMES if source.requests(name)} == planned, case
+
+
+@pytest.mark.parametrize(("offered", "announced"), SHAPES)
 async def test_a_lost_resource_that_is_served_no_more_is_named(
     offered: str, announced: str, source: WildSource, folder: Path
 ) -> None:
@@ -255,6 +302,12 @@ async def test_a_lost_resource_of_which_other_content_is_served_is_what_the_list
         assert (folder / "a").read_bytes() in (login, version("a", 1))
 
 
+async def repaired(source: WildSource, folder: Path, *, dry_run: bool = False) -> Repair:
+    async with asyncio.timeout(PATIENCE):
+        options = FollowOptions(pace=PACE)
+        return await repair(source.url, folder, options=options, dry_run=dry_run, pause=0.01)
+
+
 async def test_a_foreign_file_is_named_and_stays(source: WildSource, folder: Path) -> None:
     shape = Shape(source, "resourcelist", "hashes")
     await copied(shape, folder)
@@ -269,6 +322,142 @@ async def test_a_foreign_file_is_named_and_stays(source: WildSource, folder: Pat
     assert outcome.status is not None
     assert outcome.status.level, "what is listed is right"
     assert outcome.status.foreign_files == (str(folder / "sub/stray"),)
+
+
+class PausingMirror(FolderMirror):
+    """Lists the files of the copy while a change is visible and not committed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._applied, self._listed = Event(), Event()
+        self._loop = asyncio.get_running_loop()
+
+    def apply_unflushed(self, changes: Sequence[Received]) -> None:
+        super().apply_unflushed(changes)
+        self._applied.set()
+        assert self._listed.wait(PATIENCE)
+        for _ in range(100):  # the loop may queue a call behind this one
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(PATIENCE)
+
+    def paths(self) -> Iterator[str]:
+        assert self._applied.wait(PATIENCE)
+        yield from list(super().paths())
+        self._listed.set()
+
+
+class PausingFolder(Folder):
+    @property
+    def handler(self) -> FolderMirror:
+        return PausingMirror(self.path)
+
+
+async def test_a_file_that_is_written_while_files_are_compared_is_part_of_the_copy(
+    source: WildSource, folder: Path
+) -> None:
+    shape = Shape(source, "changelist", "hashes")
+    await copied(shape, folder)
+    shape.change("new", 180)
+    outcome = await follow_once(source, PausingFolder(folder))
+    assert outcome.claims, outcome
+    assert files_of(folder) == source.resources
+
+
+async def audit_command(
+    source: WildSource, folder: Path, *options: str
+) -> tuple[int | None, list[str], str]:
+    code, output, errors = await process_outcome(
+        await rsnotify("audit", source.url, folder, *options)
+    )
+    return code, output.splitlines(), errors
+
+
+async def test_the_command_repairs_and_says_what_it_did(source: WildSource, folder: Path) -> None:
+    await copied(Shape(source, "resourcelist+changelist", "hashes"), folder)
+    truncated(folder, folder)
+    (folder / "a").unlink()
+    (folder / "mine").write_bytes(b"mine")
+    left = "mine: it is not part of this copy; remove it, or move it away"
+    found = [
+        f"created  {source.uri('a')}",
+        f"updated  {source.uri('b')}",
+        f"updated  {source.uri('f')}",
+        "deleted  mine: not listed, and not part of this copy",
+        "not in step: 5 resources at the Source, 2 of them equal in the copy, 4 differences",
+    ]
+    before = files_of(folder)
+    code, output, _ = await audit_command(source, folder, "--repair", "--dry-run")
+    assert code == 1
+    assert output[:5] == found
+    assert output[5:] == [
+        *(f"would fetch  {source.uri(name)}" for name in ("a", "b", "f")),
+        f"would leave  {left}",
+    ]
+    assert files_of(folder) == before
+    code, output, _ = await audit_command(source, folder, "--repair")
+    assert code == 1
+    assert output[:5] == found
+    assert output[5:] == [
+        *(f"fetched  {source.uri(name)}" for name in ("a", "b", "f")),
+        f"left  {left}",
+        "deleted  mine: not listed, and not part of this copy",
+        "not in step: 5 resources at the Source, 5 of them equal in the copy, 1 difference",
+    ]
+    assert files_of(folder) == source.resources | {"mine": b"mine"}
+    (folder / "mine").unlink()
+    (folder / "a").unlink()
+    code, output, _ = await audit_command(source, folder, "--repair", "--json")
+    said = json.loads(output[0])
+    assert (code, said["in_step"], said["repair"]["found"]["in_step"]) == (0, True, False)
+    assert said["repair"]["fetched"] == said["repair"]["found"]["created"] == [source.uri("a")]
+
+
+async def test_a_repair_is_refused_where_it_could_do_harm(source: WildSource, folder: Path) -> None:
+    await copied(Shape(source, "resourcelist", "hashes"), folder)
+    (folder / "a").unlink()
+    async with following(source, folder, check_files=0) as one:
+        await until_right(one, folder, source)
+        (folder / "a").unlink()
+        code, _, errors = await audit_command(source, folder, "--repair")
+        assert code == 2
+        assert errors.startswith(f"rsnotify: {default_state(folder)} is in use by another follower")
+        assert len(errors.splitlines()) == 1
+        assert not (folder / "a").exists()
+        code, _, errors = await audit_command(source, folder, "--repair", "--dry-run")
+        assert code == 1, "it only reads"
+    code, _, errors = await audit_command(source, folder, "--dry-run")
+    assert (code, "--dry-run" in errors) == (2, True)
+    default_state(folder).rename(folder.with_name("elsewhere"))
+    code, _, errors = await audit_command(source, folder, "--repair")
+    assert code == 2
+    assert "has no state of a copy" in errors
+    assert not default_state(folder).exists()
+
+
+@pytest.mark.parametrize("announced", ["hashes", "lastmod"])
+async def test_what_the_source_does_not_serve_is_left_by_a_repair(
+    announced: str, source: WildSource, folder: Path
+) -> None:
+    await copied(Shape(source, "resourcelist+changelist", announced), folder)
+    deleted(folder, folder)
+    source.put("a", b"", status=404)
+    done = await repaired(source, folder)
+    assert done.in_step is not True
+    assert sorted(done.fetched) == [source.uri("sub/c"), source.uri("sub/d")]
+    assert list(done.left) == [source.uri("a")]
+
+
+async def test_a_repair_removes_resources_that_the_source_does_not_have(
+    source: WildSource, folder: Path
+) -> None:
+    shape = Shape(source, "resourcelist", "hashes")
+    await copied(shape, folder)
+    del shape.times["f"]
+    source.remove("f")
+    shape.change("a", 200)
+    done = await repaired(source, folder)
+    assert done.in_step
+    assert (done.fetched, done.removed) == ((source.uri("a"),), ("f",))
+    assert files_of(folder) == source.resources
 
 
 async def test_a_full_folder_in_the_place_of_a_file_is_named_and_stays(
@@ -289,9 +478,7 @@ async def test_a_change_that_keeps_size_and_time_is_found_when_files_are_verifie
     source: WildSource, folder: Path
 ) -> None:
     await copied(Shape(source, "resourcelist", "hashes"), folder)
-    before = (folder / "a").stat()
-    (folder / "a").write_bytes(b"x" * before.st_size)
-    os.utime(folder / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed_without_a_trace(folder, folder)
     outcome = await follow_once(source, folder, verify=True)
     assert_honest(folder, source, outcome)
     assert outcome.claims
@@ -370,3 +557,20 @@ async def test_an_aggregator_reports_what_it_has_lost(source: WildSource, tmp_pa
         assert await one.verify() == len(NAMES)
         assert not one.status.level
         await until_right(one, copy, source)
+
+
+async def test_an_aggregator_in_a_fleet_reports_what_it_has_lost(
+    source: WildSource, tmp_path: Path
+) -> None:
+    Shape(source, "changelist", "hashes")
+    copies = [Recorder(source.base, tmp_path / name) for name in ("one", "other")]
+    fleet = Fleet()
+    for name, copy in zip(("one", "other"), copies, strict=True):
+        one = subscriber(source, copy, shared=fleet.shared)
+        fleet.add(name, one)
+    async with asyncio.timeout(PATIENCE), fleet:
+        await fleet.until(lambda found: all(each.status.level for each in found.values()))
+        copies[1].held.clear()
+        assert await one.verify() == len(NAMES)
+        await fleet.until(lambda _: one.status.level and copies[1].files() == source.resources)
+    assert len(copies[0].calls) == len(NAMES)

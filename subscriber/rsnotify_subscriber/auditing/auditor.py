@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -110,6 +110,7 @@ async def audit(
     pause: float = 1.0,
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Audit:
     """Compare a mirror with its Source, content against hash.
 
@@ -120,6 +121,7 @@ async def audit(
         pause: The seconds until differences are compared again.
         allow_private_addresses: Whether documents may name hosts at private addresses.
         credentials: The credentials for the origin of `url`, as of a `Subscriber`.
+        progress: Called with the number of files that were compared, and of all.
 
     Raises:
         ConfigurationError: There is no such folder.
@@ -137,11 +139,11 @@ async def audit(
     with TemporaryDirectory(prefix="rsnotify-audit-") as temporary:
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
-            progress = None if known is None else read_fact(place, "progress", Progress)
+            made_from = None if known is None else read_fact(place, "progress", Progress)
             offer, identity = await _identified(fetcher, url, folder, known)
-            expectation = ExpectationReader(fetcher, offer, identity.selection, progress)
+            expectation = ExpectationReader(fetcher, offer, identity.selection, made_from)
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
-            comparison = _MirrorComparison(fetcher, tree, identity, place)
+            comparison = _MirrorComparison(fetcher, tree, identity, place, progress)
             for attempt in range(_ATTEMPTS):
                 if attempt:
                     await asyncio.sleep(pause)
@@ -174,10 +176,18 @@ async def _identified(
 class _MirrorComparison:
     """Compares the mirror; each time only the files that differed the time before."""
 
-    def __init__(self, fetcher: Fetcher, tree: MirrorTree, identity: Identity, state: Path) -> None:
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        tree: MirrorTree,
+        identity: Identity,
+        state: Path,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
         self._fetcher = fetcher
         self._tree = tree
         self._state = state
+        self._progress = progress
         self._prefer = identity.prefer
         #: The kinds of difference that matter: a copy may ignore deletions, for example.
         self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
@@ -235,10 +245,15 @@ class _MirrorComparison:
     async def _differing(self, resources: dict[str, Resource | None]) -> dict[str, _Difference]:
         differing: dict[str, _Difference] = {}
         items = iter(resources.items())
+        compared = 0
 
         async def work() -> None:
+            nonlocal compared
             while part := list(islice(items, _PART)):
                 differing.update(await self._compare(part))
+                compared += len(part)
+                if self._progress is not None:
+                    self._progress(compared, len(resources))
 
         await asyncio.gather(*(work() for _ in range(_WORKERS)))
         return differing

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
+from rsnotify.errors import WrongOption
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import printable, run_until_stopped
 from rsnotify_subscriber.commands.options import (
@@ -15,16 +19,34 @@ from rsnotify_subscriber.commands.options import (
     NetworkArguments,
     State,
     Url,
+    option,
     with_arguments,
 )
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit
+    from rsnotify_subscriber.auditing.repair import Repair
 
 
 @with_arguments
 def audit(
-    url: Url, dest: Dest, state: State = None, json: Json = False, *, arguments: NetworkArguments
+    url: Url,
+    dest: Dest,
+    state: State = None,
+    repair: Annotated[
+        bool,
+        option(None, None, "Fetch again, or remove, what differs; then audit again.", "--repair"),
+    ] = False,
+    dry_run: Annotated[
+        bool, option(None, None, "With --repair: only show what would be done.", "--dry-run")
+    ] = False,
+    verify: Annotated[
+        bool,
+        option(None, None, "Compare the hashes of all files; an audit always does.", "--verify"),
+    ] = False,
+    json: Json = False,
+    *,
+    arguments: NetworkArguments,
 ) -> None:
     """Compare DEST with the resources that the Source at URL lists.
 
@@ -33,27 +55,80 @@ def audit(
     Examples:
         rsnotify audit https://source.example/ copy
         rsnotify audit https://source.example/ copy --json
+        rsnotify audit https://source.example/ copy --repair --dry-run
     """
     from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
+    from rsnotify_subscriber.auditing.repair import Repair
+    from rsnotify_subscriber.auditing.repair import repair as repair_mirror
+    from rsnotify_subscriber.options import FollowOptions
 
-    credentials = arguments.credentials
-    result = run_until_stopped(
-        lambda: audit_mirror(
+    if dry_run and not repair:
+        raise WrongOption("dry_run", "it shows what --repair would do; give both")
+    options = FollowOptions(
+        allow_private_addresses=arguments.allow_private_addresses,
+        credentials=arguments.credentials,
+    )
+
+    async def compare(progress: Callable[[int, int], None] | None) -> Audit | Repair:
+        if repair:
+            return await repair_mirror(
+                url, dest, state=state, options=options, dry_run=dry_run, progress=progress
+            )
+        return await audit_mirror(
             url,
             dest,
             state=state,
-            allow_private_addresses=arguments.allow_private_addresses,
-            credentials=credentials,
+            allow_private_addresses=options.allow_private_addresses,
+            credentials=options.credentials,
+            progress=progress,
         )
-    )
+
+    with ExitStack() as stack:
+        progress = None
+        if not json and sys.stdout.isatty():
+            from rsnotify.runtime.cli.display import progress_bar
+
+            progress = stack.enter_context(progress_bar("files compared"))
+        result = run_until_stopped(lambda: compare(progress))
     if result is None:
         raise typer.Exit(2)
     if json:
-        facts = msgspec.structs.asdict(result) | {"in_step": result.in_step}
-        typer.echo(msgspec.json.encode(facts).decode())
+        typer.echo(msgspec.json.encode(_facts(result)).decode())
+    elif isinstance(result, Repair):
+        _print_repair(result)
     else:
         _print_audit(result)
     raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
+
+
+def _facts(result: Audit | Repair) -> dict[str, Any]:
+    """Return the last audit for JSON, with what was repaired before."""
+    from rsnotify_subscriber.auditing.repair import Repair
+
+    if not isinstance(result, Repair):
+        return msgspec.structs.asdict(result) | {"in_step": result.in_step}
+    done = {
+        "found": _facts(result.found),
+        "fetched": result.fetched,
+        "removed": result.removed,
+        "left": result.left,
+        "dry_run": result.after is None,
+    }
+    return _facts(result.after or result.found) | {"repair": done}
+
+
+def _print_repair(result: Repair) -> None:
+    """Print the audit before, what was done about each difference, or would be, and the last."""
+    _print_audit(result.found)
+    is_done = result.after is not None
+    for name in result.fetched:
+        typer.echo(printable(f"{'fetched' if is_done else 'would fetch'}  {name}"))
+    for name in result.removed:
+        typer.echo(printable(f"{'removed' if is_done else 'would remove'}  {name}"))
+    for name, reason in result.left.items():
+        typer.echo(printable(f"{'left' if is_done else 'would leave'}  {name}: {reason}"))
+    if result.after is not None:
+        _print_audit(result.after)
 
 
 def _print_audit(result: Audit) -> None:

@@ -18,6 +18,8 @@ from rsnotify_subscriber.status import Status, foreign_files
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from rsnotify.runtime.cli.display import ProgressBar
+
 #: The seconds (calls of `show`) between two lines while only counts change.
 _LINE_EVERY = 10
 #: The description of a copy without doubts, by the result of the last audit (docs/audit.md).
@@ -119,10 +121,13 @@ def report_for(view: StatusView[S], *, json: bool) -> FollowReport[S]:
 
 
 class SubscriberView:
-    """The status of one subscriber. A terminal shows a progress bar during a baseline."""
+    """The status of one subscriber.
+
+    A terminal shows a progress bar during a baseline, and while all files are read.
+    """
 
     def __init__(self) -> None:
-        self._progress: Any = None
+        self._bar: ProgressBar | None = None
 
     def sentence(self, status: Status) -> str:
         return sentence(status)
@@ -142,39 +147,32 @@ class SubscriberView:
         return status_facts(status)
 
     def display(self, status: Status) -> RenderableType:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
         from rich.text import Text
 
-        if not status.baseline:
+        from rsnotify.runtime.cli.display import ProgressBar
+
+        if status.baseline:
+            text, done, total = "baseline", status.applied, status.applied + status.pending
+        elif status.verified is not None:
+            text, done, total = "files verified", status.verified, status.resources
+        else:
             return Text(sentence(status))
-        if self._progress is None:
-            self._progress = Progress(
-                TextColumn("baseline"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-            )
-            self._progress.add_task("baseline", total=None)
-        (task,) = self._progress.task_ids
-        done = status.applied
-        self._progress.update(task, completed=done, total=done + status.pending)
-        progress: RenderableType = self._progress
-        return progress
+        if self._bar is None or self._bar.text != text:
+            self._bar = ProgressBar(text)
+        self._bar.show(done, total)
+        return self._bar.rendered
 
 
 def status_facts(status: Status) -> dict[str, Any]:
     facts = msgspec.structs.asdict(status)
-    del facts["baseline"]
+    del facts["baseline"], facts["verified"]
     return facts
 
 
 def sentence(status: Status) -> str:
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
     by = f" by {', '.join(status.way)}" if status.way else ""
-    doubts = f": {'; '.join(status.doubts)}" if status.doubts else ""
+    doubts = f": {'; '.join(_doubts(status))}" if status.doubts else ""
     return (
         f"{counted(status.resources, 'resource')}, {counted(status.applied, 'change')} "
         f"applied{lag}, "
@@ -204,9 +202,16 @@ def not_level(status: Status) -> str:
     """Return why a copy is not equal to the Source when a run that catches up has ended."""
     if status.level:
         found = foreign_files(status.foreign, status.foreign_files)
-        return printable(f"{found}; remove them, or move them away")
+        them = "it" if status.foreign == 1 else "them"
+        return printable(f"{found}; remove {them}, or move {them} away")
     stopped = "it was stopped before the copy was level"
-    return f"{stopped}: {'; '.join(status.doubts)}" if status.doubts else stopped
+    return f"{stopped}: {'; '.join(_doubts(status))}" if status.doubts else stopped
+
+
+def _doubts(status: Status) -> list[str]:
+    """Return why a copy may be wrong, and which files in its folder are not part of it."""
+    foreign = foreign_files(status.foreign, status.foreign_files)
+    return [*status.doubts, *([foreign] if status.foreign else [])]
 
 
 def _standing(status: Status) -> str:

@@ -129,6 +129,15 @@ class DestinationState:
         with self.transactions.storage_errors():
             self._intents.store(uris, refused)
 
+    def applying(self) -> list[str]:
+        """Return the resources whose changes may be applied and are not committed."""
+        return sorted(self._intents.applying)
+
+    @property
+    def commits(self) -> int:
+        """A number that differs whenever changes were applied; may be read in any thread."""
+        return self._intents.progress
+
     def unknown_uris(self) -> list[str]:
         """Return the resources whose content is unknown because of a crash."""
         if not self.sum.unhashed:
@@ -292,15 +301,21 @@ class DestinationState:
         """Whether the state was restored from a backup, and the copy may have later changes."""
         return self.transactions.read_fact("restored", bool) is True
 
-    def invalidate(self, uris: Sequence[str] | None = None) -> None:
-        """Mark resources, or all, to be fetched again, and everything to be compared."""
+    def invalidate(self) -> None:
+        """Mark all resources to be fetched again, and everything to be compared."""
         with self.transactions.writing():
             self.transactions.delete_progress()
             self.transactions.write_facts(restored=False)
-            if uris is None:
-                self.database.execute(_INVALIDATE)
-            else:
-                self.database.executemany(f"{_INVALIDATE} WHERE uri = ?", [(u,) for u in uris])
+            self.database.execute(_INVALIDATE)
+            self._sum_up()
+
+    def compare_restored(self) -> None:
+        """Have everything compared once, as a copy may have later changes than a restored state.
+
+        T stays: the lists after it show which resources were deleted since, as long as they do.
+        """
+        with self.transactions.writing():
+            self.transactions.delete_facts("restored", "compared")
             self._sum_up()
 
     def forget(self, uris: Sequence[str]) -> None:

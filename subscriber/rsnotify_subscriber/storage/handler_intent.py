@@ -42,6 +42,7 @@ class IntentLog:
     def __init__(self, database: StateDatabase, committed: int) -> None:
         self._database = database
         self._batch = self._committed = committed
+        self._last = HandlerIntent(committed)
         self.unfinished: set[str] = set()
         for record in database.read_intents():
             # One that was being written is damaged, and no handler was called after it.
@@ -55,8 +56,18 @@ class IntentLog:
     def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
         """Store an intent durably in place of the last; the arguments are as in `HandlerIntent`."""
         self._batch += 1
-        record = msgspec.json.encode(HandlerIntent(self._batch, tuple(uris), tuple(refused)))
-        self._database.store_intent(record)
+        self._last = HandlerIntent(self._batch, tuple(uris), tuple(refused))
+        self._database.store_intent(msgspec.json.encode(self._last))
+
+    @property
+    def applying(self) -> set[str]:
+        """What may be applied now and is not committed."""
+        return self._last.unfinished(self._committed)
+
+    @property
+    def progress(self) -> int:
+        """A number that differs after each intent, and after each commit of one."""
+        return self._batch + self._committed
 
     @property
     def batch(self) -> int:

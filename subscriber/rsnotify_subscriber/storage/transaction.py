@@ -96,4 +96,8 @@ class StateTransactions:
 
     def delete_progress(self) -> None:
         """Delete T, so that the next run compares everything."""
-        self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
+        self.delete_facts("progress")
+
+    def delete_facts(self, *names: str) -> None:
+        query = "DELETE FROM {facts} WHERE name = ?"
+        self._database.executemany(query, [(name,) for name in names])

@@ -101,7 +101,7 @@ def check_folder(handler: object, state: DestinationState, identity: Identity) -
         logger.warning(
             "the state was restored from a backup; everything is compared with the Source"
         )
-        state.invalidate([])
+        state.compare_restored()
 
 
 def _in_parts(uris: Iterable[str]) -> Iterable[list[str]]:
@@ -165,12 +165,13 @@ class FileScan:
     def __init__(self, handler: LocatedHandler, state: DestinationState, *, verify: bool) -> None:
         self._handler = handler
         self._state = state
-        self._verify = verify
+        self.verify = verify
         self._place = handler.place
         self._after = ""
         #: Hashes of the paths of all resources: a million paths would take much memory.
         self._known = array("q")
         self._missing = 0
+        self._begun_at = state.commits
         self._stopped = Event()
         #: How many files were compared.
         self.compared = 0
@@ -197,7 +198,7 @@ class FileScan:
                 continue
             if found is None or found.st_size != (each.length or found.st_size):
                 lost.append(each)
-            elif self._verify or found.st_mtime_ns != each.mtime:
+            elif self.verify or found.st_mtime_ns != each.mtime:
                 if self._is_same(path, each):
                     touched.append((each, found.st_mtime_ns))
                 else:
@@ -222,13 +223,28 @@ class FileScan:
             return False  # it cannot be read, or has just been removed
         return agree(held.hash, digester.hashes) is True
 
-    def foreign(self) -> list[str]:
-        """Return the paths of files that are not part of the copy, after all were compared."""
-        count = sum(1 for _ in self._paths())
-        if count == len(self._known) - self._missing:
-            return []
+    def unknown_paths(self) -> set[str]:
+        """Return the paths of files that no resource had when it was compared."""
+        is_same = self._state.commits == self._begun_at
+        if is_same and sum(1 for _ in self._paths()) == len(self._known) - self._missing:
+            return set()
         known = set(self._known)
-        return [path for path in self._paths() if hash(path) not in known]
+        return {path for path in self._paths() if hash(path) not in known}
+
+    def without_known(self, paths: set[str], applying: Sequence[str]) -> list[str]:
+        """Return the paths that are not part of the copy, out of those that were `unknown_paths`.
+
+        Changes that were applied since the comparison have files too. The state has those that were
+        committed before this call; `applying` are the resources of the others.
+        """
+        uris, after = list(applying), ""
+        while paths and not self._stopped.is_set():
+            paths.difference_update(path for path, _ in self._handler.find_files(uris))
+            uris = [each.uri for each in self._state.held_files(after, _PART)]
+            if not uris:
+                break
+            after = uris[-1]
+        return sorted(filter(os.path.lexists, paths))
 
     def _paths(self) -> Iterator[str]:
         return takewhile(lambda _: not self._stopped.is_set(), self._handler.paths())
@@ -242,6 +258,7 @@ class CopyCheck:
         follower: Schedules the requests.
         perform: Performs the actions of the follower.
         errors: By URI, why resources could not be fetched the last time.
+        once: Whether the run only catches up, so that its end reports the files of others.
     """
 
     def __init__(
@@ -250,6 +267,8 @@ class CopyCheck:
         follower: Follower,
         perform: Callable[[Iterable[Action]], None],
         errors: Mapping[str, RsnotifyError],
+        *,
+        once: bool,
     ) -> None:
         handler, options = context.handler, context.options
         self._handler = handler if isinstance(handler, LocatedHandler) else None
@@ -259,12 +278,11 @@ class CopyCheck:
         self._every = options.check_files
         self._verify = options.verify
         self._follower, self._perform, self._errors = follower, perform, errors
+        self._level = logging.INFO if once else logging.WARNING
         self._due = asyncio.Event()
         self._lost = asyncio.Event()
         self._checked_at = -_NEW
         self._scan: FileScan | None = None
-        #: Resources that were changed while files are compared.
-        self._changed: set[str] = set()
         self._has_compared = self._handler is None
         self._has_tried_all = False
         #: How many resources were found changed or removed since the start.
@@ -272,6 +290,11 @@ class CopyCheck:
         #: How many files are not part of the copy, and the paths of the first of them.
         self.foreign = 0
         self.foreign_files: tuple[str, ...] = ()
+
+    @property
+    def verified(self) -> int | None:
+        """How many files were read so far while all of them are; otherwise None."""
+        return self._scan.compared if self._scan is not None and self._scan.verify else None
 
     @property
     def doubt(self) -> str:
@@ -300,10 +323,6 @@ class CopyCheck:
             self._has_tried_all = False
             self._lost.set()
 
-    def changed(self, changes: Iterable[Change]) -> None:
-        if self._scan is not None:
-            self._changed.update(change.uri for change in changes)
-
     def stop(self) -> None:
         if self._scan is not None:
             self._scan.stop()
@@ -328,7 +347,6 @@ class CopyCheck:
         scan = self._scan = FileScan(handler, self._state, verify=verify)
         begun = reported = self._checked_at = monotonic()
         lost = 0
-        self._changed.clear()
         try:
             while (part := await self._in_thread(scan, scan.compare_part)) is not None:
                 touched, missing = part
@@ -338,8 +356,10 @@ class CopyCheck:
                 if verify and monotonic() - reported > _REPORT:
                     reported = monotonic()
                     logger.info("%d of %d files verified", scan.compared, self._state.resources)
-            found = await self._in_thread(scan, scan.foreign)
-            foreign = await self._without_changed(handler, found)
+            foreign: Sequence[str] = ()
+            if unknown := await self._in_thread(scan, scan.unknown_paths):
+                applying = await self._in_worker(self._state.applying)
+                foreign = await self._in_thread(scan, lambda: scan.without_known(unknown, applying))
         finally:
             self._scan = None
             scan.stop()
@@ -348,18 +368,6 @@ class CopyCheck:
         self._has_compared = True
         self.find_lost()
         self._perform(())
-
-    async def _without_changed(self, handler: LocatedHandler, found: list[str]) -> list[str]:
-        """Leave out files of changes that were, or are being, applied since the check began."""
-        if not found:
-            return []
-
-        unknown = await self._in_worker(lambda: list(self._state.unknown_uris()))
-        # What was committed before that call has been reported to `changed` by now.
-        uris = sorted({*self._changed, *unknown})
-        located = await self._in_worker(handler.find_files, uris)
-        applied = {path for path, _ in located}
-        return sorted(path for path in found if path not in applied)
 
     def _report(self, lost: int, foreign: Sequence[str]) -> None:
         if lost:
@@ -371,7 +379,7 @@ class CopyCheck:
         before, self.foreign = self.foreign, len(foreign)
         self.foreign_files = tuple(foreign[:_NAMED])
         if foreign and before != self.foreign:
-            logger.warning("%s", foreign_files(self.foreign, self.foreign_files))
+            logger.log(self._level, "%s", foreign_files(self.foreign, self.foreign_files))
 
     async def fetch_lost(self) -> None:
         """Have lost resources fetched again whenever there are any."""

@@ -102,7 +102,7 @@ class Following:
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
         self._checked_for_nothing = False
-        self._copy = CopyCheck(context, self._follower, self._perform, self._errors)
+        self._copy = CopyCheck(context, self._follower, self._perform, self._errors, once=once)
 
     @property
     def status(self) -> Status:
@@ -124,6 +124,7 @@ class Following:
             level=self._is_level,
             doubts=doubts + tuple(self._other_doubts()),
             damaged=self._copy.damaged,
+            verified=self._copy.verified,
             foreign=self._copy.foreign,
             foreign_files=self._copy.foreign_files,
             compared=self._saver.compared,
@@ -333,7 +334,6 @@ class Following:
 
     def committed(self, changes: Sequence[Change]) -> None:
         self._counters.count(changes)
-        self._copy.changed(changes)
         if self._observers.on_committed is not None:
             self._observers.on_committed(changes)
         self._after_change()

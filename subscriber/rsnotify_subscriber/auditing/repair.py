@@ -1,0 +1,179 @@
+"""Repairing a mirror: what an audit found is fetched again or removed, and audited again.
+
+The state notes which resources the copy has lost, and a subscriber makes them right, as it does
+after it has found damaged files itself. So nothing else writes into the folder. Files that are not
+part of the copy stay.
+"""
+
+from __future__ import annotations
+
+import os
+from asyncio import to_thread
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify_subscriber.auditing.auditor import Audit, audit
+from rsnotify_subscriber.mirror import FolderMirror, MirrorTree, default_state
+from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
+from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.identity import Identity, read_held, read_identity
+from rsnotify_subscriber.subscriber import Subscriber
+from rsnotify_subscriber.via import Via
+
+_ABSENT = "the Source's server does not have it"
+_FOREIGN = "it is not part of this copy; remove it, or move it away"
+
+
+class Repair(Struct, frozen=True):
+    """What a repair did, by the names in the audit before it.
+
+    Args:
+        found: The audit before.
+        fetched: URIs of resources that were fetched again.
+        removed: Files that were removed, as the Source has no such resource.
+        left: By URI or file, why a difference is left, in a clause.
+        after: The audit after; None of a dry run, for which the others are what would be done.
+    """
+
+    found: Audit
+    fetched: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    left: dict[str, str] = {}
+    after: Audit | None = None
+
+    @property
+    def in_step(self) -> bool | None:
+        """Whether Source and mirror are equal now; None if that is unknown."""
+        return (self.after or self.found).in_step
+
+
+async def repair(
+    url: str,
+    folder: str | os.PathLike[str],
+    *,
+    state: str | os.PathLike[str] | None = None,
+    options: FollowOptions = DEFAULT_OPTIONS,
+    dry_run: bool = False,
+    pause: float = 1.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Repair:
+    """Fetch again, or remove, what an audit finds, and audit again.
+
+    What the Source has changed meanwhile is applied, too.
+
+    Args:
+        url: The Source, as it is followed.
+        folder: The mirror.
+        state: The folder of its state; by default the one that `rsnotify follow` uses.
+        options: How the Source is followed for that; selection and preferred media types are those
+            of the copy, and no push is used.
+        dry_run: Whether to return only what would be done.
+        pause: As for `audit`.
+        progress: As for `audit`.
+
+    Raises:
+        ConfigurationError: There is no such folder, or no state of it; or it is being followed.
+        RsnotifyError: The Source could not be read.
+    """
+    folder = Path(folder)
+    place = default_state(folder) if state is None else Path(state)
+    known = await to_thread(read_identity, place)
+    if known is None:
+        raise ConfigurationError(
+            f"{place} has no state of a copy in {folder}, so it cannot be repaired; "
+            "name its state with --state, or follow the Source into an empty folder"
+        )
+    if not dry_run:
+        await to_thread(_lose, place, (), ())  # refused while another process follows
+
+    async def audited() -> Audit:
+        return await audit(
+            url,
+            folder,
+            state=place,
+            pause=pause,
+            allow_private_addresses=options.allow_private_addresses,
+            credentials=options.credentials,
+            progress=progress,
+        )
+
+    found = await audited()
+    held = await to_thread(_held_uris, found.deleted, folder, known, place)
+    plan = _plan(found, held)
+    if dry_run:
+        return plan
+    if not (plan.fetched or plan.removed):
+        return replace(plan, after=found)
+    unknown = {*held.values(), *(plan.fetched if known.prefer else ())}
+    await to_thread(_lose, place, plan.fetched, unknown)
+    changed: dict[str, ChangeType] = {}
+    subscriber = Subscriber(
+        url,
+        FolderMirror(folder),
+        state=place,
+        options=replace(options, via=Via.POLL, selection=known.selection, prefer=known.prefer),
+        on_committed=lambda done: changed.update((one.uri, one.change) for one in done),
+    )
+    failure = ""
+    try:
+        await subscriber.catch_up()
+    except ConfigurationError:
+        raise
+    except RsnotifyError as error:
+        failure = str(error)
+    return _done(plan, await audited(), changed, failure)
+
+
+def _plan(found: Audit, held: Mapping[str, str]) -> Repair:
+    doubt = next(iter(found.doubts), "it could not be compared")
+    left = {name: found.reasons.get(name, doubt) for name in found.unknown}
+    left |= dict.fromkeys(found.absent, _ABSENT)
+    left |= {name: _FOREIGN for name in found.deleted if name not in held}
+    return Repair(found, (*found.created, *found.updated), tuple(held), left)
+
+
+def _done(plan: Repair, after: Audit, changed: Mapping[str, ChangeType], failure: str) -> Repair:
+    """Return what has become of a plan, by the changes that were applied and the audit after."""
+    differing = {*after.created, *after.updated, *after.deleted, *after.absent, *after.unknown}
+    left = {name: why for name, why in plan.left.items() if name in differing}
+    for name in differing.intersection(plan.fetched + plan.removed):
+        reason = _ABSENT if name in after.absent else after.reasons.get(name)
+        left[name] = reason or failure or "it still differs"
+    mended = [name for name in plan.fetched if name not in left]
+    gone = [name for name in mended if changed.get(name) is ChangeType.DELETED]
+    return Repair(
+        plan.found,
+        tuple(name for name in mended if name not in gone),
+        (*(name for name in plan.removed if name not in left), *gone),
+        left,
+        after,
+    )
+
+
+def _held_uris(names: Iterable[str], folder: Path, known: Identity, place: Path) -> dict[str, str]:
+    """Return, by name, the URI of each file or resource that the state has."""
+    wanted = set(names)
+    held: dict[str, str] = {}
+    if wanted:
+        tree = MirrorTree(folder, known.base, probe=False)
+        for uri in read_held(place):
+            both = uri, os.path.relpath(tree.find(uri), tree.root)
+            held |= {name: uri for name in both if name in wanted}
+    return held
+
+
+def _lose(place: Path, lost: Iterable[str], unknown: Iterable[str]) -> None:
+    """Store that the copy has lost resources, and that nothing is known of others."""
+    state = DestinationState(place)
+    try:
+        held = {uri for uri, one in state.find_all(list(lost)).items() if one.exists}
+        state.lose(held.difference(unknown))
+        if forgotten := {*unknown, *lost} - held.difference(unknown):
+            state.forget(sorted(forgotten))
+    finally:
+        state.close()
