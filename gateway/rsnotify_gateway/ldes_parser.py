@@ -16,6 +16,7 @@ from rsnotify.errors import (
     WrongDocument,
 )
 from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify_subscriber.fetching.credentials import without_login
 
 _LDES = "https://w3id.org/ldes#"
 _TREE = "https://w3id.org/tree#"
@@ -224,7 +225,8 @@ def _member(graph: _Graph, member: Any, terms: StreamTerms) -> StreamMember | No
     is_deleted = any(sign.value == terms.deleted for sign in signs)
     # The identifier of a blank node says nothing outside the page.
     is_named = type(member).__name__ == "NamedNode"
-    return StreamMember(named[0], member.value if is_named else named[0], at, is_deleted)
+    identity = without_login(member.value if is_named else named[0])
+    return StreamMember(without_login(named[0]), identity, at, is_deleted)
 
 
 def _timestamp(graph: _Graph, member: Any, terms: StreamTerms) -> Instant | None:

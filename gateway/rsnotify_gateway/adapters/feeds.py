@@ -28,10 +28,9 @@ from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Rel
-from rsnotify_gateway.adapter import KnownEntries, OriginBatch, OriginTerms, SeenEntry
+from rsnotify_gateway.adapter import KnownEntries, OriginBatch, OriginTerms, SeenEntry, origin_uri
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.feed_parser import FeedEntry, ParsedFeed, parse_feed
 from rsnotify_gateway.reconciling import usable_uri
@@ -151,7 +150,7 @@ class FeedAdapter:
     async def _walk(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
         pages, read = [newest], {self._url}
         while not _joins(pages[-1], expected) and (older := pages[-1].older) is not None:
-            uri = resolve(self._url, older)
+            uri = origin_uri(self._url, older)
             if uri in read or len(read) == _MOST_PAGES:
                 break
             read.add(uri)

@@ -36,6 +36,7 @@ from rsnotify_gateway.adapter import (
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.oai_parser import OaiParser, OaiRecord, OaiResponse
 from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_subscriber.fetching.credentials import without_login
 
 #: How often a harvest begins again because its resumption token was refused.
 _MOST_RESTARTS = 3
@@ -108,6 +109,8 @@ class OaiAdapter:
         self._client = client
         self._harvest = harvest or OaiHarvest()
         self._clock = clock
+        #: The template of the URIs of records.
+        self._template = None if self._harvest.uri is None else without_login(self._harvest.uri)
         #: The response to `Identify`, read once per process and again before each comparison.
         self._identity: dict[str, str] = {}
 
@@ -233,7 +236,7 @@ class OaiAdapter:
         return SeenEntry(Resource(uri, lastmod=record.modified), state)
 
     def _uri(self, identifier: str) -> str:
-        template = self._harvest.uri
+        template = self._template
         if template is None:
             return self._url_of(self._record_arguments(identifier))
         uri = usable_uri(template.replace(_IDENTIFIER, quote(identifier, safe="/:")))
@@ -258,7 +261,7 @@ class OaiAdapter:
 
     def _identifier(self, uri: str) -> str | None:
         """Return the identifier of a record by its URI; None if another template made the URI."""
-        template = self._harvest.uri
+        template = self._template
         if template is None:
             before, after = self._url_of(self._record_arguments("")), ""
         else:
