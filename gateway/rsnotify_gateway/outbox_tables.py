@@ -6,9 +6,11 @@ It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import reduce
 from hashlib import blake2b
+from operator import or_
 
 import psycopg
 from msgspec import Struct
@@ -26,8 +28,9 @@ _TRIGGERS = r"""SELECT t.tgrelid::regclass::text, t.tgname, t.tgtype::integer, t
     FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
     WHERE NOT t.tgisinternal AND p.prosrc ~ ('\m' || %(table)s || '\M')
     AND t.tgrelid IS DISTINCT FROM to_regclass(%(table)s) ORDER BY 1, 2"""
-#: The history of the database is another one after it was restored.
-_HISTORY = "SELECT timeline_id FROM pg_control_checkpoint()"
+#: The timeline of the database is another one after it was restored.
+_HISTORY = """SELECT timeline_id, pg_relation_filenode(to_regclass(%(table)s))
+    FROM pg_control_checkpoint()"""
 _PENDING = "SELECT entry FROM {table} WHERE refused IS NULL"
 #: Without the lock, TRUNCATE could remove rows from a snapshot that was already made.
 _LOCK = "LOCK TABLE {view} IN ACCESS SHARE MODE"
@@ -72,8 +75,9 @@ class OutboxTables:
     def state(self) -> TriggerState:
         """Return what the triggers see now; raise `StorageError` if that cannot be read."""
         with self._connected() as connection:
-            rows = connection.execute(_TRIGGERS.encode(), {"table": self._table}).fetchall()
-            history = connection.execute(_HISTORY.encode()).fetchone()
+            named = {"table": self._table}
+            rows = connection.execute(_TRIGGERS.encode(), named).fetchall()
+            history = connection.execute(_HISTORY.encode(), named).fetchone()
             query = b"SELECT to_regclass(%s) IS NOT NULL"
             has_resources = connection.execute(query, (self.view,)).fetchone() == (True,)
         by_table: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
@@ -126,22 +130,20 @@ def _unseen(table: str, triggers: list[tuple[str, int, str]]) -> Iterator[str]:
     for name, _, enabled in triggers:
         if enabled == "D":
             yield f"The trigger {name} of {table} is disabled: what it would see is not seen."
-    enabled_events, always = (
-        {
-            event
-            for event, bit in _EVENTS.items()
-            for _, bits, how in triggers
-            if bits & bit and how in which
-        }
-        for which in (_ENABLED, _ALWAYS)
-    )
-    if missing := [event for event in _EVENTS if event not in enabled_events]:
+    seen = _events(bits for _, bits, enabled in triggers if enabled in _ENABLED)
+    always = _events(bits for _, bits, enabled in triggers if enabled == _ALWAYS)
+    if missing := [event for event in _EVENTS if event not in seen]:
         yield f"{_listed(missing)} of {table} is not seen: no enabled trigger is for it."
-    if enabled_events - always:
+    if seen - always:
         yield (
             f"What is written to {table} with session_replication_role = replica is not seen: its "
             "triggers are not ENABLE ALWAYS."
         )
+
+
+def _events(triggers: Iterable[int]) -> set[str]:
+    both = reduce(or_, triggers, 0)
+    return {event for event, bit in _EVENTS.items() if both & bit}
 
 
 def _listed(words: list[str]) -> str:

@@ -48,7 +48,7 @@ class Journal(NoticeLog, CurrentSet):
         rows = []
         recorded = []
         contents = {}
-        for record, least in zip(records, chain(earliest, repeat(0))):
+        for record, least in zip(records, chain(earliest, repeat(0)), strict=False):
             at = max(now, at + 1, least)
             resource, content = record.resource, record.content
             rows.append(as_row(record, at))
