@@ -296,3 +296,13 @@ async def test_a_stream_without_end_is_a_problem(
         with pytest.raises(TooLarge, match="more than 20 pages"):
             await checking.check()
     assert site.requests.total() < 50
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "media_type"),
+    [(b'<a> <b> "', b'" .', "text/turtle"), (b'{"a":"', b'"}', "application/ld+json")],
+)
+def test_a_term_that_is_too_long_is_refused(begin: bytes, end: bytes, media_type: str) -> None:
+    page = begin + b"x" * (1 << 24) + end
+    with pytest.raises(TooLarge, match="more than 16 MiB"):
+        ldes_parser.parse_page(page, media_type, SITE, ldes_parser.StreamTerms())

@@ -44,8 +44,8 @@ _MOST_RESTARTS = 3
 _IDENTIFIER = "{identifier}"
 _SECONDS = "YYYY-MM-DDThh:mm:ssZ"
 _DAYS = "YYYY-MM-DD"
-#: The most pages of a harvest, the most of them that are equal to an earlier one, and the most hashes
-#: by which that is found.
+#: The most pages of a harvest, the most that are equal to an earlier one, and the most hashes by
+#: which that is found.
 _MOST_PAGES, _MOST_REPEATED, _MOST_KNOWN = 1_000_000, 1_000, 200_000
 #: OAI-PMH is of 2001. A clock may be in another time zone than it states.
 _FIRST_DATE, _MOST_AHEAD = datetime(2001, 1, 1, tzinfo=UTC), timedelta(days=1)
