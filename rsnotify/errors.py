@@ -90,7 +90,7 @@ class DocumentError(RsnotifyError):
         place = without_credentials(self.source or "document")
         if self.entry is not None:
             place = f"{place}, entry {self.entry}"
-        return f"{place}: {_shortened(self.reason)}"
+        return f"{place}: {_shortened(without_credentials(self.reason))}"
 
 
 class MalformedDocument(DocumentError):

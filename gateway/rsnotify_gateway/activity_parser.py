@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from rsnotify.errors import InvalidDocument, MalformedDocument, WrongDocument
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify.format.links import resolve
+from rsnotify_gateway.adapter import origin_uri
+from rsnotify_subscriber.fetching.credentials import without_login
 
 
 class Activity(Struct, frozen=True):
@@ -76,7 +77,7 @@ def parse_collection(data: bytes, uri: str) -> tuple[str, str]:
     last = _uri(found.last, uri)
     if last is None:
         raise InvalidDocument("it has no last page (Change Discovery §3.1)", source=uri)
-    return resolve(uri, found.id or uri), last
+    return origin_uri(uri, found.id or uri), last
 
 
 def parse_page(data: bytes, uri: str) -> ActivityPage:
@@ -116,10 +117,12 @@ def _activity(item: _Item, uri: str, number: int) -> Activity:
         _uri(item.origin, uri),
         at,
         # Without a datetime, an identifier may be that of the place in the list.
-        "" if at is None else f"{item.end_time} {item.id or ''}".strip().replace("\n", " "),
+        ""
+        if at is None
+        else f"{item.end_time} {without_login(item.id or '')}".strip().replace("\n", " "),
     )
 
 
 def _uri(reference: _Reference, base: str) -> str | None:
     text = reference.id if isinstance(reference, _Named) else reference
-    return resolve(base, text) if text else None
+    return origin_uri(base, text) if text else None

@@ -18,7 +18,18 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
+from rsnotify_subscriber.fetching.credentials import without_login
+
+
+def origin_uri(base: str, reference: str) -> str:
+    """Return the absolute URI of a reference in a document of an origin, without a login.
+
+    Every URI that an adapter requests, stores or yields is made here. The client of the origin adds
+    the login of the settings to requests; a login that a document contains is not used.
+    """
+    return without_login(resolve(base, reference))
 
 
 class SeenEntry(Struct, frozen=True, gc=False):
@@ -29,12 +40,15 @@ class SeenEntry(Struct, frozen=True, gc=False):
         state: A text that differs whenever the resource changed, as far as the origin shows that.
         place: The part of the origin that lists it, as a text without white space.
         is_ordered: Whether it is ignored if a later `lastmod` is recorded.
+        is_listing: Whether the origin only lists it. Then of both states, that and the recorded
+            one, the part after the first space is compared.
     """
 
     resource: Resource
     state: str
     place: str = ""
     is_ordered: bool = False
+    is_listing: bool = False
 
 
 class MissingEntry(Struct, frozen=True, gc=False):
@@ -60,11 +74,14 @@ class OriginBatch(Struct, frozen=True):
     Args:
         checked: The instant (µs) through which everything that the origin had has been yielded. A
             check that ends claims its beginning without it.
+        at: The instant (µs) from which on its changes are dated: when they can have become visible.
+            The beginning of the check without it.
     """
 
     entries: tuple[SeenEntry | MissingEntry, ...] = ()
     cursor: str | None = None
     checked: int | None = None
+    at: int | None = None
 
 
 class OriginTerms(Struct, frozen=True):

@@ -13,10 +13,15 @@ from msgspec import Struct
 from yarl import URL
 
 from rsnotify.errors import TooLarge, Unavailable
-from rsnotify.format.links import parse_links, resolve
+from rsnotify.format.links import parse_links
+from rsnotify_gateway.adapter import origin_uri
 from rsnotify_gateway.robots import ALLOW_ALL, MOST_BYTES, RobotsRules, parse_robots
 from rsnotify_subscriber.fetching.connections import Connections, RequestRate
-from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
+from rsnotify_subscriber.fetching.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    without_login,
+)
 from rsnotify_subscriber.fetching.downloading import stream_document
 from rsnotify_subscriber.fetching.origin import ResponseOrigin
 from rsnotify_subscriber.fetching.responses import body, check_status, validator
@@ -133,7 +138,7 @@ class OriginClient:
             await stream_document(uri, response, self.sessions.large, feed)
             return OriginAnswer(
                 validator(response),
-                origin.base,
+                without_login(origin.base),
                 response.content_type.lower(),
                 "immutable" in response.headers.get("Cache-Control", "").lower(),
                 parse_links(response.headers.getall("Link", [])),
@@ -208,7 +213,7 @@ class OriginClient:
         clock = asyncio.get_running_loop().time
         read_at, rules = self._rules.get(origin, (0.0, None))
         if rules is None or clock() > read_at + _ROBOTS_SECONDS:
-            rules = await self._read_robots(resolve(uri, _ROBOTS))
+            rules = await self._read_robots(origin_uri(uri, _ROBOTS))
             self._rules[origin] = clock(), rules
             delay = max(self._delay, rules.delay if self._respects_robots else 0.0)
             self._rates.pop(origin, None)

@@ -36,7 +36,7 @@ class OriginKind(StrEnum):
 
 
 #: The types other than OAI-PMH whose whole is compared from time to time.
-_COMPARED = (OriginKind.RESOURCESYNC, OriginKind.IIIF)
+_COMPARED = (OriginKind.RESOURCESYNC, OriginKind.IIIF, OriginKind.POSTGRESQL)
 
 
 class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,7 +57,8 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         prefix: The metadata format (OAI-PMH).
         set: The set that is harvested; None for all records (OAI-PMH).
         overlap: Seconds by which harvests overlap (OAI-PMH).
-        compare: Seconds between two comparisons with the whole (OAI-PMH, ResourceSync, IIIF).
+        compare: Seconds between two comparisons with the whole (OAI-PMH, ResourceSync, IIIF,
+            PostgreSQL).
         uri: A template for the URIs of resources; None for `GetRecord` (OAI-PMH).
         event: Where an event states a change (Server-Sent Events).
         table: The outbox (PostgreSQL).

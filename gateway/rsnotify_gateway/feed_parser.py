@@ -19,6 +19,7 @@ from rsnotify.errors import ConfigurationError, MalformedDocument, TooLarge, Wro
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.vocabulary import Rel
 from rsnotify.format.xml_parser import expat_parser
+from rsnotify_subscriber.fetching.credentials import without_login
 
 #: An XML declaration with an encoding, and the bytes in which it is looked for.
 _DECLARED = re.compile(
@@ -229,7 +230,7 @@ def _entry(entry: Any) -> FeedEntry | None:
     files = [one.get(key, "") for one in entry.get("enclosures", ()) for key in ("href", "length")]
     texts = [*(entry[name] for name in dates), entry.get("title", ""), entry.get("summary", "")]
     digest = blake2b("\0".join([*texts, *contents, *files]).encode(), digest_size=16).hexdigest()
-    return FeedEntry(uri, None if updated is None else _instant(updated), digest)
+    return FeedEntry(without_login(uri), None if updated is None else _instant(updated), digest)
 
 
 def _instant(parsed: time.struct_time) -> Instant | None:

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from msgspec import json
 
 from rsnotify import __version__
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, without_credentials
 from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify.runtime.disk import make_durably
 from rsnotify.runtime.tasks import first_cause
@@ -38,6 +38,7 @@ from rsnotify_publisher.source_context import normalize_base_url
 from rsnotify_publisher.startable import close_all
 from rsnotify_publisher.web import LIVE, robots
 from rsnotify_subscriber.fetching.connections import Connections
+from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.terms import WebSubTerms
 
@@ -57,24 +58,26 @@ _RETRY_AFTER = {"Retry-After": "5"}
 def make_adapter(
     origin: OriginSettings, client: OriginClient, callbacks: Callbacks
 ) -> OriginAdapter:
+    if origin.type == OriginKind.POSTGRESQL:
+        return PostgreSQLAdapter(origin.url, origin.table or TABLE, origin.poll, origin.compare)
+    # The client has the login; it must not get into URIs that are published, stored or logged.
+    url = without_login(origin.url)
     match origin.type:
         case OriginKind.SITEMAP:
-            return SitemapAdapter(origin.url, client)
+            return SitemapAdapter(url, client)
         case OriginKind.OAI_PMH:
-            return OaiAdapter(origin.url, client, origin.harvest)
+            return OaiAdapter(url, client, origin.harvest)
         case OriginKind.FEED:
-            return FeedAdapter(origin.url, client, callbacks)
+            return FeedAdapter(url, client, callbacks)
         case OriginKind.RESOURCESYNC:
-            return ResourceSyncAdapter(origin.url, client, origin.compare)
+            return ResourceSyncAdapter(url, client, origin.compare)
         case OriginKind.IIIF:
-            return ChangeDiscoveryAdapter(origin.url, client, origin.compare)
+            return ChangeDiscoveryAdapter(url, client, origin.compare)
         case OriginKind.LDES:
-            return LdesAdapter(origin.url, client)
+            return LdesAdapter(url, client)
         case OriginKind.EVENTS:
             assert origin.event is not None
-            return EventsAdapter(origin.url, client, origin.event)
-        case OriginKind.POSTGRESQL:
-            return PostgreSQLAdapter(origin.url, origin.table or TABLE, origin.poll)
+            return EventsAdapter(url, client, origin.event)
 
 
 class Gateway:
@@ -233,8 +236,8 @@ def about(watch: OriginWatch) -> dict[str, Any]:
         "origin": watch.origin_url,
         "protocol": terms.kind,
         "granularity": terms.granularity,
-        "deletions": terms.deletions,
-        "limits": terms.limits,
+        "deletions": without_credentials(terms.deletions),
+        "limits": [without_credentials(limit) for limit in terms.limits],
         "checked": _written(watch.last_check),
         "failing_since": _written(watch.failing_since),
         "problem": watch.problem,

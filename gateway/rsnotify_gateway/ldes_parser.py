@@ -16,6 +16,7 @@ from rsnotify.errors import (
     WrongDocument,
 )
 from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify_subscriber.fetching.credentials import without_login
 
 _LDES = "https://w3id.org/ldes#"
 _TREE = "https://w3id.org/tree#"
@@ -32,8 +33,7 @@ _MOST_STEPS = 10
 #: the process, beyond a few thousand.
 _MOST_DEPTH, _MOST_QUOTED = 200, 1_000
 # One that is not closed ends with the data: to look for the next beginning takes quadratic time.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.?+)*+"?+', re.DOTALL)
-_BRACKET = re.compile(rb"[][{}]")
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?+)*+"?+|[][{}]', re.DOTALL)
 
 #: Predicates from a member to a value, one after another.
 Path = tuple[str, ...]
@@ -117,10 +117,15 @@ def _is_too_deep(data: bytes, *, is_json: bool) -> bool:
     if not is_json:
         return data.count(b"<<") > _MOST_QUOTED
     depth = 0
-    for bracket in _BRACKET.finditer(_STRING.sub(b"", data)):
-        depth += 1 if bracket[0] in b"[{" else -1
-        if depth > _MOST_DEPTH:
-            return True
+    # One by one: all in one call would hold the interpreter for seconds.
+    for token in _TOKEN.finditer(data):
+        first = data[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > _MOST_DEPTH:
+                return True
+        elif first in b"]}":
+            depth -= 1
     return False
 
 
@@ -156,6 +161,8 @@ class _Graph:
                 predicate = quad.predicate.value
                 self._values[quad.subject, predicate].append(quad.object)
                 self._objects[predicate][quad.object] = None
+        except MemoryError:  # of its buffer, which has a limit
+            raise TooLarge("it has a term of more than 16 MiB", source=uri) from None
         except (SyntaxError, ValueError) as error:
             raise MalformedDocument(f"not well-formed RDF: {error}", source=uri) from None
         #: How many values may still be followed.
@@ -224,7 +231,8 @@ def _member(graph: _Graph, member: Any, terms: StreamTerms) -> StreamMember | No
     is_deleted = any(sign.value == terms.deleted for sign in signs)
     # The identifier of a blank node says nothing outside the page.
     is_named = type(member).__name__ == "NamedNode"
-    return StreamMember(named[0], member.value if is_named else named[0], at, is_deleted)
+    identity = without_login(member.value if is_named else named[0])
+    return StreamMember(without_login(named[0]), identity, at, is_deleted)
 
 
 def _timestamp(graph: _Graph, member: Any, terms: StreamTerms) -> Instant | None:

@@ -12,13 +12,14 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.datetimes import Instant
+from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
 from rsnotify_publisher import Record
 from rsnotify_publisher.changes import check_record, check_uri
 from rsnotify_publisher.journal import Journal
+from rsnotify_subscriber.fetching.credentials import without_login
 
 _log = logging.getLogger("rsnotify.gateway")
 #: The reader's name in the journal.
@@ -38,8 +39,8 @@ def decode_validator(validator: str | None) -> tuple[str, frozenset[str]]:
 
 
 def usable_uri(uri: str) -> str | None:
-    """Return a URI with the characters escaped that it may not hold; None if it is none."""
-    escaped = quote(uri, safe=_URI)
+    """Return a URI without a login and with other characters escaped; None if it is none."""
+    escaped = quote(without_login(uri), safe=_URI)
     try:
         check_uri(escaped)
     except ConfigurationError:
@@ -47,15 +48,19 @@ def usable_uri(uri: str) -> str | None:
     return escaped
 
 
-def record_batch(journal: Journal, batch: OriginBatch) -> int:
-    """Record a batch and its positions, and return the number of changes; within a transaction."""
-    states = _States(journal)
+def record_batch(journal: Journal, batch: OriginBatch, now: int) -> int:
+    """Record a batch and its positions, and return the number of changes; within a transaction.
+
+    No change is dated before it became visible, or before its `lastmod` unless that is later than
+    now (µs): a client that has seen the one would pass over the other.
+    """
+    states = _States(journal, batch.at or 0, now)
     for entry in batch.entries:
         if isinstance(entry, SeenEntry):
             states.see(entry)
         else:
             states.miss(entry)
-    journal.record(states.records)
+    journal.record(states.records, states.earliest)
     for uri, validator in states.revalidated.items():
         journal.revalidate(uri, validator)
     if batch.cursor is not None:
@@ -75,14 +80,22 @@ def stored_check(journal: Journal) -> int | None:
     return None if checked is None else int(checked)
 
 
+def _listed(state: str) -> str:
+    return state.partition(" ")[2]
+
+
 class _States:
     """The state of each resource of a batch, as the entries so far have left it."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, at: int, now: int) -> None:
         self._journal = journal
+        self._at = at
+        self._now = now
         self._validators: dict[str, str | None] = {}
         self._modified: dict[str, Instant | None] = {}
         self.records: list[Record] = []
+        #: The instant (µs) before which each record is not dated.
+        self.earliest: list[int] = []
         #: The validators of resources that did not change, but whose places did.
         self.revalidated: dict[str, str] = {}
 
@@ -99,11 +112,13 @@ class _States:
         known = self._known(uri)
         state, places = decode_validator(known)
         validator = encode_validator(entry.state, places | {entry.place})
+        if known is not None and entry.is_listing and _listed(state) == _listed(entry.state):
+            return
         if known is not None and self._is_outdated(entry, places):
             self._revalidate(uri, encode_validator(state, places | {entry.place}))
         elif known is None or state != entry.state:
             change = ChangeType.CREATED if known is None else ChangeType.UPDATED
-            self._record(replace(entry.resource, change=change), validator)
+            self._record(replace(entry.resource, change=change), validator, entry.resource.lastmod)
         elif validator != known:
             self._revalidate(uri, validator)
 
@@ -128,9 +143,9 @@ class _States:
         if remaining:
             self._revalidate(entry.uri, encode_validator(state, remaining))
         else:
-            self._record(Resource(entry.uri, change=ChangeType.DELETED), None)
+            self._record(Resource(entry.uri, change=ChangeType.DELETED), None, entry.at)
 
-    def _record(self, change: Resource, validator: str | None) -> None:
+    def _record(self, change: Resource, validator: str | None, at: Instant | None) -> None:
         try:
             record = check_record(Record(change, validator))
         except ConfigurationError as error:
@@ -141,6 +156,8 @@ class _States:
         self._modified[change.uri] = change.lastmod
         self.revalidated.pop(change.uri, None)
         self.records.append(record)
+        stated = 0 if at is None else to_microseconds(at)
+        self.earliest.append(max(self._at, min(stated, self._now)))
 
     def _revalidate(self, uri: str, validator: str) -> None:
         self._validators[uri] = validator

@@ -7,19 +7,25 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from rsnotify.errors import DocumentError, InvalidDocument, NotFound, Unavailable
+from rsnotify.errors import (
+    DocumentError,
+    InvalidDocument,
+    NotFound,
+    Unavailable,
+    without_credentials,
+)
 from rsnotify.format.coverage import EARLIEST, Change, Coverage
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.frontier import Frontier
-from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Fetch
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.pull import Pull, PullStep
-from rsnotify_gateway.adapter import MissingEntry, SeenEntry
+from rsnotify_gateway.adapter import MissingEntry, SeenEntry, origin_uri
 from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 
 #: A list whose `until` is this close to the time of the response may yet get earlier changes.
@@ -60,7 +66,8 @@ class ChangeReading:
             step = await self._step(pull)
             if step.coverage is not None:
                 is_last = step.fetch is None
-                coverage = _without_present(step.coverage) if is_last else step.coverage
+                coverage = _without_logins(step.coverage)
+                coverage = _without_present(coverage) if is_last else coverage
                 self.ends = max(self.ends or EARLIEST, coverage.until or EARLIEST)
                 changes = self.frontier.learn(coverage)
                 if changes:
@@ -80,6 +87,14 @@ class ChangeReading:
             return pull.abandon(error, self.frontier)
         except DocumentError as error:
             return pull.abandon(error if error.source else error.at(uri), self.frontier)
+
+
+def _without_logins(coverage: Coverage) -> Coverage:
+    """Return a list without logins in its URIs: those of its last changes are stored."""
+    if not any("@" in change.uri for change in coverage.changes):
+        return coverage
+    changes = [replace(one, uri=without_login(one.uri)) for one in coverage.changes]
+    return replace(coverage, changes=type(coverage.changes)(changes))
 
 
 def _without_present(coverage: Coverage) -> Coverage:
@@ -196,7 +211,7 @@ def _entry(uri: str, resource: Resource) -> SeenEntry:
 
 
 def _usable(uri: str, reference: str) -> str:
-    usable = usable_uri(resolve(uri, reference))
+    usable = usable_uri(origin_uri(uri, reference))
     if usable is None:
-        raise InvalidDocument(f"{reference[:200]!r} is no URI", source=uri)
+        raise InvalidDocument(f"{without_credentials(reference)[:200]!r} is no URI", source=uri)
     return usable

@@ -1,8 +1,9 @@
 """Follows one origin: checks it, records what changed, and says through when that is complete.
 
-The clock of the Publisher is the instant at which the last complete check began. So no heartbeat,
-no Resource List and no change claims to be later than what was checked: while an origin cannot be
-checked, the datetimes downstream stand still.
+The clock of the Publisher is the instant at which the last complete check began. So no heartbeat
+claims to be later than what was checked: while an origin cannot be checked, the coverage ends with
+the last change that was found. A change is dated by the beginning of the check that found it, or
+by its own `lastmod` if that is later, as far as our clock has reached it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from rsnotify.errors import RsnotifyError
+from rsnotify.errors import RsnotifyError, without_credentials
 from rsnotify.runtime.tasks import running, wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_gateway.adapter import AnnouncingAdapter, OriginAdapter, OriginBatch
@@ -145,7 +146,7 @@ class OriginWatch:
 
     def _note_failure(self, error: Exception, began: int) -> None:
         expected = isinstance(error, RsnotifyError | OSError)
-        problem = str(error) or type(error).__name__
+        problem = without_credentials(str(error)) or type(error).__name__
         if problem != self.problem:
             _log.warning("%s: the check failed: %s", self.name, problem, exc_info=not expected)
         self.problem = problem
@@ -162,14 +163,16 @@ class OriginWatch:
         cursor = await self._transact(stored_cursor)
         async with aclosing(self.adapter.changes(cursor, self)) as batches:  # type: ignore[type-var]
             async for batch in batches:
-                changes += await self._record(batch)
-        await self._record(OriginBatch(checked=began))
+                changes += await self._record(batch, began)
+        await self._record(OriginBatch(checked=began), began)
         return changes
 
-    async def _record(self, batch: OriginBatch) -> int:
+    async def _record(self, batch: OriginBatch, began: int) -> int:
+        if batch.at is None:
+            batch = replace(batch, at=began)
         if batch.checked is not None:  # what was claimed once stays claimed
             batch = replace(batch, checked=max(batch.checked, self._checked.now))
-        changes = await self._transact(partial(record_batch, batch=batch))
+        changes = await self._transact(partial(record_batch, batch=batch, now=self._clock()))
         if batch.checked is not None:
             self._checked.advance(batch.checked)
             self.last_check = batch.checked

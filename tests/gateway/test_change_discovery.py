@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.errors import DocumentError, InvalidDocument, Unavailable
+from rsnotify.errors import DocumentError, InvalidDocument, TooLarge, Unavailable
+from rsnotify_gateway.adapters import change_discovery
 from tests.gateway.checking import Checking, origin
 from tests.gateway.generators import SITE, Activities, at
 from tests.gateway.origin_server import OriginServer
@@ -310,3 +311,46 @@ async def test_ten_thousand_pages_are_read_once(
     sent = sum(site.requests.values())
     await checking.check()
     assert sum(site.requests.values()) - sent < 100
+
+
+@pytest.mark.parametrize("when", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+async def test_an_activity_of_another_era_hides_no_other(
+    stream: Activities, checking: Checking, when: str
+) -> None:
+    stream.put("a", at(0))
+    stream.add("Update", "b", None, endTime=when)
+    assert await checking.check() == {A: "created", B: "created"}
+    stream.put("c", at(2))
+    assert await checking.check() == {C: "created"}
+    stream.put("d", at(3))
+    assert await checking.check() == {D: "created"}
+
+
+async def test_only_activities_of_another_era_are_no_traceback(
+    stream: Activities, checking: Checking
+) -> None:
+    stream.add("Update", "a", None, endTime="0001-01-01T00:00:01Z")
+    await checking.check()
+    stream.add("Update", "b", None, endTime="0001-01-01T00:00:02Z")
+    assert await checking.check() == {B: "created"}
+
+
+async def test_a_collection_without_end_is_a_problem(
+    site: OriginServer,
+    stream: Activities,
+    checking: Checking,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(change_discovery, "_MOST_PAGES", 20)
+
+    def write(path: str) -> None:
+        number = int(path.rpartition("-")[2]) if "-" in path else 0
+        page = json.loads(site.pages[stream.page(0)])
+        page["prev"] = {"id": stream.url(f"page-{number + 1}"), "type": "OrderedCollectionPage"}
+        site.pages[stream.page(number)] = json.dumps(page).encode()
+
+    stream.put("a", at(0))
+    site.before = lambda path: write(path) if path.startswith("/iiif/page") else None
+    with pytest.raises(TooLarge, match="more than 20 pages"):
+        await checking.check()
+    assert site.requests.total() < 30

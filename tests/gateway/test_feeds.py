@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import DocumentError, TooLarge
+from rsnotify_gateway.adapters import feeds
 from rsnotify_gateway.feed_parser import parse_feed
 from tests.fuzzing.test_surfaces import calls
 from tests.gateway.checking import Checking, origin
@@ -138,6 +139,21 @@ async def test_an_entry_that_moves_between_pages_while_they_are_read_is_not_miss
 
     site.before = move
     assert set(await checking.check()) >= {SITE + name for name in "cdf"}
+
+
+async def test_a_feed_whose_pages_do_not_end_is_cut_off_and_that_is_stated(
+    site: OriginServer, checking: Checking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "_MOST_PAGES", 20)
+
+    def write(path: str) -> None:
+        number = int(path.rpartition("/")[2]) if path != "/feed" else 0
+        site.pages[path] = atom([(f"e{number}", "E")], f"/feed/{number + 1}")
+
+    site.before = lambda path: write(path) if path.startswith("/feed") else None
+    await checking.check()
+    assert site.requests.total() < 30
+    assert "may have been missed" in checking.limits
 
 
 async def test_an_unchanged_feed_is_not_sent_again(site: OriginServer, checking: Checking) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, DocumentError, InvalidDocument, TooLarge
 from rsnotify_gateway import ldes_parser
+from rsnotify_gateway.adapters import ldes
 from tests.gateway.checking import Checking, origin
 from tests.gateway.generators import SITE, EventStream, at
 from tests.gateway.origin_server import OriginServer
@@ -276,3 +277,32 @@ async def test_ten_thousand_pages_are_read_once(
     sent = sum(site.requests.values())
     assert await checking.check() == {}
     assert sum(site.requests.values()) == sent + 1
+
+
+async def test_a_stream_without_end_is_a_problem(
+    site: OriginServer, checking: Checking, stream: EventStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ldes, "_MOST_PAGES", 20)
+
+    def write(path: str) -> None:
+        number = int(path.rpartition("/")[2])
+        tree = "https://w3id.org/tree#"
+        following = f"<> <{tree}relation> [ <{tree}node> <{number + 1}> ] ."
+        site.pages[path] = following.encode()
+        site.headers[path] = {"Content-Type": "text/turtle"}
+
+    site.before = lambda path: write(path) if path.startswith("/ldes") else None
+    for _ in range(2):
+        with pytest.raises(TooLarge, match="more than 20 pages"):
+            await checking.check()
+    assert site.requests.total() < 50
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "media_type"),
+    [(b'<a> <b> "', b'" .', "text/turtle"), (b'{"a":"', b'"}', "application/ld+json")],
+)
+def test_a_term_that_is_too_long_is_refused(begin: bytes, end: bytes, media_type: str) -> None:
+    page = begin + b"x" * (1 << 24) + end
+    with pytest.raises(TooLarge, match="more than 16 MiB"):
+        ldes_parser.parse_page(page, media_type, SITE, ldes_parser.StreamTerms())

@@ -3,13 +3,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from rsnotify.errors import DocumentError, Unavailable
+from rsnotify.errors import DocumentError, InvalidDocument, Unavailable
+from rsnotify_gateway.adapters import oai_pmh
 from tests.gateway.checking import Checking, origin
 from tests.gateway.repositories import Items, RepositoryServer, oai_repo, pyoai
 
@@ -237,3 +239,104 @@ async def test_what_deletions_a_repository_shows_is_stated(start: Start) -> None
     _, persistent = await start()
     await persistent.check()
     assert persistent.limits == "Each deletion is seen."
+
+
+def page(names: str, token: str, date: str = "") -> web.Response:
+    """Return a page with records named by letters, and a token."""
+    date = date or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    records = "".join(
+        f"<record><header><identifier>oai:{name}</identifier><datestamp>2026-11-02T10:00:00Z"
+        "</datestamp></header><metadata/></record>"
+        for name in names
+    )
+    return web.Response(
+        body=f'<OAI-PMH xmlns="http://www.openarchives.org/OAI/2.0/"><responseDate>{date}'
+        f"</responseDate><request>u</request><ListRecords>{records}<resumptionToken>{token}"
+        "</resumptionToken></ListRecords></OAI-PMH>".encode()
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "requests", "problem"),
+    [
+        (lambda n: page("a", "A"), 2, "comes back to a resumption token"),
+        (lambda n: page("ab"[n % 2], "AB"[n % 2]), 3, "comes back to a resumption token"),
+        (lambda n: page("abcdef"[n % 6], "ABC"[n % 3]), 4, "comes back to a resumption token"),
+        (lambda n: page("ab"[n % 2], f"T{n}"), 12, "has 10 pages that it had before"),
+        (lambda n: page("", f"T{n}"), 11, "has 10 pages that it had before, or that are empty"),
+        (lambda n: page(chr(97 + n), f"T{n}"), 20, "has more than 20 pages"),
+    ],
+    ids=["one token", "two tokens", "three tokens", "two pages", "empty pages", "new pages"],
+)
+async def test_a_list_without_end_is_a_problem_and_the_next_check_begins_again(
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[int], web.Response],
+    requests: int,
+    problem: str,
+) -> None:
+    monkeypatch.setattr(oai_pmh, "_MOST_REPEATED", 10)
+    monkeypatch.setattr(oai_pmh, "_MOST_PAGES", 20)
+    server, checking = await start()
+    numbers = count()
+
+    def answer_list(arguments: dict[str, str]) -> web.Response | None:
+        return answer(next(numbers)) if arguments["verb"] == "ListRecords" else None
+
+    server.before = answer_list
+    for _ in range(2):
+        server.verbs.clear()
+        with pytest.raises(Unavailable, match=problem):
+            await checking.watch.check()
+        assert server.verbs["resumed"] == requests - 1
+        assert server.verbs["ListRecords"] == 1
+    assert checking.watch.last_check is None
+    server.before = lambda arguments: None
+    server.items.put("last")
+    await checking.watch.check()
+    assert uri("last") in checking.resources()
+
+
+async def test_a_restart_does_not_make_a_list_endless(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oai_pmh, "_MOST_PAGES", 20)
+    server, checking = await start()
+    numbers = count()
+
+    def answer(arguments: dict[str, str]) -> web.Response | None:
+        number = next(numbers)
+        if number % 8 == 7:
+            return web.Response(status=500)
+        return page(chr(97 + number), f"T{number}") if number else None
+
+    server.before = answer
+    problems = []
+    for _ in range(4):
+        with pytest.raises(Unavailable) as caught:
+            await checking.watch.check()
+        problems.append(str(caught.value))
+    assert [("has more than 20 pages" in one) for one in problems] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("date", ["0001-01-01", "0001-01-01T00:00:00Z", "1970-01-01", "2126-11-02"])
+async def test_a_response_date_that_cannot_be_the_present_is_an_error(
+    start: Start, date: str
+) -> None:
+    server, checking = await start()
+    server.before = lambda arguments: page("a", "", date)
+    with pytest.raises(InvalidDocument, match="cannot be the present time"):
+        await checking.check()
+    server.before = lambda arguments: None
+    server.items.put("b")
+    assert await checking.check() == {uri("b"): "created"}
+
+
+async def test_an_earliest_datestamp_in_the_future_hides_no_change(start: Start) -> None:
+    server, checking = await start()
+    server.items.put("a")
+    await checking.check()
+    checking.watch.adapter._identity["earliestDatestamp"] = "2126-01-01T00:00:00Z"  # type: ignore[attr-defined]
+    for name in "bc":
+        server.items.put(name)
+        assert await checking.check() == {uri(name): "created"}

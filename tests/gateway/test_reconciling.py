@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
 from rsnotify_gateway.reconciling import record_batch, stored_cursor, usable_uri
-from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.journal import Journal, system_clock
 
 A, B = "https://site.example/a", "https://site.example/b"
+NOW = system_clock() + 3600_000_000
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def record(journal: Journal, *entries: SeenEntry | MissingEntry) -> list[str]:
     """Record a batch, and return its changes."""
     before = journal.state().last_change
     with journal.transaction():
-        record_batch(journal, OriginBatch(entries))
+        record_batch(journal, OriginBatch(entries), NOW)
     return [f"{one.change} {one.uri[-1]}" for one in journal.changes(before)]
 
 
@@ -56,7 +58,7 @@ def test_a_resource_that_is_never_seen_is_not_deleted(journal: Journal) -> None:
 def test_the_cursor_is_stored_with_the_changes_or_not_at_all(journal: Journal) -> None:
     def fail() -> None:
         with journal.transaction():
-            record_batch(journal, OriginBatch((seen(A),), "later"))
+            record_batch(journal, OriginBatch((seen(A),), "later"), NOW)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -64,15 +66,15 @@ def test_the_cursor_is_stored_with_the_changes_or_not_at_all(journal: Journal) -
     assert stored_cursor(journal) is None
     assert journal.resource(A) is None
     with journal.transaction():
-        record_batch(journal, OriginBatch((seen(A),), "later"))
-        record_batch(journal, OriginBatch((seen(B),)))
+        record_batch(journal, OriginBatch((seen(A),), "later"), NOW)
+        record_batch(journal, OriginBatch((seen(B),)), NOW)
     assert stored_cursor(journal) == "later"
 
 
 def test_metadata_that_cannot_be_written_is_left_out(journal: Journal) -> None:
     with journal.transaction():
         batch = OriginBatch((SeenEntry(Resource(A, hash="no hash"), "1"),))
-        assert record_batch(journal, batch) == 1
+        assert record_batch(journal, batch, NOW) == 1
     found = journal.resource(A)
     assert found is not None
     assert found[0].hash is None
@@ -89,3 +91,32 @@ def test_metadata_that_cannot_be_written_is_left_out(journal: Journal) -> None:
 )
 def test_uris_are_escaped_if_that_makes_them_usable(uri: str, usable: str | None) -> None:
     assert usable_uri(uri) == usable
+
+
+@pytest.mark.parametrize(
+    ("stated", "dated"),
+    [
+        ((None, None), (100, None)),
+        ((120, 90), (120, None)),
+        ((90, 120), (100, 120)),
+        ((99_999, 99_998), (200, None)),
+        ((-1, 200), (100, 200)),
+    ],
+    ids=["none", "falling", "rising", "in the future", "in the past"],
+)
+def test_a_change_is_dated_by_its_check_or_its_lastmod_but_not_in_the_future(
+    journal: Journal, stated: tuple[int | None, int | None], dated: tuple[int, int | None]
+) -> None:
+    """Seconds from the beginning; None is just after the change before."""
+    begin = journal.state().reached
+
+    def entry(uri: str, seconds: int | None) -> SeenEntry:
+        lastmod = None if seconds is None else from_microseconds(begin + seconds * 1_000_000)
+        return SeenEntry(Resource(uri, lastmod=lastmod), "1")
+
+    batch = OriginBatch(tuple(map(entry, (A, B), stated)), at=begin + 100_000_000)
+    with journal.transaction():
+        record_batch(journal, batch, begin + 200_000_000)
+    first, second = (to_microseconds(one.datetime) for one in journal.changes(0) if one.datetime)
+    assert first == begin + dated[0] * 1_000_000
+    assert second == (first + 1 if dated[1] is None else begin + dated[1] * 1_000_000)

@@ -20,11 +20,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import InvalidDocument, TooLarge, Unavailable
 from rsnotify.format.coverage import EARLIEST
@@ -51,6 +52,9 @@ _BATCH = 1_000
 #: How often pages that shift are read.
 _MOST_ROUNDS = 5
 _OVERLAP = timedelta(minutes=1)
+_BEGIN = EARLIEST + _OVERLAP
+#: How far the clock of an origin may be ahead. A later activity says nothing about others.
+_MOST_AHEAD = timedelta(days=1)
 _ACCEPT = "application/ld+json, application/json;q=0.9"
 _REFRESH = "Refresh"
 #: The types that only a collection of level 2 has.
@@ -125,9 +129,12 @@ class ChangeDiscoveryAdapter:
         """Read the activities since the cursor, or all; yield the state of their objects."""
         before = ActivityCursor() if cursor is None else _decode(cursor)
         began = self._clock()
+        latest = datetime.fromtimestamp(began, UTC) + _MOST_AHEAD
+        if before.newest is not None and before.newest > latest:
+            before = replace(before, newest=None)
         is_due = before.level < 2 and began >= before.compared + self._compare
         is_whole = before.level == 0 or is_due
-        walk = _Walk(self._url, self._reader, before)
+        walk = _Walk(self._url, self._reader, before, latest)
         async for entries in walk.entries(is_whole=is_whole):
             yield OriginBatch(entries)
         gap = before.gap
@@ -183,6 +190,10 @@ class _PageReader:
 class _Walk:
     """Reads a collection backwards, perhaps several times.
 
+    Args:
+        before: How far it was read before.
+        latest: The latest datetime of an activity that is plausible.
+
     Attributes:
         newest: The latest datetime of an activity.
         level: The level of conformance that the activities show.
@@ -190,10 +201,13 @@ class _Walk:
         processed: The objects whose newest activity was found.
     """
 
-    def __init__(self, url: str, reader: _PageReader, before: ActivityCursor) -> None:
+    def __init__(
+        self, url: str, reader: _PageReader, before: ActivityCursor, latest: Instant
+    ) -> None:
         self._url = url
         self._reader = reader
         self._before = before
+        self._latest = latest
         self._pages: list[int] = []
         self._id = url
         self._begin()
@@ -212,7 +226,7 @@ class _Walk:
     ) -> AsyncIterator[tuple[SeenEntry | MissingEntry, ...]]:
         """Yield the state of each object, until the pages have not shifted meanwhile."""
         before = self._before.newest
-        since = None if is_whole or before is None else before - _OVERLAP
+        since = None if is_whole or before is None else max(before, _BEGIN) - _OVERLAP
         for _ in range(_MOST_ROUNDS):
             self._begin()
             newest_page: ActivityPage | None = None
@@ -289,7 +303,7 @@ class _Walk:
             return
         before = self._before.newest
         self._is_undated = self._is_undated or activity.at is None
-        if activity.at is not None:
+        if activity.at is not None and activity.at <= self._latest:
             self.newest = max(self.newest, activity.at)
             self.has_joined = self.has_joined or (before is not None and activity.at <= before)
         if self.level < 2:

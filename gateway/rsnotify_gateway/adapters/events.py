@@ -26,9 +26,15 @@ from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import format_datetime, to_microseconds
-from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
-from rsnotify_gateway.adapter import KnownEntries, MissingEntry, OriginBatch, OriginTerms, SeenEntry
+from rsnotify_gateway.adapter import (
+    KnownEntries,
+    MissingEntry,
+    OriginBatch,
+    OriginTerms,
+    SeenEntry,
+    origin_uri,
+)
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.event_parser import (
     EventMapping,
@@ -144,7 +150,9 @@ class EventsAdapter:
             began=True,
             unusable=self._last.unusable + len(stated) - len(known) + len(counting) - len(entries),
         )
-        return OriginBatch(tuple(entries), msgspec.json.encode(self._last).decode(), checked)
+        # Not the beginning of the check: an event that is read late is not a change of now.
+        at = min(self._latest, round(self._clock() * _SECOND))
+        return OriginBatch(tuple(entries), msgspec.json.encode(self._last).decode(), checked, at)
 
     def _checked(self, changes: list[StatedChange]) -> int | None:
         """Return through when the stream was read with some more changes; None if unknown."""
@@ -159,7 +167,7 @@ class EventsAdapter:
 
     def _entry(self, change: StatedChange) -> SeenEntry | MissingEntry | None:
         """Return the entry of a change; None if its URI cannot be used."""
-        uri = usable_uri(resolve(self._url, change.uri or ""))
+        uri = usable_uri(origin_uri(self._url, change.uri or ""))
         if uri is None:
             return None
         if change.deleted:

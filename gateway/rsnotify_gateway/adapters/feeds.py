@@ -28,10 +28,9 @@ from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Rel
-from rsnotify_gateway.adapter import KnownEntries, OriginBatch, OriginTerms, SeenEntry
+from rsnotify_gateway.adapter import KnownEntries, OriginBatch, OriginTerms, SeenEntry, origin_uri
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.feed_parser import FeedEntry, ParsedFeed, parse_feed
 from rsnotify_gateway.reconciling import usable_uri
@@ -41,6 +40,7 @@ from rsnotify_subscriber.push.websub.transport import WebSubTransport
 _log = logging.getLogger("rsnotify.gateway")
 _MOST_BYTES = 20_000_000
 _MOST_PAGES = 1_000
+_DISJOINT = "has no entry of the last check"
 #: How often several pages are read again, if they change meanwhile.
 _MOST_ROUNDS = 5
 
@@ -117,9 +117,11 @@ class FeedAdapter:
         pages = await self._pages(feed, expected)
         gap = before.gap
         is_whole = len(pages) > 1 and pages[-1].older is None
-        if expected and not is_whole and not _joins(pages[-1], expected):
+        is_cut_off = len(pages) >= _MOST_PAGES
+        if (expected or is_cut_off) and not is_whole and not _joins(pages[-1], expected):
             gap = format_datetime(datetime.fromtimestamp(self._clock(), UTC))
-            _log.warning("%s has no entry of the last check; some may be missed", self._url)
+            reason = f"has more than {_MOST_PAGES:,} pages" if is_cut_off else _DISJOINT
+            _log.warning("%s %s; some entries may be missed", self._url, reason)
         if len(pages) > 1:
             condition = None  # the first page may be another one than that of the condition
         listed: set[str] = set()
@@ -139,7 +141,7 @@ class FeedAdapter:
         """
         pages = await self._walk(newest, expected)
         for _ in range(_MOST_ROUNDS):
-            if len(pages) == 1:
+            if len(pages) == 1 or len(pages) >= _MOST_PAGES:
                 return pages
             first, _ = await self._read(self._url, None)
             assert first is not None  # the request was not conditional
@@ -151,7 +153,7 @@ class FeedAdapter:
     async def _walk(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
         pages, read = [newest], {self._url}
         while not _joins(pages[-1], expected) and (older := pages[-1].older) is not None:
-            uri = resolve(self._url, older)
+            uri = origin_uri(self._url, older)
             if uri in read or len(read) == _MOST_PAGES:
                 break
             read.add(uri)

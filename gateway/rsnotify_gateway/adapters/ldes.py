@@ -24,7 +24,6 @@ from msgspec import Struct
 
 from rsnotify.errors import TooLarge
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
 from rsnotify_gateway.adapter import (
     KnownEntries,
@@ -32,6 +31,7 @@ from rsnotify_gateway.adapter import (
     OriginBatch,
     OriginTerms,
     SeenEntry,
+    origin_uri,
 )
 from rsnotify_gateway.client import OriginAnswer, OriginClient
 from rsnotify_gateway.ldes_parser import StreamMember, StreamPage, StreamTerms, parse_page
@@ -163,7 +163,7 @@ class LdesAdapter:
 
 def _node(page: StreamPage, answer: OriginAnswer) -> LdesNode:
     return LdesNode(
-        tuple(resolve(answer.uri, node).partition("#")[0] for node in page.nodes),
+        tuple(origin_uri(answer.uri, node).partition("#")[0] for node in page.nodes),
         answer.immutable,
         answer.condition,
         () if answer.immutable else tuple(map(_digest, page.members)),

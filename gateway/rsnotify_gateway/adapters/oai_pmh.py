@@ -10,21 +10,22 @@ identifier. Records are listed with their metadata, which is hashed and not kept
   `transient` and `no`, the whole list is compared from time to time (`compare`), and a record that
   it lacks is deleted only if `GetRecord` confirms that, since lists shift while they are read.
 - A record that leaves the harvested set without a deletion is seen by such a comparison only.
-- A resumption token that has expired makes the harvest begin again where it began.
+- A resumption token that has expired makes the harvest begin again where it began. A list that
+  comes back to a token, or has the same pages or more of them without end, fails the check.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import DocumentError, Unavailable
-from rsnotify.format.datetimes import Instant
+from rsnotify.errors import DocumentError, InvalidDocument, Unavailable
+from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Resource
 from rsnotify_gateway.adapter import (
     KnownEntries,
@@ -36,12 +37,18 @@ from rsnotify_gateway.adapter import (
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.oai_parser import OaiParser, OaiRecord, OaiResponse
 from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_subscriber.fetching.credentials import without_login
 
 #: How often a harvest begins again because its resumption token was refused.
 _MOST_RESTARTS = 3
 _IDENTIFIER = "{identifier}"
 _SECONDS = "YYYY-MM-DDThh:mm:ssZ"
 _DAYS = "YYYY-MM-DD"
+#: The most pages of a harvest, the most that are equal to an earlier one, and the most hashes by
+#: which that is found.
+_MOST_PAGES, _MOST_REPEATED, _MOST_KNOWN = 1_000_000, 1_000, 200_000
+#: OAI-PMH is of 2001. A clock may be in another time zone than it states.
+_FIRST_DATE, _MOST_AHEAD = datetime(2001, 1, 1, tzinfo=UTC), timedelta(days=1)
 _NO_RECORDS = {"noRecordsMatch"}
 _BAD_TOKEN = {"badResumptionToken"}
 #: The answers that a record is not there any more, in this format.
@@ -56,12 +63,14 @@ class OaiCursor(Struct, omit_defaults=True):
         next_since: The same for the one after it, if one is under way.
         token: The resumption token of the harvest that is under way.
         compared: When the whole list was last compared, in seconds since 1970.
+        pages: The number of pages that were read of the harvest that is under way.
     """
 
     since: str | None = None
     next_since: str | None = None
     token: str | None = None
     compared: float | None = None
+    pages: int = 0
 
 
 class OaiHarvest(Struct, frozen=True, kw_only=True):
@@ -108,6 +117,8 @@ class OaiAdapter:
         self._client = client
         self._harvest = harvest or OaiHarvest()
         self._clock = clock
+        #: The template of the URIs of records.
+        self._template = None if self._harvest.uri is None else without_login(self._harvest.uri)
         #: The response to `Identify`, read once per process and again before each comparison.
         self._identity: dict[str, str] = {}
 
@@ -182,6 +193,7 @@ class OaiAdapter:
 
     async def _list(self, state: OaiCursor, seen: set[str] | None) -> AsyncIterator[OriginBatch]:
         """Yield the records page by page; the cursor of each batch continues after it."""
+        walk = _Walk()
         while True:
             response = await self._page(state, whole=seen is not None)
             if state.next_since is None:
@@ -191,8 +203,12 @@ class OaiAdapter:
                 present = (one for one in entries if isinstance(one, SeenEntry))
                 seen.update(one.resource.uri for one in present)
             token = response.token or None
-            if token is not None and token == state.token:
-                raise Unavailable(self._url, "a list has the resumption token that led to it")
+            state.pages += 1
+            if token is not None and (problem := walk.problem(state, response, token)) is not None:
+                # The next check begins where this one did, not with the token.
+                begin = OaiCursor(state.since, compared=state.compared)
+                yield OriginBatch(tuple(entries), None if seen is not None else _encode(begin))
+                raise Unavailable(self._url, problem)
             state.token = token
             # A comparison cannot be continued by another process.
             yield OriginBatch(tuple(entries), None if seen is not None else _encode(state))
@@ -219,7 +235,7 @@ class OaiAdapter:
         """Return the datestamp from which the harvest after one of this date begins."""
         begin = self._datestamp(date - timedelta(seconds=self._harvest.overlap))
         earliest = self._identity.get("earliestDatestamp", "")
-        return max(begin, earliest[: len(begin)])
+        return min(max(begin, earliest[: len(begin)]), self._datestamp(date))
 
     def _datestamp(self, instant: Instant) -> str:
         form = "%Y-%m-%dT%H:%M:%SZ" if self._granularity == _SECONDS else "%Y-%m-%d"
@@ -233,7 +249,7 @@ class OaiAdapter:
         return SeenEntry(Resource(uri, lastmod=record.modified), state)
 
     def _uri(self, identifier: str) -> str:
-        template = self._harvest.uri
+        template = self._template
         if template is None:
             return self._url_of(self._record_arguments(identifier))
         uri = usable_uri(template.replace(_IDENTIFIER, quote(identifier, safe="/:")))
@@ -258,7 +274,7 @@ class OaiAdapter:
 
     def _identifier(self, uri: str) -> str | None:
         """Return the identifier of a record by its URI; None if another template made the URI."""
-        template = self._harvest.uri
+        template = self._template
         if template is None:
             before, after = self._url_of(self._record_arguments("")), ""
         else:
@@ -290,9 +306,38 @@ class OaiAdapter:
         parser = OaiParser()
         try:
             await self._client.get(uri, parser.feed)
-            return parser.close()
+            response = parser.close()
         except DocumentError as error:
             raise error.at(uri) from None
+        latest = datetime.fromtimestamp(self._clock(), UTC) + _MOST_AHEAD
+        if not _FIRST_DATE <= response.date <= latest:
+            # The next harvest begins there: too late, it would miss changes.
+            reason = f"its responseDate {format_datetime(response.date)} cannot be the present time"
+            raise InvalidDocument(reason, source=uri)
+        return response
+
+
+class _Walk:
+    """Recognizes a list that does not end."""
+
+    def __init__(self) -> None:
+        #: Hashes of tokens and pages.
+        self._known: set[int] = set()
+        self._repeated = 0
+
+    def problem(self, state: OaiCursor, response: OaiResponse, token: str) -> str | None:
+        """Return why the list is not continued with a token; None if it is."""
+        has_been = hash(token) in self._known or token == state.token
+        self._repeated += hash(response.records) in self._known
+        if len(self._known) < _MOST_KNOWN:
+            self._known |= {hash(token), hash(response.records)}
+        if has_been:
+            return "its list comes back to a resumption token that was used before"
+        if self._repeated >= _MOST_REPEATED:
+            return f"its list has {_MOST_REPEATED:,} pages that it had before, or that are empty"
+        if state.pages >= _MOST_PAGES:
+            return f"its list has more than {_MOST_PAGES:,} pages"
+        return None
 
 
 def _encode(cursor: OaiCursor) -> str:

@@ -1,10 +1,12 @@
-"""A table in PostgreSQL, through the outbox that triggers on it fill (docs in gateway/README.md).
+"""Tables in PostgreSQL, through the outbox that triggers on them fill (docs in gateway/README.md).
 
 - Granularity: each committed change, including those of long transactions, in the order in which
   the outbox has them. A NOTIFY wakes the gateway.
 - A deletion is seen as a line of the outbox.
-- Only what is in the outbox is seen: a row that was there before the triggers has to be written
-  into it once, and what is written while triggers are disabled is missed.
+- A trigger may be missing, such as one for TRUNCATE, or disabled. What the triggers do not see is
+  read from the catalog once a minute, and stated. If the database has a view of the resources that
+  exist, the whole is compared with it from time to time (`compare`), and at once after the triggers
+  or the tables have changed, also by TRUNCATE. Without it, a disabled trigger fails the check.
 - A line that is no change stays in the table, with the reason, and is left out.
 
 The outbox is that of the publisher (`rsnotify_publisher.outbox`). It needs psycopg 3:
@@ -17,29 +19,60 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
-from msgspec import DecodeError, json
+import msgspec
+from msgspec import DecodeError, Struct, json
+from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.errors import (
+    ConfigurationError,
+    RsnotifyError,
+    StorageError,
+    without_credentials,
+)
+from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_gateway.adapter import KnownEntries, MissingEntry, OriginBatch, OriginTerms, SeenEntry
-from rsnotify_publisher.changes import check_change
+from rsnotify_publisher.changes import check_change, check_resource
 from rsnotify_publisher.journal import system_clock
 from rsnotify_publisher.outbox import Outbox, OutboxLine
 from rsnotify_publisher.outbox.forwarder import BATCH
+from rsnotify_subscriber.fetching.credentials import without_login
 
 if TYPE_CHECKING:
+    from rsnotify_gateway.outbox_tables import TriggerState
     from rsnotify_publisher.outbox import OutboxQueue
 
 _log = logging.getLogger("rsnotify.gateway")
 _decode = json.Decoder(Resource).decode
-_LIMITS = (
-    "Only what is in the outbox is seen: a row that is older than its trigger was written into it, "
-    "or is missing.",
-)
+#: Seconds between two comparisons with the view, by default, and between two looks at the triggers.
+_COMPARE, _LOOK = 86_400.0, 60.0
+_SECOND = 1_000_000
+
+
+class TableCursor(Struct, omit_defaults=True):
+    """What was known of the tables.
+
+    Args:
+        fingerprint: That of the triggers and tables; empty before they were first read.
+        compared: When the whole was last compared, in seconds since 1970.
+        gap: The last time at which changes may have been missed.
+        unusable: The number of rows of the view that are no resources.
+    """
+
+    fingerprint: str = ""
+    compared: float = 0.0
+    gap: str | None = None
+    unusable: int = 0
+
+
+_decode_cursor = msgspec.json.Decoder(TableCursor).decode
 
 
 class PostgreSQLAdapter:
@@ -49,52 +82,167 @@ class PostgreSQLAdapter:
         url: Where the database is.
         table: The name of the outbox.
         poll: Seconds between two checks without a NOTIFY.
+        compare: Seconds between two comparisons with the view of the resources.
         clock: Returns microseconds since 1970.
 
     Raises:
-        ConfigurationError: The name of the table is unusable, or psycopg is not installed.
+        ConfigurationError: The URL or the name of the table is unusable, or psycopg is not
+            installed.
     """
 
     def __init__(
-        self, url: str, table: str, poll: float, clock: Callable[[], int] = system_clock
+        self,
+        url: str,
+        table: str,
+        poll: float,
+        compare: float | None = None,
+        clock: Callable[[], int] = system_clock,
     ) -> None:
         try:
+            from rsnotify_gateway.outbox_tables import OutboxTables
             from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
         except ImportError:
             raise ConfigurationError(
                 'type = "postgresql" needs psycopg; install it with pip install '
                 '"rsnotify[postgresql]"'
             ) from None
-        self._queue: OutboxQueue = PostgreSQLQueue(url, Outbox(table))
+        outbox = Outbox(table)
+        self._tables = OutboxTables(url, table)
+        self._queue: OutboxQueue = PostgreSQLQueue(url, outbox)
+        self._user = unquote(urlsplit(url).username or "")
         self._poll = poll
+        self._compare = compare or _COMPARE
         self._clock = clock
+        self._state: TriggerState | None = None
+        self._last = TableCursor()
 
     def terms(self) -> OriginTerms:
-        """Return what an outbox shows."""
-        return OriginTerms("PostgreSQL", None, "A deletion is seen at once.", _LIMITS)
+        """Return what the triggers see, and what the view makes up for."""
+        state, last = self._state, self._last
+        limits = [] if state is None else list(state.limits)
+        if state is None or not state.has_resources:
+            limits.append(
+                "Only what is in the outbox is seen: a row that is older than its trigger was "
+                f"written into it, or is missing. There is no view {self._tables.view}, so that "
+                "nothing is compared."
+            )
+        else:
+            limits.append(
+                "What is not in the outbox is seen at a comparison with the view "
+                f"{self._tables.view}, every {self._compare:g} seconds and after each change of "
+                "the triggers or tables."
+            )
+        if last.gap is not None:
+            limits.append(f"Changes may have been missed before {last.gap}.")
+        if last.unusable:
+            limits.append(
+                f"{last.unusable:,} rows of the view {self._tables.view} are no resources, so that "
+                "no comparison sees deletions."
+            )
+        return OriginTerms("PostgreSQL", None, "A deletion is seen at once.", tuple(limits))
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Yield what is committed, again and again; it leaves the outbox once it is recorded."""
-        run = asyncio.get_running_loop().run_in_executor
+        self._last = TableCursor() if cursor is None else _decode_cursor(cursor)
         # The default threads are for short work.
         thread = ThreadPoolExecutor(1, "rsnotify-outbox")
+        run = asyncio.get_running_loop().run_in_executor
+        clock, looked = asyncio.get_running_loop().time, -_LOOK
         try:
             while True:
-                began, count = self._clock(), BATCH
-                while count == BATCH:
-                    async with self._forward(thread) as (lines, refused):
-                        count = len(lines)
-                        yield OriginBatch(tuple(_entries(lines, self._clock(), refused)))
-                yield OriginBatch(checked=began)
-                await run(thread, self._queue.wait, self._poll)
+                began = self._clock()
+                async for batch in self._lines(thread):
+                    yield batch
+                is_compared = False
+                if clock() >= looked + _LOOK:
+                    looked, state = clock(), await run(thread, self._tables.state)
+                    self._state, is_due = state, self._is_due(state)
+                    if is_due and state.has_resources:
+                        async with aclosing(self._comparison(thread, known)) as batches:
+                            async for batch in batches:
+                                yield batch
+                        is_compared = True
+                    if is_due:
+                        self._note(state)
+                        yield OriginBatch(cursor=msgspec.json.encode(self._last).decode())
+                self._check_enabled()
+                # While a trigger is disabled, only a comparison shows all changes.
+                if is_compared or self._state is None or not self._state.disabled:
+                    yield OriginBatch(checked=began)
+                await run(thread, self._queue.wait, min(self._poll, _LOOK))
         except StorageError as error:
-            _log.warning("%s", error)
+            _log.warning("%s", str(error).replace(f'"{self._user}"', '"…"'))
             # Others may read the problem, and need not know where the database is.
             raise StorageError("the database cannot be read; see the log of the gateway") from error
         finally:
             self._queue.interrupt()
             thread.submit(self._queue.close)
             thread.shutdown(wait=False)
+
+    def _is_due(self, state: TriggerState) -> bool:
+        """Return whether the whole may be another one than that of the outbox."""
+        is_new = state.fingerprint != self._last.fingerprint
+        is_late = self._clock() / _SECOND >= self._last.compared + self._compare
+        return is_new or (state.has_resources and (is_late or bool(state.disabled)))
+
+    def _note(self, state: TriggerState) -> None:
+        now = self._clock() / _SECOND
+        last = replace(self._last, fingerprint=state.fingerprint)
+        if state.has_resources:
+            last = replace(last, compared=now, gap=None)
+        elif self._last.fingerprint:
+            last = replace(last, gap=format_datetime(datetime.fromtimestamp(now, UTC)))
+            _log.warning("the triggers or tables have changed; some changes may be missed")
+        self._last = last
+
+    def _check_enabled(self) -> None:
+        state = self._state
+        if state is not None and state.disabled and not state.has_resources:
+            reason = "; ".join(state.disabled)
+            raise _Blind(f"{reason}: enable or drop it, or create the view {self._tables.view}")
+
+    async def _lines(
+        self, thread: ThreadPoolExecutor, seen: set[str] | None = None
+    ) -> AsyncIterator[OriginBatch]:
+        """Yield all lines of the outbox; add their URIs to a set."""
+        count = BATCH
+        while count == BATCH:
+            async with self._forward(thread) as (lines, refused):
+                count, read = len(lines), self._clock()
+                entries = tuple(_entries(lines, read, refused))
+                if seen is not None:
+                    seen.update(map(_uri, entries))
+                yield OriginBatch(entries, at=read)
+
+    async def _comparison(
+        self, thread: ThreadPoolExecutor, known: KnownEntries
+    ) -> AsyncIterator[OriginBatch]:
+        """Yield what differs from the view; the outbox is read meanwhile."""
+        run = asyncio.get_running_loop().run_in_executor
+        rows = self._tables.resources()
+        #: The resources whose state is that of a later line of the outbox.
+        changed: set[str] = set()
+        present: set[str] = set()
+        unusable = 0
+        try:
+            pending: list[str] = await run(thread, next, rows)
+            changed.update(uri for line in pending if (uri := _uri_of(line)) is not None)
+            while (entries := await run(thread, next, rows, None)) is not None:
+                found = [_listed(entry) for entry in entries]
+                unusable += found.count(None)
+                batch = [entry for entry in found if entry is not None]
+                present.update(map(_uri, batch))
+                yield OriginBatch(tuple(one for one in batch if _uri(one) not in changed))
+                async for lines in self._lines(thread, changed):
+                    yield lines
+        finally:
+            thread.submit(rows.close)
+        self._last = replace(self._last, unusable=unusable)
+        if unusable:
+            _log.warning("%d rows of %s are no resources", unusable, self._tables.view)
+            return
+        missing = await known.select(lambda uri, _: uri not in present and uri not in changed)
+        yield OriginBatch(tuple(MissingEntry(uri) for uri, _ in missing))
 
     @asynccontextmanager
     async def _forward(
@@ -131,19 +279,55 @@ class PostgreSQLAdapter:
                 forwarding.exception()
 
 
+class _Blind(RsnotifyError):
+    """Changes are missed, and nothing makes up for it."""
+
+
 def _entries(
     lines: Sequence[OutboxLine], read: int, refused: dict[int, str]
 ) -> Iterator[SeenEntry | MissingEntry]:
     """Yield the changes in lines that were read at an instant; note why each other is none."""
     for line in lines:
         try:
-            change = check_change(_decode(line.entry))
+            change = check_change(_without_logins(_decode(line.entry)))
         except (DecodeError, ConfigurationError) as error:
-            refused[line.number] = str(error)
-            _log.error("line %d of the outbox is no change: %s", line.number, error)
+            refused[line.number] = without_credentials(str(error))
+            _log.error("line %d of the outbox is no change: %s", line.number, refused[line.number])
             continue
         if change.change == ChangeType.DELETED:
             yield MissingEntry(change.uri)
         else:
             # Numbers alone may come again, with other changes: after the table was restored.
-            yield SeenEntry(change, f"{read}-{line.number}")
+            yield SeenEntry(change, f"{read}-{line.number} {_metadata(change)}".rstrip())
+
+
+def _listed(row: str) -> SeenEntry | None:
+    """Return the entry of a row of the view; None if it is no resource."""
+    try:
+        resource = check_resource(_without_logins(_decode(row)))
+    except (DecodeError, ConfigurationError):
+        return None
+    return SeenEntry(resource, f"- {_metadata(resource)}".rstrip(), is_listing=True)
+
+
+def _without_logins(resource: Resource) -> Resource:
+    links = tuple(replace(link, href=without_login(link.href)) for link in resource.links)
+    return replace(resource, uri=without_login(resource.uri), links=links)
+
+
+def _metadata(resource: Resource) -> str:
+    """Return a text that differs whenever the metadata does; empty if there is none."""
+    bare = Resource(resource.uri)
+    found = replace(resource, change=None, datetime=None)
+    return "" if found == bare else blake2b(json.encode(found), digest_size=12).hexdigest()
+
+
+def _uri(entry: SeenEntry | MissingEntry) -> str:
+    return entry.resource.uri if isinstance(entry, SeenEntry) else entry.uri
+
+
+def _uri_of(line: str) -> str | None:
+    try:
+        return without_login(_decode(line).uri)
+    except DecodeError:
+        return None

@@ -21,9 +21,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import DocumentError, InvalidDocument, Unavailable, WrongDocument
+from rsnotify.errors import (
+    DocumentError,
+    InvalidDocument,
+    Unavailable,
+    WrongDocument,
+    without_credentials,
+)
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import SitemapReader
 from rsnotify.format.vocabulary import Capability
@@ -33,6 +38,7 @@ from rsnotify_gateway.adapter import (
     OriginBatch,
     OriginTerms,
     SeenEntry,
+    origin_uri,
 )
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
@@ -122,8 +128,8 @@ class SitemapAdapter:
     async def _roots(self) -> tuple[str, ...]:
         if urlsplit(self._url).path in ("", "/", "/robots.txt"):
             named = await self._client.sitemaps(self._url)
-            found = tuple(resolve(self._url, uri) for uri in named)
-            return found or (resolve(self._url, "/sitemap.xml"),)
+            found = tuple(origin_uri(self._url, uri) for uri in named)
+            return found or (origin_uri(self._url, "/sitemap.xml"),)
         return (self._url,)
 
 
@@ -189,7 +195,7 @@ class _SitemapCheck:
             return msgspec.structs.replace(known, condition=answer.condition), None
         file = SitemapFile(digest.hexdigest(), answer.condition)
         if head.index:
-            file.parts = tuple(resolve(uri, entry.uri) for entry in entries)
+            file.parts = tuple(origin_uri(uri, entry.uri) for entry in entries)
         else:
             file.entries = len(entries)
             file.undated = sum(not _state(entry) for entry in entries)
@@ -200,9 +206,11 @@ class _SitemapCheck:
         place = _place(uri)
         found: dict[str, SeenEntry] = {}
         for entry in entries:
-            usable = usable_uri(resolve(uri, entry.uri))
+            usable = usable_uri(origin_uri(uri, entry.uri))
             if usable is None:
-                raise InvalidDocument(f"{entry.uri[:200]!r} is no URI", source=uri)
+                raise InvalidDocument(
+                    f"{without_credentials(entry.uri)[:200]!r} is no URI", source=uri
+                )
             resource = Resource(
                 usable,
                 lastmod=entry.lastmod,

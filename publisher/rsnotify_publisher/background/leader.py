@@ -24,7 +24,7 @@ from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.background.pool import PublisherPool, WorkKind
 from rsnotify_publisher.documents.document_store import DocumentStore, WritingStopped
-from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.journal import Journal, Recorder, system_clock
 from rsnotify_publisher.push.hub_push import HubPush
 from rsnotify_publisher.push.stated_brokers import StatedBrokers
 from rsnotify_publisher.schedule import JobSchedule
@@ -224,7 +224,8 @@ class Leader:
 
     def _check_clock(self, last: int) -> None:
         """Log once that the last change is dated long after the clock, if it is."""
-        is_ahead = last - self.source.clock() > _AHEAD
+        # The clock of a gateway stands while an origin is checked.
+        is_ahead = last - max(self.source.clock(), system_clock()) > _AHEAD
         if is_ahead and not self._is_ahead:
             _log.warning(
                 "the last change is dated %s, which the clock has not reached; until then, changes "

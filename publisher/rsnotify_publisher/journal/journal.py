@@ -13,6 +13,7 @@ journal begins; the open Change List begins where the last closed one ends.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, repeat
 
 from msgspec.structs import replace
 
@@ -36,16 +37,19 @@ class Journal(NoticeLog, CurrentSet):
     several methods become durable together.
     """
 
-    def record(self, records: Iterable[Record]) -> list[Resource]:
-        """Enter changes, and return them with their datetimes; within a transaction."""
+    def record(self, records: Iterable[Record], earliest: Iterable[int] = ()) -> list[Resource]:
+        """Enter changes, and return them with their datetimes; within a transaction.
+
+        A change is dated by the clock, or by its instant in `earliest` if that is later.
+        """
         state = self.state()
         at = state.reached
         now = self._clock()
         rows = []
         recorded = []
         contents = {}
-        for record in records:
-            at = max(now, at + 1)
+        for record, least in zip(records, chain(earliest, repeat(0)), strict=False):
+            at = max(now, at + 1, least)
             resource, content = record.resource, record.content
             rows.append(as_row(record, at))
             recorded.append(replace(resource, datetime=from_microseconds(at)))
