@@ -34,6 +34,7 @@ _PARTS = re.compile(
 )
 _AUTHORITY = re.compile(r"((?:.*@)?)(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", re.DOTALL)
 _CODED = re.compile(rf"%[0-9A-Fa-f]{{2}}|%|[^%{_ALLOWED}]+")
+_HOST_NAME = re.compile(r"[a-z0-9._-]+")
 _ENCODED_TEXT = re.compile("(?:%[89A-F][0-9A-F])+")
 #: The characters that IDNA 2008 keeps, and IDNA 2003 maps to others or to none.
 _DEVIATING = re.compile("[ßς\u200c\u200d]")
@@ -56,22 +57,19 @@ def normalize(uri: str) -> str:
     return f"{scheme}://{_normal_authority(scheme, authority)}{path}{query}{fragment}"
 
 
-def normalize_encoding(text: str, *, is_whole: bool = True) -> str:
-    """Return a part of a URI in the normal encoding.
+def normalize_encoding(part: str) -> str:
+    """Return a part of a URI in the normal encoding."""
+    return _CODED.sub(_normal_octets, part)
 
-    If it is not whole, it may end within an octet, and a `%` that begins none is kept.
-    """
 
-    def normal(match: re.Match[str]) -> str:
-        found = match[0]
-        if found == "%":
-            return "%25" if is_whole else found
-        if found[0] != "%":
-            return quote(found.encode("utf-8", "surrogatepass"), safe="")
-        character = chr(int(found[1:], 16))
-        return character if character in _UNRESERVED else found.upper()
-
-    return _CODED.sub(normal, text)
+def _normal_octets(match: re.Match[str]) -> str:
+    found = match[0]
+    if found[0] != "%":
+        return quote(found.encode("utf-8", "surrogatepass"), safe="")
+    if found == "%":
+        return "%25"
+    character = chr(int(found[1:], 16))
+    return character if character in _UNRESERVED else found.upper()
 
 
 def normalize_beginning(uri: str) -> str:
@@ -82,9 +80,9 @@ def normalize_beginning(uri: str) -> str:
     """
     scheme, mark, rest = uri.partition("://")
     authority, slash, path = rest.partition("/")
-    path = normalize_encoding(path, is_whole=False)
+    path = normalize_encoding(path)
     if not mark or "*" in scheme:
-        return normalize_encoding(uri, is_whole=False)
+        return normalize_encoding(uri)
     if not slash or "*" in authority:
         return f"{scheme.lower()}://{authority.lower()}{slash}{path}"
     return f"{scheme.lower()}://{_normal_authority(scheme.lower(), authority)}/{path}"
@@ -109,9 +107,10 @@ def _normal_host(host: str) -> str:
     if len(name) > _LONGEST_HOST or _DEVIATING.search(name) or "\ufffd" in name:
         return host
     try:
-        return name.encode("idna").decode().lower()
+        encoded = name.encode("idna").decode().lower()
     except UnicodeError:
         return host
+    return encoded if _HOST_NAME.fullmatch(encoded) else host
 
 
 def _without_dot_segments(path: str) -> str:

@@ -208,7 +208,9 @@ class _MirrorComparison:
         return msgspec.structs.replace(
             Audit(
                 len(expected.resources),
-                len(expected.resources.keys() - {normalize(name) for _, name in differing.values()}),
+                len(
+                    expected.resources.keys() - {normalize(name) for _, name in differing.values()}
+                ),
                 reasons=self._reasons,
                 doubts=expected.doubts,
                 limits=expected.limits,

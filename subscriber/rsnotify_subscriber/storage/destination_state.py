@@ -156,7 +156,7 @@ class DestinationState:
 
     @property
     def doubts(self) -> Mapping[str, str]:
-        """By URI, why resources may differ from the Source's documents, though they were applied."""
+        """By URI, why resources that were applied may differ from the Source's documents."""
         return {**self._doubts, **self.baseline.doubts}
 
     @property

@@ -16,12 +16,16 @@ _COLUMNS = """
 uri, changed_at, change, hash, length, lastmod, validator, fetched_at, mtime, spelling
 """
 _FIND = f"SELECT {_COLUMNS} FROM {{resources}} WHERE uri IN"
-_FIND_IDENTITY = f"SELECT {_COLUMNS}, identity FROM {{resources}} WHERE identity != '' AND identity IN"
+_FIND_IDENTITY = (
+    f"SELECT {_COLUMNS}, identity FROM {{resources}} WHERE identity != '' AND identity IN"
+)
 _HELD = """
 SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
     ORDER BY uri LIMIT ?
 """
-_UNIDENTIFIED = "SELECT uri FROM {resources} WHERE identity IS NULL AND uri > ? ORDER BY uri LIMIT ?"
+_UNIDENTIFIED = (
+    "SELECT uri FROM {resources} WHERE identity IS NULL AND uri > ? ORDER BY uri LIMIT ?"
+)
 _IDENTIFY = "UPDATE {resources} SET identity = ? WHERE uri = ?"
 #: How many resources are read by one query.
 _PART = 500

@@ -103,7 +103,9 @@ class SQLiteDatabase:
                 self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
         self.connection.executescript(_INDEXES)
         # Temporary, since a baseline begins again after a restart.
-        self.connection.execute("CREATE TEMP TABLE seen (identity TEXT PRIMARY KEY, spelling TEXT) WITHOUT ROWID")
+        self.connection.execute(
+            "CREATE TEMP TABLE seen (identity TEXT PRIMARY KEY, spelling TEXT) WITHOUT ROWID"
+        )
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
         return self.connection.execute(sql.format_map(_TABLES), tuple(parameters))

@@ -175,7 +175,9 @@ class Applier:
         for ready in new:
             if (reason := await self._call([ready])) is not None:
                 uri = ready.change.uri
-                failed[uri] = StorageError(f"{ready.change.resource.uri} could not be applied: {reason}")
+                failed[uri] = StorageError(
+                    f"{ready.change.resource.uri} could not be applied: {reason}"
+                )
         return failed
 
     async def _call(self, batch: list[PreparedChange]) -> str | None:
