@@ -1,16 +1,16 @@
 """Equality of URIs: two that have one normal form identify the same resource.
 
-The normal form is that of RFC 3986 §6.2.2 and §6.2.3: scheme and host in lower case, percent-encoded
-octets in upper case, unreserved characters decoded, no dot segments, no default or empty port, `/`
-as the path of an authority alone. Before that, an IRI is mapped to a URI (RFC 3987 §3.1), with the
+The normal form is that of RFC 3986 §6.2.2 and §6.2.3: scheme and host in lower case, encoded octets
+in upper case, unreserved characters decoded, no dot segments, no default or empty port, `/` as the
+path of an authority alone. Before that, an IRI is mapped to a URI (RFC 3987 §3.1), with the
 characters that no URI may hold, such as spaces; its host by IDNA. A `%` that begins no octet stands
 for itself.
 
 All else is a difference: reserved characters and their encodings (`/` and `%2F`), the case of a
 path, an empty query and none, precomposed and decomposed characters, `http` and `https`.
 
-Only comparisons use it. Requests, digests and documents have a URI as the Source wrote it. Libraries
-go further, or not so far: yarl decodes `%24` and `%3D`; rfc3986 does not decode `%7E`.
+Only comparisons use it. Requests, digests and documents have a URI as the Source wrote it. The
+libraries differ: yarl drops an empty query, rfc3986 neither decodes `%7E` nor drops a default port.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     """What a copy holds; a part that is empty admits everything.
 
     In a pattern for URIs `*` matches any characters, including slashes, and every other character
-    matches itself, in any spelling (`~` and `%7E`). A pattern has to match the whole URI. But one without `://` may begin after
-    any slash, and one that ends in a slash matches everything below it: `*.ttl`, `maps/`,
-    `https://source.example/data/*/2024-*`.
+    matches itself, in any spelling (`~` and `%7E`). A pattern has to match the whole URI. But one
+    without `://` may begin after any slash, and one that ends in a slash matches everything below
+    it: `*.ttl`, `maps/`, `https://source.example/data/*/2024-*`.
 
     Args:
         only: Patterns; a URI has to match one of them.

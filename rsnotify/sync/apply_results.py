@@ -116,8 +116,8 @@ class ApplyResults:
             return
         if self._is_gone(change, error, attempts, now):
             state.actions.note(
-                f"{change.resource.uri} is listed, but not there: it is removed from the copy, and fetched "
-                "again from time to time",
+                f"{change.resource.uri} is listed, but not there: it is removed from the copy, "
+                "and fetched again from time to time",
                 warning=True,
             )
             removal = replace(change, change=ChangeType.DELETED, package=None)

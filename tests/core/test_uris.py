@@ -83,8 +83,8 @@ DISTINCT = [
     "http://stra\u00dfe.example/",
     "http://strasse.example/",
 ]
-PIECES = ["a", "B", "~", "%7E", "%7e", "%", "%2F", "%2f", "/", ".", "..", "%2e", "\u00fc", "%c3%bc",
-          " ", "%20", "%25", "41", "?", "#", ":", "@", "[", "\\", "*", ":80", "%%34", "\ud800"]  # fmt: skip
+PIECES = [*"aB~%/.?#:@[\\* \u00fc\ud800", "..", "41", ":80"]
+PIECES += ["%7E", "%7e", "%2F", "%2f", "%2e", "%c3%bc", "%20", "%25", "%%34"]
 texts = st.one_of(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), st.text(max_size=12))
 heads = st.sampled_from(
     ["http://a/", "HTTP://a:80", "https://A:0443/", "http://", "urn:a", "", "x://u%7e:%@B/", "//"]
