@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
 from rsnotify_publisher import Record
@@ -83,6 +84,8 @@ class _States:
         self._validators: dict[str, str | None] = {}
         self._modified: dict[str, Instant | None] = {}
         self.records: list[Record] = []
+        #: By the normal form of its URI, how each resource of the batch was last spelled.
+        self._spellings: dict[str, str] = {}
         #: The validators of resources that did not change, but whose places did.
         self.revalidated: dict[str, str] = {}
 
@@ -96,6 +99,7 @@ class _States:
 
     def see(self, entry: SeenEntry) -> None:
         uri = entry.resource.uri
+        self._spellings[normalize(uri)] = uri
         known = self._known(uri)
         state, places = decode_validator(known)
         validator = encode_validator(entry.state, places | {entry.place})
@@ -121,6 +125,8 @@ class _States:
 
     def miss(self, entry: MissingEntry) -> None:
         known = self._known(entry.uri)
+        if self._spellings.get(normalize(entry.uri), entry.uri) != entry.uri:
+            return  # what was seen in another spelling has replaced it
         if known is None or self._is_before(entry.uri, entry.at):
             return
         state, places = decode_validator(known)
