@@ -39,13 +39,13 @@ def decode_validator(validator: str | None) -> tuple[str, frozenset[str]]:
 
 
 def usable_uri(uri: str) -> str | None:
-    """Return a URI with the characters escaped that it may not hold; None if it is none."""
+    """Return a URI of an origin in normal form, however it is spelled; None if it is none."""
     escaped = quote(uri, safe=_URI)
     try:
         check_uri(escaped)
     except ConfigurationError:
         return None
-    return escaped
+    return normalize(escaped)
 
 
 def record_batch(journal: Journal, batch: OriginBatch) -> int:
