@@ -24,6 +24,7 @@ from tests.wild.running import (
     following,
     pace,
     until,
+    until_right,
 )
 from tests.wild.source import WildSource
 
@@ -90,7 +91,6 @@ async def test_a_creation_and_a_deletion_that_come_together_end_as_the_later(
 ) -> None:
     begin(source, "b")
     assert (await follow_once(source, folder)).claims
-    source.put("~a", b"1")
     changes = [
         entry(source.uri("~a"), "created", datetime=source.t(60), content=b"1"),
         entry(source.uri("%7Ea"), "deleted", datetime=source.t(61)),
@@ -208,6 +208,46 @@ async def test_a_resource_that_is_listed_in_two_spellings_is_held_once_and_repor
     source.put("resourcelist.xml", resource_list(entries[1:], at=source.t(50)))
     outcome = await follow_once(source, folder, pace=pace(compare=0.0))
     assert outcome.claims, outcome
+    assert (await audited(source, folder)).claims
+
+
+@pytest.mark.parametrize("by", ["list", "push"])
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("order", [1, -1])
+async def test_a_source_that_changes_its_spelling_deletes_nothing(
+    source: WildSource, hub: WildHub, folder: Path, order: int, exists: bool, by: str
+) -> None:
+    """It lists the creation of one resource and the deletion of another: the server decides."""
+    begin(source, "~a")
+    source.file("b", b"1")
+    listed = [entry(source.uri(name), content=b"1") for name in ("~a", "b")]
+    source.put("resourcelist.xml", resource_list(listed, at=source.t(0)))
+    if exists:
+        source.put("%7Ea", b"1")
+    kinds = [("%7Ea", "created", b"1"), ("~a", "deleted", None)][::order]
+    changes = [
+        entry(source.uri(name), kind, datetime=source.t(60 + number), content=content)
+        for number, (name, kind, content) in enumerate(kinds)
+    ]
+    if by == "push":
+        offer_hub(source, hub)
+        async with following(source, folder) as subscriber:
+            await hub.subscribed()
+            await until(subscriber, lambda status: status.resources == 2 and status.level)
+            if not exists:
+                source.remove("~a")
+            for number, one in enumerate(changes):
+                await hub.push([one], source.t(59 + number), source.t(60 + number))
+            source.put("changelist.xml", change_list(changes, from_=source.t(0)))
+            await until_right(subscriber, folder, source)
+    else:
+        assert (await follow_once(source, folder)).claims
+        if not exists:
+            source.remove("~a")
+        source.put("changelist.xml", change_list(changes, from_=source.t(0)))
+        outcome = await follow_once(source, folder)
+        assert_honest(folder, source, outcome)
+        assert outcome.claims, outcome
     assert (await audited(source, folder)).claims
 
 

@@ -227,7 +227,8 @@ class _MirrorComparison:
     def _resources_by_path(self, expected: ExpectedResources) -> dict[str, Resource | None]:
         """Return the expected resource, if any, at each path to compare."""
         found: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
-        contested = {uri: change.resource for uri, change in expected.contested.items()}
+        checked = expected.contested | expected.respelled
+        contested = {uri: change.resource for uri, change in checked.items()}
         # A file has its name by the spelling that came first.
         held = {normalize(uri): uri for uri in read_held(self._state)}
         for uri, resource in (contested | expected.resources).items():
@@ -280,7 +281,7 @@ class _MirrorComparison:
         uri = normalize(resource.uri)
         if uri in self._expected.ambiguous:
             return self._unknown(resource, "the lists do not say which of its changes is the last")
-        if uri in self._expected.contested:
+        if uri in self._expected.contested or uri in self._expected.respelled:
             return await self._contested(local, resource)
         if local is None:
             return await self._missing(resource)
@@ -295,7 +296,9 @@ class _MirrorComparison:
             is_there = await self._fetcher.is_there(resource.uri)
         except FetchError as error:
             return self._unknown(resource, error.reason)
-        if is_there != (normalize(resource.uri) in self._expected.resources):
+        uri = normalize(resource.uri)
+        is_decided = uri in self._expected.respelled
+        if not is_decided and is_there != (uri in self._expected.resources):
             return self._unknown(resource, "the lists and its server contradict each other")
         if is_there:
             return "created" if local is None else await self._compare_content(local, resource)

@@ -46,6 +46,8 @@ class ExpectedResources(Struct):
         resources: The latest entry. This and others are by the normal forms of URIs.
         contested: By URI, the latest change of each resource that exists according to the Resource
             List, and does not according to the Change Lists, or the reverse.
+        respelled: Those of resources that the Change Lists have in several spellings, deleted in
+            one and not in another: their server decides whether they exist.
         ambiguous: URIs whose latest change the documents do not determine.
         doubts: Why the documents may be incomplete.
         limits: What the documents cannot show, in sentences.
@@ -53,6 +55,7 @@ class ExpectedResources(Struct):
 
     resources: dict[str, Resource]
     contested: dict[str, Change] = {}
+    respelled: dict[str, Change] = {}
     ambiguous: set[str] = set()
     doubts: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
@@ -214,6 +217,9 @@ class ExpectationReader:
             elif change.at >= self._changed.get(uri, _EARLIEST):
                 # Documents may overlap: one may have earlier changes that another lacks.
                 self._apply(change, ambiguous=ambiguous)
+                if uri in reduced.respelled:
+                    self._expected.ambiguous.discard(uri)
+                    self._expected.respelled[uri] = change
         if coverage.until is not None:
             frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
 
@@ -238,6 +244,7 @@ class ExpectationReader:
     def _apply(self, change: Change, *, ambiguous: bool) -> None:
         self._changed[change.uri] = change.at
         self._before.pop(change.uri, None)
+        self._expected.respelled.pop(change.uri, None)
         if ambiguous:
             self._expected.ambiguous.add(change.uri)
         else:
