@@ -100,7 +100,8 @@ class Selection(Struct, frozen=True, omit_defaults=True):
 
     def _wants_collection(self, resource: Resource) -> bool:
         return not self.collections or any(
-            link.rel == Rel.COLLECTION and link.href in self.collections for link in resource.links
+            link.rel == Rel.COLLECTION and normalize(link.href) in map(normalize, self.collections)
+            for link in resource.links
         )
 
     def _wants_change(self, change: Change, held: bool) -> bool:
