@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
 from rsnotify_publisher import Record
@@ -39,13 +40,13 @@ def decode_validator(validator: str | None) -> tuple[str, frozenset[str]]:
 
 
 def usable_uri(uri: str) -> str | None:
-    """Return a URI without a login and with other characters escaped; None if it is none."""
+    """Return a URI of an origin in normal form and without a login; None if it is none."""
     escaped = quote(without_login(uri), safe=_URI)
     try:
         check_uri(escaped)
     except ConfigurationError:
         return None
-    return escaped
+    return normalize(escaped)
 
 
 def record_batch(journal: Journal, batch: OriginBatch, now: int) -> int:
@@ -96,6 +97,8 @@ class _States:
         self.records: list[Record] = []
         #: The instant (µs) before which each record is not dated.
         self.earliest: list[int] = []
+        #: By the normal form of its URI, how each resource of the batch was last spelled.
+        self._spellings: dict[str, str] = {}
         #: The validators of resources that did not change, but whose places did.
         self.revalidated: dict[str, str] = {}
 
@@ -109,6 +112,7 @@ class _States:
 
     def see(self, entry: SeenEntry) -> None:
         uri = entry.resource.uri
+        self._spellings[normalize(uri)] = uri
         known = self._known(uri)
         state, places = decode_validator(known)
         validator = encode_validator(entry.state, places | {entry.place})
@@ -136,6 +140,8 @@ class _States:
 
     def miss(self, entry: MissingEntry) -> None:
         known = self._known(entry.uri)
+        if self._spellings.get(normalize(entry.uri), entry.uri) != entry.uri:
+            return  # what was seen in another spelling has replaced it
         if known is None or self._is_before(entry.uri, entry.at):
             return
         state, places = decode_validator(known)

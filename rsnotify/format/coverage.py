@@ -22,6 +22,7 @@ from rsnotify.format.timestamp_precision import (
     is_undecided,
     postponed,
 )
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
 
 
@@ -42,6 +43,8 @@ class Change(Struct, frozen=True, gc=False):
     """One change to one resource, with its effective datetime.
 
     Args:
+        uri: The normal form of the resource's URI, which all spellings share; `resource` has it as
+            the Source wrote it. What a subscriber has applied has it as it is stored in the copy.
         at: The change's own datetime. Where the Source gives none: that of the entry before it
             (list order decides), or the beginning of the list.
         resource: The entry of the document.
@@ -285,7 +288,7 @@ def _changes(document: Document, package: str | None = None) -> tuple[tuple[Chan
             raise InvalidDocument("nothing tells when the change happened", entry=number)
         # A Source may round `from` up past its first entry, so only entries are compared.
         ordered = ordered and not (changes and at < changes[-1].at)
-        changes.append(Change(resource.uri, resource.change, at, resource, package))
+        changes.append(Change(normalize(resource.uri), resource.change, at, resource, package))
         before = at
     if not ordered or any(change.at.fold for change in changes):
         dated = _dated_within_units(changes, document.from_)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.media_types import essence, guess_media_type, is_media_type, matches, may_match
 from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize, normalize_beginning
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.selection import Selection
 
@@ -32,7 +34,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
     """The changes of a topic that a hub sends; a part that is empty admits everything.
 
     Args:
-        prefixes: The URI of a resource has to begin with one of them.
+        prefixes: The URI of a resource has to begin with one of them, in any spelling.
         types: Media types, as `text/turtle` or `text/*`, of the entry or else of the name in
             its URI. A change without a known type, and every deletion, is sent. An update is
             sent if either type matches, since the type may have changed.
@@ -49,7 +51,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
 
     def admits(self, resource: Resource) -> bool:
         """Return whether a change is sent."""
-        if self.prefixes and not resource.uri.startswith(self.prefixes):
+        if self.prefixes and not normalize(resource.uri).startswith(_normal(self.prefixes)):
             return False
         if self.changes and resource.change is not None and resource.change not in self.changes:
             return False
@@ -93,9 +95,14 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
 EVERYTHING = PushSelection()
 
 
+@lru_cache(maxsize=256)  # of any number of subscribers
+def _normal(prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(normalize_beginning, prefixes))
+
+
 def push_selection_for(selection: Selection) -> PushSelection:
     """Return what a Destination requests from a hub: at least all that its copy holds."""
-    prefixes = [_literal(pattern) for pattern in selection.only]
+    prefixes = [normalize_beginning(_literal(pattern)) for pattern in selection.only]
     requested = PushSelection(
         prefixes=tuple(prefixes) if all(map(_PREFIX.fullmatch, prefixes)) else (),
         types=selection.types,

@@ -16,6 +16,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.coverage import Change
 from rsnotify.format.media_types import is_media_type, may_match
 from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize, normalize_beginning
 from rsnotify.format.vocabulary import ChangeType, Rel
 
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
@@ -25,9 +26,9 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     """What a copy holds; a part that is empty admits everything.
 
     In a pattern for URIs `*` matches any characters, including slashes, and every other character
-    matches itself. A pattern has to match the whole URI. But one without `://` may begin after
-    any slash, and one that ends in a slash matches everything below it: `*.ttl`, `maps/`,
-    `https://source.example/data/*/2024-*`.
+    matches itself, in any spelling (`~` and `%7E`). A pattern has to match the whole URI. But one
+    without `://` may begin after any slash, and one that ends in a slash matches everything below
+    it: `*.ttl`, `maps/`, `https://source.example/data/*/2024-*`.
 
     Args:
         only: Patterns; a URI has to match one of them.
@@ -77,7 +78,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     def wants(self, resource: Resource) -> bool:
         """Return whether the resource of an entry is selected."""
         return (
-            self._wants_uri(resource.uri)
+            self._wants_uri(normalize(resource.uri))
             and may_match(resource, self.types)
             and self._wants_collection(resource)
         )
@@ -99,7 +100,8 @@ class Selection(Struct, frozen=True, omit_defaults=True):
 
     def _wants_collection(self, resource: Resource) -> bool:
         return not self.collections or any(
-            link.rel == Rel.COLLECTION and link.href in self.collections for link in resource.links
+            link.rel == Rel.COLLECTION and normalize(link.href) in map(normalize, self.collections)
+            for link in resource.links
         )
 
     def _wants_change(self, change: Change, held: bool) -> bool:
@@ -119,7 +121,8 @@ def _matches(uri: str, pattern: str) -> bool:
 
 @cache
 def _alternatives(pattern: str) -> tuple[list[str], ...]:
-    """Return the patterns for whole URIs, each as the pieces between its `*`."""
+    """Return the patterns for normal forms of URIs, each as the pieces between its `*`."""
+    pattern = normalize_beginning(pattern)
     whole = pattern + "*" if pattern.endswith("/") else pattern
     patterns = (whole,) if "://" in whole else (whole, f"*/{whole}")
     return tuple(each.split("*") for each in patterns)

@@ -15,6 +15,7 @@ from rsnotify.errors import NotFound, RsnotifyError, StorageError, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import LATEST
 from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify.sync.catch_up import CatchUp
@@ -115,8 +116,8 @@ class ApplyResults:
             return
         if self._is_gone(change, error, attempts, now):
             state.actions.note(
-                f"{change.uri} is listed, but not there: it is removed from the copy, and fetched "
-                "again from time to time",
+                f"{change.resource.uri} is listed, but not there: it is removed from the copy, "
+                "and fetched again from time to time",
                 warning=True,
             )
             removal = replace(change, change=ChangeType.DELETED, package=None)
@@ -163,20 +164,21 @@ class ApplyResults:
 
 
 def _removed_resource(change: Change) -> MissingResource:
-    return MissingResource(change.uri, announced_at(change))
+    return MissingResource(change.resource.uri, announced_at(change))
 
 
 def _missing_resource(change: Change) -> MissingResource:
     if change.check is CheckMethod.FETCH:
         return _removed_resource(change)
-    return MissingResource(change.uri, announced_at(change), change.resource, change.at)
+    return MissingResource(change.resource.uri, announced_at(change), change.resource, change.at)
 
 
 def _change_of(missing: MissingResource) -> Change:
-    kind, at, entry = ChangeType.UPDATED, missing.announced, missing.entry
+    uri, kind = normalize(missing.uri), ChangeType.UPDATED
+    at, entry = missing.announced, missing.entry
     if entry is not None:
         # Its datetime may be that of a version which was stored since.
         check = CheckMethod.COMPARE
-        return Change(missing.uri, entry.change or kind, missing.at, entry, check=check)
+        return Change(uri, entry.change or kind, missing.at, entry, check=check)
     entry = Resource(missing.uri, change=kind, datetime=at if at > EARLIEST else None)
-    return Change(missing.uri, kind, at, entry, check=CheckMethod.FETCH)
+    return Change(uri, kind, at, entry, check=CheckMethod.FETCH)

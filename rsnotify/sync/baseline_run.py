@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import BeginBaseline, ComparedList, Fetch, FindUnlisted
 from rsnotify.sync.baseline import Baseline, ListedResources
@@ -145,13 +146,13 @@ class BaselineRun:
         return True
 
     def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
-        pending = self._state.pending
-        if pending.is_watched(resource.uri) or (self.is_repeated and resource.uri in pending):
-            self._still_listed.add(resource.uri)
-        if change is None or (self.is_repeated and resource.uri in pending):
+        pending, uri = self._state.pending, normalize(resource.uri)
+        if pending.is_watched(uri) or (self.is_repeated and uri in pending):
+            self._still_listed.add(uri)
+        if change is None or (self.is_repeated and uri in pending):
             return
         if not pending.add(change, since=EARLIEST):
-            self._still_listed.add(resource.uri)
+            self._still_listed.add(uri)
         elif is_news:
             self._has_found = True
 
@@ -180,7 +181,7 @@ class BaselineRun:
         package = listed.package if listed.at >= self._state.frontiers.confirmed else None
         # No later than what is confirmed afterwards: only push has changes later than that.
         at = min(listed.at, self.baseline.at)
-        return Change(resource.uri, ChangeType.UPDATED, at, resource, package)
+        return Change(normalize(resource.uri), ChangeType.UPDATED, at, resource, package)
 
     def add_unlisted(self, uris: Iterable[str], now: float) -> bool:
         """Add deletions of the resources that are stored but not listed, and end the comparison.

@@ -67,10 +67,10 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[str]:
 
 
 def _unapplied(pending: PendingChanges) -> str:
-    missing = [change.uri for change in pending.watched]
+    missing = [change.resource.uri for change in pending.watched]
     if missing:
         return f"{_first(missing)}: listed by the Source, and not available from its server"
-    failing = [change.uri for change in pending.failing()]
+    failing = [change.resource.uri for change in pending.failing()]
     if failing:
         return f"{_first(failing)}: could not be fetched or applied yet"
     waiting = counted(len(pending), "resource has", "resources have")

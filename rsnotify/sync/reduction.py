@@ -4,7 +4,9 @@ Both `rsnotify follow` and `rsnotify audit` reduce lists here, so that they neve
 in chronological order (core §12.1) is read from its first to its last entry. Some Sources write the
 newest change first, or in no order: then datetimes decide, and if they do not, the resource itself
 has to be fetched. So it is where a coarse datetime, as of a day, leaves open which change is later:
-such a list may have been sorted by what is written.
+such a list may have been sorted by what is written. And so it is where a list has a resource in two
+spellings, once deleted and once not: a Source that changes how it spells its URIs may list this as
+the creation of one resource and the deletion of another.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ class ReducedChanges(Struct, frozen=True):
 
     `since` has the datetime of its earliest change in the list. If the list does not determine the
     latest one, the resource is `ambiguous`, and its change makes a Destination store its current
-    state.
+    state. So it is if it is `respelled`: deleted in one spelling of its URI, and not in another.
     """
 
     latest: dict[str, Change]
     since: dict[str, Instant]
     ambiguous: frozenset[str]
+    respelled: frozenset[str] = frozenset()
 
 
 def reduce_changes(
@@ -51,6 +54,7 @@ def reduce_changes(
     ambiguous: set[str] = set()
     outside: set[str] = set()
     undecided: set[str] = set()
+    respelled: set[str] = set()
     newest_first = not ordered and _is_newest_first(changes)
     for change in changes:
         uri = change.uri
@@ -61,7 +65,9 @@ def reduce_changes(
         since[uri] = min(since[uri], change.at)
         if from_ is not None and (_is_older(before, from_) or _is_older(change, from_)):
             outside.add(uri)
-        if is_undecided(before.stated_at, change.stated_at) and not _is_equal(before, change):
+        if _is_respelled(before, change):
+            respelled.add(uri)
+        elif is_undecided(before.stated_at, change.stated_at) and not _is_equal(before, change):
             undecided.add(uri)
         if ordered:
             latest[uri] = change
@@ -72,14 +78,13 @@ def reduce_changes(
             latest[uri] = change
             if change.at > before.at and not _is_dated_by_lastmod(change):
                 ambiguous.discard(uri)
-    ambiguous |= undecided
+    ambiguous |= undecided | respelled
     if compare or not ordered:
         ambiguous |= outside
-        for uri, change in latest.items():
-            if uri not in ambiguous:
-                latest[uri] = replace(change, check=CheckMethod.COMPARE)
+        compared = latest.keys() - ambiguous
+        latest.update((uri, replace(latest[uri], check=CheckMethod.COMPARE)) for uri in compared)
     _verify(changes, latest, ambiguous)
-    return ReducedChanges(latest, since, frozenset(ambiguous))
+    return ReducedChanges(latest, since, frozenset(ambiguous), frozenset(respelled))
 
 
 def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]) -> None:
@@ -87,10 +92,16 @@ def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set
     if not ambiguous:
         return
     deleted = {change.uri for change in changes if change.change is ChangeType.DELETED}
+    spellings = {
+        change.uri: change.resource.uri
+        for change in changes
+        if change.change is not ChangeType.DELETED
+    }
     for uri in ambiguous:
         change = latest[uri]
         kind = ChangeType.DELETED if uri in deleted else change.change
-        resource = replace(change.resource, change=kind, hash=None, length=None)
+        spelling = spellings.get(uri, change.resource.uri)
+        resource = replace(change.resource, uri=spelling, change=kind, hash=None, length=None)
         latest[uri] = replace(change, change=kind, resource=resource, check=CheckMethod.FETCH)
 
 
@@ -116,6 +127,14 @@ def _is_equal(first: Change, second: Change) -> bool:
     if ChangeType.DELETED in (first.change, second.change):
         return first.change is second.change
     return first.resource.hash == second.resource.hash
+
+
+def _is_respelled(first: Change, second: Change) -> bool:
+    """Return whether a resource is deleted in one spelling of its URI, and not in the other."""
+    is_deleted = first.change is ChangeType.DELETED
+    return first.resource.uri != second.resource.uri and (
+        is_deleted is not (second.change is ChangeType.DELETED)
+    )
 
 
 def _is_dated_by_lastmod(change: Change) -> bool:

@@ -126,7 +126,7 @@ def verification(change: Change, at: Instant) -> Change:
     is_deletion = change.change is ChangeType.DELETED
     kind = ChangeType.DELETED if is_deletion else ChangeType.UPDATED
     links = tuple(link for link in announced.links if link.rel == Rel.COLLECTION)
-    resource = Resource(change.uri, change=kind, type=announced.type, links=links)
+    resource = Resource(announced.uri, change=kind, type=announced.type, links=links)
     return Change(change.uri, kind, at, resource, check=CheckMethod.FETCH)
 
 

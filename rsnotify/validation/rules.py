@@ -114,6 +114,9 @@ lastmod-outside: should, core §12.1
 change-not-unique: should, core §12.1
     in version 1.0 two changes of one resource should not have one datetime; use fractions of a
     second
+resource-repeated: should, RFC 3986 §6.2
+    the resource is listed in two spellings of its URI, of which a Destination holds one; remove the
+    other
 # The audit attributes.
 audit-incomplete: must, audit
     the audit of a set needs count, hash and digest; give all three, or none

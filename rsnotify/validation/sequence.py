@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import MAX_ENTRIES, Capability
 from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, EntryElement
 from rsnotify.validation.entries import Report
 from rsnotify.validation.kinds import Kind
 from rsnotify.validation.strict_datetimes import StrictDatetime, read_strict_datetime
+
+#: The kinds of document of which each entry is a resource.
+_RESOURCES = frozenset({Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP_MANIFEST})
 
 
 class SequenceCheck:
@@ -24,11 +28,15 @@ class SequenceCheck:
         self._previous_until: StrictDatetime | None = None
         self._uris_of_latest: set[str] = set()
         self._capabilities: set[str] = set()
+        #: By the normal form of its URI, how each resource is spelled.
+        self._spellings: dict[str, str] = {}
         self._format: str | None = None
 
     def add(self, entry: EntryElement) -> None:
         if self._kind.changes:
             self._change(entry)
+        elif self._kind.id in _RESOURCES:
+            self._spelling(entry)
         elif self._kind.entry_time == "from":
             self._interval(entry)
         elif self._kind.entry_time == "at":
@@ -72,6 +80,14 @@ class SequenceCheck:
         if uri in self._uris_of_latest:
             self._report("change-not-unique", line, "lastmod", uri)
         self._uris_of_latest.add(uri)
+
+    def _spelling(self, entry: EntryElement) -> None:
+        uri = entry.text("loc")
+        if uri is None or len(self._spellings) > MAX_ENTRIES:
+            return
+        first = self._spellings.setdefault(normalize(uri), uri)
+        if first != uri:
+            self._report("resource-repeated", entry.texts["loc"].line, "loc", f"{first}, {uri}")
 
     def _is_outside(self, first: StrictDatetime | None, last: StrictDatetime | None) -> bool:
         early = first is not None and self._from is not None and first.is_before(self._from)

@@ -30,7 +30,8 @@ def at(seconds: int) -> datetime:
 
 
 def change(name: str) -> Change:
-    return Change(f"http://u:secret@a.example/{name}", ChangeType.UPDATED, at(1), Resource(name))
+    uri = f"http://u:secret@a.example/{name}"
+    return Change(uri, ChangeType.UPDATED, at(1), Resource(uri))
 
 
 def unsettle(state: SyncState, catch_up: CatchUp) -> None:

@@ -147,3 +147,20 @@ def test_an_ambiguous_resource_may_have_the_content_of_either_entry() -> None:
     assert latest.check is CheckMethod.FETCH
     assert latest.change is UPDATED
     assert latest.resource.hash is None
+
+
+@pytest.mark.parametrize("kinds", [(CREATED, DELETED), (DELETED, CREATED), (DELETED, UPDATED)])
+def test_a_resource_that_is_deleted_in_one_spelling_and_not_in_another_is_ambiguous(
+    kinds: tuple[ChangeType, ChangeType],
+) -> None:
+    changes = [change("a", kind, hours) for hours, kind in enumerate(kinds)]
+    spelled = [
+        replace(one, resource=replace(one.resource, uri=f"spelling {number}"))
+        for number, one in enumerate(changes)
+    ]
+    assert not reduce_changes(changes, ordered=True).ambiguous
+    reduced = reduce_changes(spelled, ordered=True)
+    assert reduced.ambiguous == reduced.respelled == {"a"}
+    latest = reduced.latest["a"]
+    assert (latest.change, latest.check) == (DELETED, CheckMethod.FETCH)
+    assert latest.resource.uri == f"spelling {1 - kinds.index(DELETED)}"

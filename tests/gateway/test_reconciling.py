@@ -55,6 +55,19 @@ def test_a_resource_that_is_never_seen_is_not_deleted(journal: Journal) -> None:
     assert record(journal, MissingEntry(A)) == []
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_uri_that_an_earlier_version_did_not_normalize_is_replaced(
+    journal: Journal, together: bool
+) -> None:
+    old, new = "https://a.example/%7ea", "https://a.example/~a"
+    record(journal, seen(old))
+    entries = [seen(new), MissingEntry(old)]
+    for batch in [entries] if together else [[one] for one in entries]:
+        record(journal, *batch)
+    assert [each.uri for each in journal.resources()] == [new]
+    assert record(journal, seen(new)) == []
+
+
 def test_the_cursor_is_stored_with_the_changes_or_not_at_all(journal: Journal) -> None:
     def fail() -> None:
         with journal.transaction():
@@ -85,11 +98,12 @@ def test_metadata_that_cannot_be_written_is_left_out(journal: Journal) -> None:
     [
         ("https://a.example/ä b", "https://a.example/%C3%A4%20b"),
         ("https://a.example/%20?x=1&y#z", "https://a.example/%20?x=1&y#z"),
+        ("HTTPS://a.example:443/x/../%7ea%2f", "https://a.example/~a%2F"),
         ("no URI", None),
         ("https://a.example/" + "x" * 10_000, None),
     ],
 )
-def test_uris_are_escaped_if_that_makes_them_usable(uri: str, usable: str | None) -> None:
+def test_uris_are_normalized_if_that_makes_them_usable(uri: str, usable: str | None) -> None:
     assert usable_uri(uri) == usable
 
 

@@ -14,6 +14,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Link, Resource
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Record
 from rsnotify_publisher.journal import FinishedDocument, Journal
@@ -457,6 +458,70 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
         assert journal.state().sum == str(SetSum())
         assert [change.uri for change in journal.changes(0)] == [BASE + name for name in "abab"]
     assert after == before
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["applied apart", "applied together"])
+@pytest.mark.parametrize("first", ["~a", "%7Ea", "x/../a%2f"])
+@pytest.mark.parametrize("second", ["~a", "%7ea", "y/../~a", "./a%2F"])
+def test_a_resource_is_in_the_set_once_whatever_its_spelling(
+    journal: Journal, first: str, second: str, apart: bool
+) -> None:
+    digest = "sha-256:" + "1" * 64
+    is_same = normalize(BASE + first) == normalize(BASE + second)
+
+    def record(name: str, change: ChangeType) -> None:
+        hash = None if change is ChangeType.DELETED else digest
+        with journal.transaction():
+            journal.record([Record(Resource(BASE + name, change=change, hash=hash))])
+        if apart:
+            journal.bring_up_to_date()
+
+    def check(*names: str) -> None:
+        assert {each.uri for each in journal.resources()} == {BASE + name for name in names}
+        expected = SetSum()
+        expected.add((BASE + name, digest) for name in names)
+        assert journal.state().sum == str(expected)
+
+    record(first, ChangeType.CREATED)
+    record(second, ChangeType.UPDATED)
+    check(*({second} if is_same else {first, second}))
+    record(first, ChangeType.UPDATED)
+    check(*({first} if is_same else {first, second}))
+    record(second, ChangeType.DELETED)
+    check(*(() if is_same else {first}))
+
+
+def test_of_two_spellings_in_a_set_of_the_version_before_the_later_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    digest = "sha-256:" + "1" * 64
+    names = ["%7Ea", "b", "%62", "c", "~a", "%7ea"]
+    with Journal(path, BASE) as journal:
+        for name in names:
+            with journal.transaction():
+                resource = Resource(BASE + name, change=ChangeType.CREATED, hash=digest)
+                journal.record([Record(resource)])
+    with closing(sqlite3.connect(path)) as old:
+        total = SetSum()
+        total.add((BASE + name, digest) for name in names)
+        at = "(SELECT at FROM changes WHERE changes.uri = ?1)"
+        entry = f'{{"uri":"","hash":"{digest}"}}'.encode()
+        for name in names:
+            old.execute(f"INSERT INTO resources VALUES (?1, {at}, ?2, NULL)", (BASE + name, entry))
+        (last,) = old.execute("SELECT max(at) FROM changes").fetchone()
+        old.execute("UPDATE state SET applied = ?, sum = ?", (last, str(total)))
+        old.commit()
+        old.executescript("DROP TABLE spellings; PRAGMA user_version = 7")
+    with Journal(path, BASE) as journal:
+        kept = {each.uri.removeprefix(BASE) for each in journal.resources()}
+        assert kept == {"%7ea", "%62", "c"}
+        expected = SetSum()
+        expected.add((BASE + name, digest) for name in kept)
+        assert journal.state().sum == str(expected)
+        with journal.transaction():
+            gone = [Resource(BASE + name, change=ChangeType.DELETED) for name in ("~a", "b", "c")]
+            journal.record(map(Record, gone))
+        assert journal.count() == 0
+        assert journal.state().sum == str(SetSum())
 
 
 def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:

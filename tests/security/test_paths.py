@@ -16,6 +16,7 @@ from msgspec import Struct
 from yarl import URL
 
 from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, asgi_application, routes, wsgi_application
 from rsnotify_publisher.folder.file_names import FileNames
@@ -82,6 +83,13 @@ def test_no_two_uris_share_a_path(is_portable: bool) -> None:
             if names is not None:
                 key = folded(names) if is_portable else names
                 assert found.setdefault(key, uri) == uri, (uri, found[key])
+
+
+def test_the_spellings_of_one_uri_are_those_with_one_normal_form() -> None:
+    found: dict[str, str] = {}
+    for vector in URIS:
+        first = found.setdefault(normalize(vector.whole), vector.uri)
+        assert vector.spelling_of == (None if first == vector.uri else first), vector
 
 
 def test_a_relay_names_each_uri_in_one_way() -> None:

@@ -203,3 +203,21 @@ def test_a_file_system_that_ignores_case_may_be_mounted_at_the_mirror(tmp_path: 
     assert os.path.basename(place) == os.path.basename(place).lower()
     assert place != MirrorTree(root, BASE).find(BASE + "readme")
     assert sorted(path.name for path in root.iterdir()) == ["ABC", "abc"]
+
+
+def test_a_folder_may_be_removed_while_its_files_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = MirrorTree(tmp_path, BASE)
+    uri = "http://example.com"  # without a path, it has no place but that of fallbacks
+    fallback = Path(tree.find(uri))
+    fallback.parent.mkdir()
+    fallback.touch()
+
+    def listed_too_late(path: str) -> list[str]:
+        fallback.unlink()
+        fallback.parent.rmdir()
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "listdir", listed_too_late)
+    assert [found for _, found in tree.find_files([uri, BASE + "a"])] == [None, None]

@@ -438,8 +438,9 @@ def test_a_state_of_an_earlier_version_is_used_on(
     place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     schema = "rsnotify." if isinstance(place, PostgreSQLState) else ""
-    state.database.execute(f"DROP INDEX {schema}lost")
-    for column in ("mtime", "fetched_at", "validator"):
+    for index in ("lost", "identities"):
+        state.database.execute(f"DROP INDEX {schema}{index}")
+    for column in ("identity", "spelling", "mtime", "fetched_at", "validator"):
         if isinstance(place, PostgreSQLState) and column == "validator":
             break  # there was none without it
         state.database.execute(f"ALTER TABLE {{resources}} DROP COLUMN {column}")
@@ -466,8 +467,8 @@ def test_a_lost_resource_stays_lost_until_its_content_is_stored(
     assert state.lose(["a", "b", "unknown"]) == 2
     state.close()
     state = DestinationState(place)
-    assert [change.uri for change in state.lost_changes("", 10)] == ["a", "b"]
-    assert state.lost_changes("a", 1)[0].resource.hash == A
+    assert list(state.lost_changes("", 10)) == ["a", "b"]
+    assert state.lost_changes("a", 1)["b"].resource.hash == A
     found = state.find("a")
     assert found is not None
     assert found.hash is None, "nothing announced may pass for what the copy has"
@@ -487,6 +488,81 @@ def test_a_file_that_is_written_while_it_is_compared_is_not_lost(state: Destinat
     state.commit([ResourceState("a", 2, "updated", B, 5, mtime=2)], None)
     assert state.note_files([(before, 3)], [before]) == 0
     assert state.held_files("", 10)[0].mtime == 2
+
+
+def test_resources_of_an_earlier_version_are_found_by_any_spelling(
+    place: Path | PostgreSQLState, state: DestinationState
+) -> None:
+    """It stored `ü` beside `%C3%BC`; the next comparison removes the one that is not listed."""
+    umlaut, octets = "http://a.example/\u00fc", "http://a.example/%C3%BC"
+    names = ["http://a.example/%7Ea", umlaut, octets, "http://a.example/b"]
+    state.commit([held(uri, SECOND, hash=A) for uri in names], Progress(SECOND, SECOND))
+    state.database.execute("UPDATE {resources} SET identity = NULL")
+    state.close()
+    again = DestinationState(place)
+    assert again.progress() is None, "everything is compared"
+    assert again.find("http://a.example/~a") == held("http://a.example/%7Ea", SECOND, hash=A)
+    again.begin_baseline()
+    listed = [Resource(uri, hash=A) for uri in ("http://a.example/~a", umlaut, names[-1])]
+    assert again.baseline.compare(listed, SECOND) == ([], [])
+    assert again.baseline.unlisted(SECOND) == [umlaut]
+    found = again.find(umlaut)
+    assert found is not None
+    assert found.uri == umlaut
+    found = again.find("http://a.example/%c3%bc")
+    assert found is not None
+    assert found.uri == octets
+    again.commit([held(umlaut, PRECISE, ChangeType.DELETED)], Progress(PRECISE, PRECISE))
+    again.close()
+    last = DestinationState(place)
+    assert last.progress() is not None
+    assert sorted(last.held_uris()) == sorted({*names} - {umlaut})
+    last.close()
+
+
+def test_the_sum_has_the_spelling_that_the_source_wrote_last(
+    place: Path | PostgreSQLState, state: DestinationState
+) -> None:
+    tilde, octets = "http://a.example/~b", "http://a.example/%7Eb"
+    state.commit([held(tilde, SECOND, hash=A)], None)
+    state.begin_baseline()
+    for listed in (octets, tilde, octets):
+        state.begin_baseline()
+        assert state.baseline.compare([Resource(listed, hash=A)], SECOND) == ([], [])
+        expected = SetSum()
+        expected.add([(listed, A)])
+        assert state.sum == expected
+    state.lose([tilde])
+    change = state.lost_changes("", 10)[tilde]
+    assert (change.uri, change.resource.uri) == (tilde, octets)
+    state.close()
+    again = DestinationState(place)
+    again.begin_baseline()
+    assert again.sum == expected
+    again.close()
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_a_resource_that_is_listed_in_two_spellings_is_held_once_and_in_doubt(
+    place: Path | PostgreSQLState, state: DestinationState, pages: int
+) -> None:
+    uris = ["http://a.example/~b", "http://a.example/%7Eb"]
+    for first, second in (uris, uris[::-1]):
+        state.begin_baseline()
+        assert not state.doubts
+        listed = [Resource(first, hash=A), Resource(second, hash=B)]
+        parts = [listed] if pages == 1 else [listed[:1], listed[1:]]
+        found = [state.baseline.compare(part, SECOND) for part in parts]
+        assert [one for _, absent in found for one in absent] == listed[:1]
+        (uri, why), *_ = state.doubts.items()
+        assert uri == second
+        assert first in why
+    state.close()
+    again = DestinationState(place)
+    assert list(again.doubts) == uris[:1]
+    again.begin_baseline()
+    assert not again.doubts
+    again.close()
 
 
 def test_a_resource_is_found_by_another_spelling_of_its_uri(state: DestinationState) -> None:

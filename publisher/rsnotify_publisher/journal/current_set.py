@@ -8,7 +8,7 @@ them. Whatever reads the set first applies all changes that were recorded before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from msgspec import Struct, json
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record, as_listed
 from rsnotify_publisher.journal.storage import JournalConnection
@@ -29,6 +30,9 @@ _PAGE = 1_000
 _APPLIED_AT_ONCE = 500
 _FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
 _FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
+_FIND_SPELLINGS = (
+    "SELECT normal, uri FROM spellings WHERE normal IN (SELECT value FROM json_each(?))"
+)
 _PUT = (
     "INSERT INTO resources VALUES (?1, ?2, ?3, ?4)"
     " ON CONFLICT (uri) DO UPDATE SET at = ?2, entry = ?3, validator = ?4"
@@ -53,6 +57,10 @@ class _Summary(Struct, gc=False):
 
 
 _summary_of = json.Decoder(_Summary).decode
+
+
+def _is_deletion(row: Row) -> bool:
+    return _summary_of(row[2]).change == ChangeType.DELETED
 
 
 def _named(uri: str, entry: bytes) -> Resource:
@@ -98,20 +106,41 @@ class CurrentSet(JournalConnection):
                 more = self.apply_changes(state.last_change)
 
     def apply(self, rows: Iterable[Row], total: SetSum) -> None:
-        """Apply changes to the set in their order, and update its sum."""
+        """Apply changes to the set in their order, and update its sum.
+
+        A change in another spelling of its URI takes the place of the resource that is in the set.
+        """
         remaining = iter(rows)
-        while page := {row[0]: row for row in islice(remaining, _PAGE)}:
+        while page := {normalize(row[0]): row for row in islice(remaining, _PAGE)}:
+            uris = self._spellings(page)
             # If there is a single change, this query takes a quarter of the time.
-            query = (_FIND_ONE, list(page)) if len(page) == 1 else (_FIND, [encode([*page])])
-            before = self._db.execute(*query)
+            query = (_FIND_ONE, uris) if len(uris) == 1 else (_FIND, [encode(uris)])
+            before = self._db.execute(*query).fetchall()
             total.remove((uri, _summary_of(entry).hash) for uri, entry in before)
-            after = {uri: _summary_of(row[2]) for uri, row in page.items()}
-            deleted = [uri for uri, each in after.items() if each.change == ChangeType.DELETED]
-            for uri in deleted:
-                del after[uri], page[uri]
-            total.add((uri, each.hash) for uri, each in after.items())
-            self._db.executemany(_PUT, page.values())
-            self._db.executemany("DELETE FROM resources WHERE uri = ?", zip(deleted, strict=True))
+            changed = [(row, _summary_of(row[2])) for row in page.values()]
+            changed = [one for one in changed if one[1].change != ChangeType.DELETED]
+            total.add((row[0], each.hash) for row, each in changed)
+            after = {row[0]: row for row, _ in changed}
+            gone = [(uri,) for uri, _ in before if uri not in after]
+            self._db.executemany("DELETE FROM resources WHERE uri = ?", gone)
+            self._db.executemany(_PUT, after.values())
+
+    def _spellings(self, page: Mapping[str, Row]) -> list[str]:
+        """Return all URIs that resources of changes may have in the set, and store the new ones.
+
+        The changes are by the normal forms of their URIs.
+        """
+        uris = [row[0] for row in page.values()]
+        spelled = [(normal, row[0]) for normal, row in page.items() if normal != row[0]]
+        if not spelled and not self._value("SELECT EXISTS (SELECT 1 FROM spellings)"):
+            return uris
+        known = self._db.execute(_FIND_SPELLINGS, (encode([*page]),)).fetchall()
+        self._db.executemany(
+            "DELETE FROM spellings WHERE normal = ?", [(normal,) for normal, _ in known]
+        )
+        is_kept = ((one, uri) for one, uri in spelled if not _is_deletion(page[one]))
+        self._db.executemany("INSERT INTO spellings VALUES (?, ?)", is_kept)
+        return list({*uris, *(one for one, _ in spelled), *(uri for _, uri in known)})
 
     def revalidate(self, uri: str, validator: str) -> None:
         """Set the validator of a resource that did not change; within a transaction."""

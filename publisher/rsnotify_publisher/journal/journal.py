@@ -88,6 +88,7 @@ class Journal(NoticeLog, CurrentSet):
             )
         if not wanted:
             self._db.execute("DELETE FROM resources")
+            self._db.execute("DELETE FROM spellings")
             self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:

@@ -9,8 +9,9 @@ from msgspec import json
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize
 
-VERSION = 7
+VERSION = 8
 #: Bytes. Resources that change in a large set lie far apart, so that each writes a page of its own,
 #: twice; a page holds some ten resources.
 PAGE_SIZE = 2048
@@ -41,6 +42,13 @@ CREATE TABLE IF NOT EXISTS positions (  -- in other logs, up to which changes we
     position TEXT NOT NULL
 ) WITHOUT ROWID;
 """
+# A resource is in the set once, whatever the spelling of its URI.
+_SPELLINGS = """
+CREATE TABLE IF NOT EXISTS spellings (  -- of resources whose URI is not in normal form
+    normal TEXT PRIMARY KEY,
+    uri TEXT NOT NULL
+) WITHOUT ROWID;
+"""
 TABLES = f"""
 CREATE TABLE state (
     base_url TEXT NOT NULL,        -- the URL below which documents are served
@@ -68,6 +76,7 @@ CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
 {_VOLUMES}
 {_NOTICES}
 {_POSITIONS}
+{_SPELLINGS}
 """
 
 
@@ -90,6 +99,8 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
         database.execute("ALTER TABLE changes ADD COLUMN uri TEXT")
         database.execute("ALTER TABLE changes ADD COLUMN validator TEXT")
         database.execute("UPDATE changes SET uri = json_extract(CAST(entry AS TEXT), '$.uri')")
+    if version < 8:
+        _add_spellings(database)
     database.execute(f"PRAGMA user_version={VERSION}")
 
 
@@ -120,6 +131,30 @@ def _add_volumes(database: sqlite3.Connection) -> None:
         row = ("changelist", begin, end, True, 0, 0, json.encode([_name(begin, end)]).decode())
         execute("INSERT INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     execute("DROP TABLE closed_lists")
+
+
+def _add_spellings(database: sqlite3.Connection) -> None:
+    """Add the table of spellings; of the resources with one normal form, the latest is kept."""
+    database.execute(_SPELLINGS)
+    spelled: dict[str, list[tuple[int, str, bytes]]] = {}
+    for at, uri, entry in database.execute("SELECT at, uri, entry FROM resources"):
+        if (normal := normalize(uri)) != uri:
+            spelled.setdefault(normal, []).append((at, uri, entry))
+    dropped: list[tuple[int, str, bytes]] = []
+    for normal, rows in spelled.items():
+        rows += database.execute("SELECT at, uri, entry FROM resources WHERE uri = ?", (normal,))
+        *others, (_, uri, _) = sorted(rows)
+        dropped += others
+        if uri != normal:
+            database.execute("INSERT INTO spellings VALUES (?, ?)", (normal, uri))
+    if not dropped:
+        return
+    database.executemany("DELETE FROM resources WHERE uri = ?", [(uri,) for _, uri, _ in dropped])
+    (stored,) = database.execute("SELECT sum FROM state").fetchone()
+    if stored is not None:
+        total = SetSum.parse(stored)
+        total.remove((uri, json.decode(entry, type=Resource).hash) for _, uri, entry in dropped)
+        database.execute("UPDATE state SET sum = ?", (str(total),))
 
 
 def _name(begin: int, end: int) -> str:

@@ -17,6 +17,7 @@ from rsnotify.errors import ConfigurationError, FetchError, NotFound, without_cr
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.representations import (
     WantedRepresentation,
@@ -201,7 +202,8 @@ class _MirrorComparison:
         self._checks = 0
         self._reasons = {}
         #: By URI, why the content may be wrong although it was fetched.
-        self._doubted = read_fact(self._state, "doubts", dict[str, str]) or {}
+        doubts = read_fact(self._state, "doubts", dict[str, str]) or {}
+        self._doubted = {normalize(uri): why for uri, why in doubts.items()}
         resources = await asyncio.to_thread(self._resources_by_path, expected)
         differing = await self._differing(resources)
         self._suspects = set(differing)
@@ -216,7 +218,9 @@ class _MirrorComparison:
         return msgspec.structs.replace(
             Audit(
                 len(expected.resources),
-                len(expected.resources.keys() - {name for _, name in differing.values()}),
+                len(
+                    expected.resources.keys() - {normalize(name) for _, name in differing.values()}
+                ),
                 reasons=self._reasons,
                 doubts=expected.doubts,
                 limits=expected.limits,
@@ -233,11 +237,14 @@ class _MirrorComparison:
     def _resources_by_path(self, expected: ExpectedResources) -> dict[str, Resource | None]:
         """Return the expected resource, if any, at each path to compare."""
         found: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
-        contested = {uri: change.resource for uri, change in expected.contested.items()}
+        checked = expected.contested | expected.respelled
+        contested = {uri: change.resource for uri, change in checked.items()}
+        # A file has its name by the spelling that came first.
+        held = {normalize(uri): uri for uri in read_held(self._state)}
         for uri, resource in (contested | expected.resources).items():
-            found[self._tree.find(uri)] = resource
+            found[self._tree.find(held.get(uri, resource.uri))] = resource
         for uri in expected.ambiguous - expected.resources.keys():
-            found[self._tree.find(uri)] = Resource(uri)
+            found[self._tree.find(held.get(uri, uri))] = Resource(uri)
         if self._suspects is None:
             return found
         return {path: found.get(path) for path in self._suspects}
@@ -286,9 +293,10 @@ class _MirrorComparison:
         """Return how a file differs, as a field of `Audit`; None if it does not."""
         if resource is None:
             return None if local is None else "deleted"
-        if resource.uri in self._expected.ambiguous:
+        uri = normalize(resource.uri)
+        if uri in self._expected.ambiguous:
             return self._unknown(resource, "the lists do not say which of its changes is the last")
-        if resource.uri in self._expected.contested:
+        if uri in self._expected.contested or uri in self._expected.respelled:
             return await self._contested(local, resource)
         if local is None:
             return await self._missing(resource)
@@ -303,7 +311,9 @@ class _MirrorComparison:
             is_there = await self._fetcher.is_there(resource.uri)
         except FetchError as error:
             return self._unknown(resource, error.reason)
-        if is_there != (resource.uri in self._expected.resources):
+        uri = normalize(resource.uri)
+        is_decided = uri in self._expected.respelled
+        if not is_decided and is_there != (uri in self._expected.resources):
             return self._unknown(resource, "the lists and its server contradict each other")
         if is_there:
             return "created" if local is None else await self._compare_content(local, resource)
@@ -321,7 +331,7 @@ class _MirrorComparison:
             return self._unknown(resource, error.reason)
 
     def _wanted(self, resource: Resource) -> WantedRepresentation:
-        change = Change(resource.uri, ChangeType.UPDATED, datetime.now(UTC), resource)
+        change = Change(normalize(resource.uri), ChangeType.UPDATED, datetime.now(UTC), resource)
         return wanted_representation(change, self._prefer)
 
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
@@ -340,7 +350,7 @@ class _MirrorComparison:
         await asyncio.to_thread(content.discard)
         if not agree(content.hashes, local.hashes):
             return "updated"
-        if doubt := contradiction_in(content, wanted) or self._doubted.get(resource.uri):
+        if doubt := contradiction_in(content, wanted) or self._doubted.get(normalize(resource.uri)):
             return self._unknown(resource, doubt)
         return None
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import DocumentError, FetchError
+from rsnotify.errors import DocumentError, FetchError, without_credentials
 from rsnotify.format.coverage import Change, Coverage, is_ahead
 from rsnotify.format.datetimes import Instant, format_datetime, to_microseconds
 from rsnotify.format.frontier import Frontier
@@ -15,6 +15,7 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import postponed
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import DocumentKind, Fetch, Progress
@@ -26,6 +27,7 @@ from rsnotify.sync.reduction import reduce_changes
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.storage.baseline import same_resource
 from rsnotify_subscriber.storage.resource_state import deletes, needs_request
 
 #: An interval may be rounded to whole seconds.
@@ -41,9 +43,11 @@ class ExpectedResources(Struct):
     """The resources of a Source that are followed.
 
     Args:
-        resources: By URI, the latest entry.
+        resources: The latest entry. This and others are by the normal forms of URIs.
         contested: By URI, the latest change of each resource that exists according to the Resource
             List, and does not according to the Change Lists, or the reverse.
+        respelled: Those of resources that the Change Lists have in several spellings, deleted in
+            one and not in another: their server decides whether they exist.
         ambiguous: URIs whose latest change the documents do not determine.
         doubts: Why the documents may be incomplete.
         limits: What the documents cannot show, in sentences.
@@ -51,6 +55,7 @@ class ExpectedResources(Struct):
 
     resources: dict[str, Resource]
     contested: dict[str, Change] = {}
+    respelled: dict[str, Change] = {}
     ambiguous: set[str] = set()
     doubts: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
@@ -162,14 +167,19 @@ class ExpectationReader:
             baseline.skip(error.at(uri))
         else:
             for resource in part.resources if part else ():
-                self._listed[resource.uri] = (resource, part.at if part else baseline.at)
-                self._expect(resource)
+                key = normalize(resource.uri)
+                if key in self._listed and self._listed[key][0].uri != resource.uri:
+                    why = same_resource(self._listed[key][0].uri)
+                    self._doubt(f"{without_credentials(resource.uri)}: {why}")
+                    continue
+                self._listed[key] = (resource, part.at if part else baseline.at)
+                self._expect(key, resource)
 
-    def _expect(self, resource: Resource) -> None:
+    def _expect(self, uri: str, resource: Resource) -> None:
         if self._selection.wants(resource):
-            self._expected.resources[resource.uri] = resource
+            self._expected.resources[uri] = resource
         else:
-            self._expected.resources.pop(resource.uri, None)
+            self._expected.resources.pop(uri, None)
 
     # The changes after it
 
@@ -211,6 +221,9 @@ class ExpectationReader:
             elif change.at >= self._changed.get(uri, _EARLIEST):
                 # Documents may overlap: one may have earlier changes that another lacks.
                 self._apply(change, ambiguous=ambiguous)
+                if uri in reduced.respelled:
+                    self._expected.ambiguous.discard(uri)
+                    self._expected.respelled[uri] = change
         if coverage.until is not None:
             frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
 
@@ -221,7 +234,7 @@ class ExpectationReader:
             return
         lastmod = to_microseconds(resource.lastmod) if resource.lastmod else None
         if needs_request(change, lastmod):
-            self._expect(replace(resource, hash=None, length=None, lastmod=None))
+            self._expect(change.uri, replace(resource, hash=None, length=None, lastmod=None))
 
     def _is_listed_later(self, change: Change) -> bool:
         """Return whether the Resource List is about the resource after a change."""
@@ -235,6 +248,7 @@ class ExpectationReader:
     def _apply(self, change: Change, *, ambiguous: bool) -> None:
         self._changed[change.uri] = change.at
         self._before.pop(change.uri, None)
+        self._expected.respelled.pop(change.uri, None)
         if ambiguous:
             self._expected.ambiguous.add(change.uri)
         else:
@@ -242,7 +256,7 @@ class ExpectationReader:
         if change.change is ChangeType.DELETED:
             self._expected.resources.pop(change.uri, None)
         else:
-            self._expect(change.resource)
+            self._expect(change.uri, change.resource)
 
     def _compare_lists(self) -> None:
         """Compare the Resource List with the changes before it: its `at` may be wrong."""
@@ -254,7 +268,7 @@ class ExpectationReader:
                 if self._selection.wants(change.resource) or uri in self._expected.resources:
                     self._expected.contested[uri] = change
             elif listed is not None and agree(change.resource.hash, listed[0].hash or "") is False:
-                differing.append(uri)
+                differing.append(change.resource.uri)
         if differing:
             more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
             self._doubt(

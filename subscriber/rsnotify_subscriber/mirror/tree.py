@@ -164,7 +164,10 @@ class MirrorTree:
 
         URIs in their order take one `stat` each, as those of one folder follow each other.
         """
-        leftovers = set(os.listdir(self._fallbacks) if _is_folder(self._fallbacks) else ())
+        leftovers: set[str] = set()
+        if _is_folder(self._fallbacks):
+            with suppress(FileNotFoundError):  # its last file was just removed
+                leftovers.update(os.listdir(self._fallbacks))
         above, folder = "", None
         for uri in uris:
             parent, _, name = uri.rpartition("/")

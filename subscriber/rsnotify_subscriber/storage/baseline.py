@@ -8,36 +8,72 @@ at the first comparison of each run, and at intervals while a run continues.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 
+from rsnotify.errors import without_credentials
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize
 from rsnotify.selection.representations import describe_representation
 from rsnotify_subscriber.storage.database import StateDatabase
-from rsnotify_subscriber.storage.lookups import look_up_equivalent
+from rsnotify_subscriber.storage.lookups import EquivalentLookup, select_in
 from rsnotify_subscriber.storage.resource_state import ResourceState
 from rsnotify_subscriber.storage.transaction import StateTransactions
 
 _UNLISTED = """
-SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
-    AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
+SELECT coalesce(nullif(identity, ''), uri) FROM {resources} AS resources
+    WHERE change != 'deleted' AND changed_at <= ? AND NOT EXISTS (
+        SELECT 1 FROM {seen} AS seen
+        WHERE seen.identity = coalesce(nullif(resources.identity, ''), resources.uri)
+    ) ORDER BY uri
 """
+_SEEN = "SELECT identity, coalesce(spelling, identity) FROM {seen} WHERE identity IN"
+#: How many URIs that are listed in two spellings are stored.
+_TWOFOLD = 100
 #: Seconds between two requests for an unsettled version.
 _BETWEEN = 900.0
 
 
 class BaselineTables:
-    """Compares the resources of a state with the entries of Resource Lists."""
+    """Compares the resources of a state with the entries of Resource Lists.
+
+    Of a resource that a list has in two spellings, the first entry counts, and the state is in
+    doubt. `respell` stores the spellings of resources that a list has in another one.
+    """
 
     def __init__(
-        self, database: StateDatabase, transactions: StateTransactions, prefer: tuple[str, ...]
+        self,
+        database: StateDatabase,
+        transactions: StateTransactions,
+        lookup: EquivalentLookup,
+        respell: Callable[[Sequence[ResourceState]], None],
+        prefer: tuple[str, ...],
     ) -> None:
         self._database = database
         self._transactions = transactions
+        self._lookup = lookup
+        self._respell = respell
         self.prefer = prefer
+        #: By the spelling that is left out, the one that counts.
+        self._twofold = transactions.read_fact("twofold", dict[str, str]) or {}
+        #: Whether a list of this baseline has a URI that is not in normal form.
+        self._has_spellings = False
         #: By URI, when this process fetched unsettled versions.
         self._unsettled: dict[str, float] = {}
+
+    @property
+    def doubts(self) -> Mapping[str, str]:
+        """By URI, which spelling of a resource is left out, and why, in a sentence."""
+        return {uri: same_resource(counted) for uri, counted in self._twofold.items()}
+
+    def begin(self) -> None:
+        """Forget what was seen in an earlier baseline, within a transaction."""
+        self._database.execute("DELETE FROM {seen}")
+        self._has_spellings = False
+        if self._twofold:
+            self._twofold = {}
+            self._transactions.write_facts(twofold=self._twofold)
 
     def note_unsettled(self, states: Iterable[ResourceState]) -> None:
         for state in states:
@@ -60,23 +96,57 @@ class BaselineTables:
         differing: list[Resource] = []
         absent: list[Resource] = []
         moment = to_microseconds(at)
-        entries = list(resources)
-        seen = {entry.uri for entry in entries}
+        respelled: list[ResourceState] = []
         with self._transactions.writing():
-            known = look_up_equivalent(self._database.execute, [entry.uri for entry in entries])
-            seen.update(state.uri for state in known.values())  # as it is spelled here
-            for resource in entries:
-                state = known.get(resource.uri)
+            entries = self._without_twofold(resources)
+            known = self._lookup.find(self._database.execute, list(entries))
+            for identity, resource in entries.items():
+                state = known.get(identity)
                 entry = describe_representation(resource, self.prefer)
+                if (
+                    state is not None
+                    and state.source_uri != resource.uri
+                    and state.changed_at <= moment
+                ):
+                    respelled.append(state.respelled(resource.uri))
                 if state is None or (
                     state.changed_at <= moment
                     and ((lost and state.is_lost) or self._differs(state, entry))
                 ):
                     is_held = state is not None and state.exists
                     (differing if is_held else absent).append(resource)
-            query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"
-            self._database.executemany(query, [(uri,) for uri in seen])
+            if respelled:
+                self._respell(respelled)
+            query = "INSERT INTO {seen} VALUES (?, ?) ON CONFLICT (identity) DO NOTHING"
+            self._database.executemany(
+                query,
+                [
+                    (identity, None if one.uri == identity else one.uri)
+                    for identity, one in entries.items()
+                ],
+            )
         return differing, absent
+
+    def _without_twofold(self, resources: Iterable[Resource]) -> dict[str, Resource]:
+        """Return entries by the normal forms of their URIs, and record other spellings of one."""
+        entries: dict[str, Resource] = {}
+        twofold: dict[str, str] = {}
+        given = [(normalize(resource.uri), resource) for resource in resources]
+        self._has_spellings |= any(identity != one.uri for identity, one in given)
+        seen: dict[str, str] = {}
+        if self._has_spellings:
+            identities = [identity for identity, _ in given]
+            seen = dict(select_in(self._database.execute, _SEEN, identities))
+        for identity, resource in given:
+            first = seen.setdefault(identity, resource.uri)
+            if first == resource.uri:
+                entries[identity] = resource
+            elif len(self._twofold) + len(twofold) < _TWOFOLD:
+                twofold[resource.uri] = first
+        if twofold:
+            self._twofold = {**self._twofold, **twofold}
+            self._transactions.write_facts(twofold=self._twofold)
+        return entries
 
     def _differs(self, state: ResourceState, entry: Resource) -> bool:
         if not state.is_as_listed(entry):
@@ -87,7 +157,18 @@ class BaselineTables:
         return fetched is None or monotonic() - fetched >= _BETWEEN
 
     def unlisted(self, at: Instant) -> list[str]:
-        """Return the resources, not changed after `at`, that no list of this baseline has."""
+        """Return the resources, not changed after `at`, that no list of this baseline has.
+
+        Their URIs are in normal form.
+        """
         with self._transactions.storage_errors():
             rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
         return [uri for (uri,) in rows]
+
+
+def same_resource(other: str) -> str:
+    """Return in a clause that a URI is another spelling of one that is listed, too."""
+    return (
+        f"the Source lists it and {without_credentials(other)}, which identify one resource "
+        "(RFC 3986 §6.2); the copy has the latter"
+    )

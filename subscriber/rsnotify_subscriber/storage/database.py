@@ -3,6 +3,9 @@
 SQL is written once, for all databases: parameters are `?`, tables `{facts}`, `{resources}` and
 `{seen}`, the last of them temporary. Everything else in it is common to all of them. A local one
 has `{contents}`, too.
+
+The `identity` of a resource is the normal form of its URI, which all spellings share; it is ''
+where the URI is in that form, and NULL in a row that an earlier version wrote.
 """
 
 from __future__ import annotations

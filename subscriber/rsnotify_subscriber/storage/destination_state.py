@@ -20,6 +20,7 @@ from msgspec import Struct
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.format.model import Link, Resource
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
@@ -28,7 +29,13 @@ from rsnotify_subscriber.storage.content_log import ContentLog, UnflushedContent
 from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.storage.handler_intent import IntentLog
 from rsnotify_subscriber.storage.identity import Identity, has_moved
-from rsnotify_subscriber.storage.lookups import held_uris, look_up, look_up_equivalent
+from rsnotify_subscriber.storage.lookups import (
+    EquivalentLookup,
+    held_uris,
+    identify,
+    identity_of,
+    look_up,
+)
 from rsnotify_subscriber.storage.resource_state import LOST, ResourceState
 from rsnotify_subscriber.storage.set_sum import EXTENT, sum_after, sum_up, usable
 from rsnotify_subscriber.storage.sqlite import SQLiteFolder
@@ -40,13 +47,16 @@ _DOUBTS = 100
 
 _UPSERT = """
 INSERT INTO {resources} AS held
-    (uri, changed_at, change, hash, length, lastmod, validator, fetched_at, mtime)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
+    (uri, changed_at, change, hash, length, lastmod, validator, fetched_at, mtime, spelling,
+    identity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
     changed_at = excluded.changed_at, change = excluded.change, hash = excluded.hash,
     length = excluded.length, lastmod = excluded.lastmod, validator = excluded.validator,
-    fetched_at = excluded.fetched_at, mtime = coalesce(excluded.mtime, held.mtime)
+    fetched_at = excluded.fetched_at, mtime = coalesce(excluded.mtime, held.mtime),
+    spelling = excluded.spelling
 """
-_CHANGED_AFTER = "SELECT uri, changed_at, change, hash FROM {resources} WHERE changed_at > ?"
+_CHANGED_AFTER = """
+SELECT coalesce(spelling, uri), changed_at, change, hash FROM {resources} WHERE changed_at > ?
+"""
 _UNKNOWN = "SELECT uri FROM {resources} WHERE hash IS NULL AND change != 'deleted' ORDER BY uri"
 _INVALIDATE = """
 UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,
@@ -57,7 +67,7 @@ UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NUL
 _AS_COMPARED = "WHERE uri = ? AND hash = ? AND coalesce(mtime, -2) = coalesce(?, -2)"
 _LOSE = "UPDATE {resources} SET mtime = -1 WHERE hash IS NOT NULL AND change != 'deleted'"
 _LOST = """
-SELECT uri, changed_at, hash, length FROM {resources}
+SELECT uri, changed_at, hash, length, coalesce(spelling, uri) FROM {resources}
     WHERE mtime = -1 AND change != 'deleted' AND hash IS NOT NULL AND uri > ? ORDER BY uri LIMIT ?
 """
 _COUNT_LOST = """
@@ -84,8 +94,6 @@ class DestinationState:
     Attributes:
         sum: The sum over the copy, as of the last commit.
         lost: How many resources the copy has lost, and not fetched again yet.
-        doubts: By URI, why resources may differ from what the Source announced, though they were
-            applied.
     """
 
     def __init__(self, location: Path | StateLocation) -> None:
@@ -104,18 +112,27 @@ class DestinationState:
     def _load(self) -> None:
         identity = self.identity()
         prefer = identity.prefer if identity is not None else ()
-        self.baseline = BaselineTables(self.database, self.transactions, prefer)
+        self._lookup = EquivalentLookup()
+        self.baseline = BaselineTables(
+            self.database, self.transactions, self._lookup, self._respell, prefer
+        )
         stored = self.transactions.read_fact("sum", str)
         doubts = self.transactions.read_fact("doubts", dict[str, str])
-        self.doubts: Mapping[str, str] = doubts or {}
+        self._doubts: Mapping[str, str] = doubts or {}
         committed = self.transactions.read_fact("batch", int) or 0
         with self.transactions.storage_errors():
-            count, latest = self.database.read(EXTENT)[0]
+            count, latest, spelled, unidentified = self.database.read(EXTENT)[0]
             self._latest: int = latest or 0
+            self._lookup.has_spellings = bool(spelled)
             self.sum = usable(stored, count) or sum_up(self.database.execute)
             self._count_lost()
             self._intents = IntentLog(self.database, committed)
             self.contents = ContentLog(self.database, committed)
+        if unidentified:
+            with self.transactions.writing():
+                if identify(self.database):
+                    self.transactions.delete_progress()
+                self._lookup.has_spellings = bool(self.database.execute(EXTENT).fetchall()[0][2])
         if unfinished := self._intents.unfinished:
             with self.transactions.writing():
                 self._write(_unknown(unfinished), None)
@@ -147,6 +164,11 @@ class DestinationState:
         return [uri for (uri,) in rows]
 
     @property
+    def doubts(self) -> Mapping[str, str]:
+        """By URI, why resources that were applied may differ from the Source's documents."""
+        return {**self._doubts, **self.baseline.doubts}
+
+    @property
     def resources(self) -> int:
         return self.sum.count
 
@@ -173,10 +195,10 @@ class DestinationState:
     def find_all(self, uris: Sequence[str]) -> dict[str, ResourceState]:
         """Return the states of resources as of the last commit, by the given URIs.
 
-        A resource that is stored under another spelling of its URI (RFC 3986 §6.2.2) is found too.
+        A resource that is stored under another spelling of its URI is found too.
         """
         with self.transactions.storage_errors():
-            found = look_up_equivalent(self.database.read, uris)
+            found = self._lookup.find(self.database.read, uris)
         if self.lost:
             found = {
                 uri: state.without_content() if state.is_lost else state
@@ -208,7 +230,7 @@ class DestinationState:
         for uri, changed_at, change, hash in rows:
             at, kind = from_microseconds(changed_at), ChangeType(change)
             resource = Resource(uri, change=kind, hash=hash, type=type, links=links)
-            changes.append(Change(uri, kind, at, resource))
+            changes.append(Change(normalize(uri), kind, at, resource))
         return changes
 
     def _selected_properties(self) -> tuple[str | None, tuple[Link, ...]]:
@@ -244,25 +266,25 @@ class DestinationState:
             if uris is None:
                 self.database.execute(_LOSE)
             else:
-                held = look_up_equivalent(self.database.execute, list(uris))
+                held = self._lookup.find(self.database.execute, list(uris))
                 stored = [(state.uri,) for state in held.values()]
                 self.database.executemany(f"{_LOSE} AND uri = ?", stored)
             self._count_lost()
         return self.lost
 
-    def lost_changes(self, after: str, limit: int) -> list[Change]:
-        """Return changes that fetch lost resources again, in the order of their URIs.
+    def lost_changes(self, after: str, limit: int) -> dict[str, Change]:
+        """Return changes that fetch lost resources again, by their stored URIs, in order.
 
         The entry of each has the hash of the content that was lost, and what is selected.
         """
         type, links = self._selected_properties()
         with self.transactions.storage_errors():
             rows = self.database.execute(_LOST, (after, limit)).fetchall()
-        changes = []
-        for uri, changed_at, hash, length in rows:
-            resource = Resource(uri, hash=hash, length=length, type=type, links=links)
-            at = from_microseconds(changed_at)
-            changes.append(Change(uri, ChangeType.UPDATED, at, resource, check=CheckMethod.FETCH))
+        changes = {}
+        for uri, changed_at, hash, length, spelling in rows:
+            resource = Resource(spelling, hash=hash, length=length, type=type, links=links)
+            at, key = from_microseconds(changed_at), normalize(uri)
+            changes[uri] = Change(key, ChangeType.UPDATED, at, resource, check=CheckMethod.FETCH)
         return changes
 
     def _count_lost(self) -> None:
@@ -362,15 +384,17 @@ class DestinationState:
         unflushed: Sequence[UnflushedContent] | None = (),
     ) -> None:
         facts: dict[str, object] = {}
-        if self.doubts or doubts:
+        if self._doubts or doubts:
             settled = {state.uri for state in states}
-            left = {uri: why for uri, why in self.doubts.items() if uri not in settled}
-            facts["doubts"] = self.doubts = _bounded({**left, **doubts})
+            left = {uri: why for uri, why in self._doubts.items() if uri not in settled}
+            facts["doubts"] = self._doubts = _bounded({**left, **doubts})
         total = self.sum
         if states:
             before = look_up(self.database.execute, [state.uri for state in states])
             total = sum_after(total, before, states)
-            self.database.executemany(_UPSERT, map(msgspec.structs.astuple, states))
+            rows = [(*msgspec.structs.astuple(one), identity_of(one.uri)) for one in states]
+            self._lookup.has_spellings |= any(row[-1] for row in rows)
+            self.database.executemany(_UPSERT, rows)
             facts["sum"] = str(total)
             self.baseline.note_unsettled(states)
             self._latest = max(self._latest, *(state.changed_at for state in states))
@@ -410,19 +434,27 @@ class DestinationState:
                 self.transactions.delete_progress()
             query = "UPDATE {resources} SET changed_at = 0 WHERE changed_at > ?"
             self.database.execute(query, (moment,))
-            (_, latest), *_ = self.database.execute(EXTENT)
+            ((_, latest, *_),) = self.database.execute(EXTENT)
             self._latest = latest or 0
             self._pruned = 0
 
     def begin_baseline(self) -> None:
         """Forget which resources were seen in an earlier baseline, and compute the sum again."""
         with self.transactions.writing():
-            self.database.execute("DELETE FROM {seen}")
-            if "" in self.doubts:
-                self.doubts = {uri: why for uri, why in self.doubts.items() if uri}
-                self.transactions.write_facts(doubts=self.doubts)
+            self.baseline.begin()
+            if "" in self._doubts:
+                self._doubts = {uri: why for uri, why in self._doubts.items() if uri}
+                self.transactions.write_facts(doubts=self._doubts)
             # Everything is read anyway, and a wrong sum would stay wrong.
             self._sum_up()
+
+    def _respell(self, states: Sequence[ResourceState]) -> None:
+        """Store the spellings of URIs that a list has, within a transaction."""
+        before = look_up(self.database.execute, [state.uri for state in states])
+        self.sum = sum_after(self.sum, before, states)
+        rows = [(state.spelling, state.uri) for state in states]
+        self.database.executemany("UPDATE {resources} SET spelling = ? WHERE uri = ?", rows)
+        self.transactions.write_facts(sum=str(self.sum))
 
     def _sum_up(self) -> None:
         self.sum = sum_up(self.database.execute)

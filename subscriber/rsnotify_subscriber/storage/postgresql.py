@@ -25,10 +25,22 @@ CREATE TABLE IF NOT EXISTS {facts} (name text PRIMARY KEY, value bytea NOT NULL)
 CREATE TABLE IF NOT EXISTS {resources} (
     uri text COLLATE "C" PRIMARY KEY, changed_at bigint NOT NULL, change text NOT NULL,
     hash text, length bigint, lastmod bigint, validator text, fetched_at bigint,
-    mtime bigint);
+    mtime bigint, spelling text COLLATE "C", identity text COLLATE "C");
 CREATE INDEX IF NOT EXISTS tombstones ON {resources} (changed_at) WHERE change = 'deleted';
-CREATE TEMPORARY TABLE rsnotify_seen (uri text COLLATE "C" PRIMARY KEY);
+CREATE TEMPORARY TABLE rsnotify_seen (
+    identity text COLLATE "C" PRIMARY KEY, spelling text COLLATE "C");
 """
+#: The columns that a state of an earlier version lacks, and indexes of them.
+_ADDED = {
+    "fetched_at": "bigint",
+    "mtime": "bigint",
+    "spelling": 'text COLLATE "C"',
+    "identity": 'text COLLATE "C"',
+}
+_INDEXES = (
+    "CREATE INDEX IF NOT EXISTS lost ON {resources} (uri) WHERE mtime = -1",
+    "CREATE INDEX IF NOT EXISTS identities ON {resources} (identity) WHERE identity != ''",
+)
 # Queried first, since altering a table waits for all transactions that read it.
 _HAS_COLUMN = """
 SELECT FROM information_schema.columns
@@ -151,12 +163,11 @@ class PostgreSQLDatabase:
             with writer.transaction():
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     self.execute(statement)
-                for column in ("fetched_at", "mtime"):
+                for column, kind in _ADDED.items():
                     if self.execute(_HAS_COLUMN, (schema, column)).fetchone() is None:
-                        self.execute(f"ALTER TABLE {{resources}} ADD COLUMN {column} bigint")
-                self.execute(
-                    "CREATE INDEX IF NOT EXISTS lost ON {resources} (uri) WHERE mtime = -1"
-                )
+                        self.execute(f"ALTER TABLE {{resources}} ADD COLUMN {column} {kind}")
+                for statement in _INDEXES:
+                    self.execute(statement)
         except BaseException:
             reader.close()
             raise

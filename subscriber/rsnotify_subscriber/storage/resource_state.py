@@ -39,7 +39,7 @@ class ResourceState(Struct, frozen=True):
     Datetimes are in microseconds since 1970.
 
     Args:
-        uri: The URI of the resource.
+        uri: The URI of the resource as the Source wrote it first: its name in the copy.
         changed_at: The datetime of the change that led here.
         change: The type of that change.
         hash: The digests of the content, as a `hash` attribute. None if the content is unknown,
@@ -53,6 +53,7 @@ class ResourceState(Struct, frozen=True):
         mtime: The modification time of the file (ns) as it was written; 0 without a file, `LOST` if
             the copy does not have the content any more. None if it is not known, as in a state of
             an earlier version, or stays as it is stored.
+        spelling: The URI as the Source wrote it last, if that is another spelling.
     """
 
     uri: str
@@ -64,6 +65,12 @@ class ResourceState(Struct, frozen=True):
     validator: str | None = None
     fetched_at: int | None = None
     mtime: int | None = None
+    spelling: str | None = None
+
+    @property
+    def source_uri(self) -> str:
+        """The URI as the Source wrote it last."""
+        return self.spelling or self.uri
 
     @property
     def is_lost(self) -> bool:
@@ -77,6 +84,11 @@ class ResourceState(Struct, frozen=True):
     def without_content(self) -> ResourceState:
         """Return the state of a resource whose content has to be fetched, whatever is announced."""
         return replace(self, hash=None, length=None, lastmod=None, validator=None, fetched_at=None)
+
+    def respelled(self, uri: str) -> ResourceState:
+        """Return the state after the Source wrote the URI in this way."""
+        spelling = None if uri == self.uri else uri
+        return self if spelling == self.spelling else replace(self, spelling=spelling)
 
     @property
     def exists(self) -> bool:

@@ -24,13 +24,16 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WI
 CREATE TABLE IF NOT EXISTS resources (
     uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
     hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER,
-    mtime INTEGER) WITHOUT ROWID;
+    mtime INTEGER, spelling TEXT, identity TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS contents (
     number INTEGER PRIMARY KEY, batch INTEGER NOT NULL, uri TEXT NOT NULL, content BLOB);
 CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
 """
-# Made after the column, which a state of an earlier version lacks.
-_LOST_INDEX = "CREATE INDEX IF NOT EXISTS lost ON resources (uri) WHERE mtime = -1"
+# Made after the columns, which a state of an earlier version lacks.
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS lost ON resources (uri) WHERE mtime = -1;
+CREATE INDEX IF NOT EXISTS identities ON resources (identity) WHERE identity != '';
+"""
 #: The length of the record at the start of a file; the rest is left over from a longer one.
 _LENGTH = struct.Struct(">Q")
 _TABLES = {"facts": "facts", "resources": "resources", "contents": "contents", "seen": "temp.seen"}
@@ -93,13 +96,16 @@ class SQLiteDatabase:
         self.connection.executescript(_SCHEMA)
         # The columns that a state of an earlier version lacks, oldest first.
         columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
-        added = (("validator", "TEXT"), ("fetched_at", "INTEGER"), ("mtime", "INTEGER"))
-        for name, kind in added:
+        added = {"validator": "TEXT", "fetched_at": "INTEGER", "mtime": "INTEGER"}
+        added |= {"spelling": "TEXT", "identity": "TEXT"}
+        for name, kind in added.items():
             if name not in columns:
                 self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
-        self.connection.execute(_LOST_INDEX)
+        self.connection.executescript(_INDEXES)
         # Temporary, since a baseline begins again after a restart.
-        self.connection.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
+        self.connection.execute(
+            "CREATE TEMP TABLE seen (identity TEXT PRIMARY KEY, spelling TEXT) WITHOUT ROWID"
+        )
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
         return self.connection.execute(sql.format_map(_TABLES), tuple(parameters))

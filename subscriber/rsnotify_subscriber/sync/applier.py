@@ -156,7 +156,6 @@ class Applier:
         for ready in batch:
             if ready.change.uri in failed:
                 self._outcome.failed(ready.change, failed[ready.change.uri])
-            self._preparation.done(ready.change)
 
     async def _apply_together(self, batch: list[PreparedChange], new: list[PreparedChange]) -> bool:
         """Apply the new changes of a batch, and commit it all; False if the handler failed."""
@@ -176,7 +175,9 @@ class Applier:
         for ready in new:
             if (reason := await self._call([ready])) is not None:
                 uri = ready.change.uri
-                failed[uri] = StorageError(f"{uri} could not be applied: {reason}")
+                failed[uri] = StorageError(
+                    f"{ready.change.resource.uri} could not be applied: {reason}"
+                )
         return failed
 
     async def _call(self, batch: list[PreparedChange]) -> str | None:

@@ -34,13 +34,13 @@ def failure(
         return next((Unavailable(*doubt) for doubt in doubts.items()), None)
     if follower.failures:
         return follower.error
-    uris = [change.uri for change in follower.failing()]
-    if not uris:
+    failing = follower.failing()
+    if not failing:
         gap = f"its lists leave out a part of the past; {_cure(identity)}"
         return Unavailable(identity.url, gap if follower.gap_is_uncovered else follower.doubts[0])
-    error = errors.get(uris[0])
+    error = errors.get(failing[0].uri)
     reason = error.reason if isinstance(error, FetchError) else str(error)
-    return NotCopied(uris, reason)
+    return NotCopied([change.resource.uri for change in failing], reason)
 
 
 def _tries(follower: Follower) -> int:

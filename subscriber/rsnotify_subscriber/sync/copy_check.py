@@ -401,8 +401,8 @@ class CopyCheck:
         """Go through all that is lost, a part at a time; return whether anything is left to try."""
         after, is_left = "", False
         while changes := await self._in_worker(self._state.lost_changes, after, _PAGE):
-            after = changes[-1].uri
-            is_left = refetch.proceed(changes) or is_left
+            after = next(reversed(changes))
+            is_left = refetch.proceed(changes.values()) or is_left
             while self._follower.untried >= 2 * self._batch:  # noqa: ASYNC110 - as for the place
                 await asyncio.sleep(_FIRST_WAIT)
         return is_left

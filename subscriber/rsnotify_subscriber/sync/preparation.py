@@ -18,7 +18,6 @@ from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
-from rsnotify_subscriber.storage.uri_spellings import normal
 from rsnotify_subscriber.sync.prepared_change import PreparedChange
 from rsnotify_subscriber.tasks import Tasks
 
@@ -38,19 +37,15 @@ class Preparation:
     ready: Callable[[PreparedChange], None]
     #: Is called with each change that cannot be prepared, and the reason.
     failed: Callable[[Change, RsnotifyError], None]
-    #: By the normal form of a URI with several spellings: the change that is being prepared, and
-    #: those that wait for it.
-    _underway: dict[str, list[Change]] = field(default_factory=dict, init=False)
     #: Changes with content in packages, until all of a submission are prepared.
     _packaged: list[_ToFetch] = field(default_factory=list, init=False)
 
     def submit(self, changes: Sequence[Change]) -> None:
-        begun = [change for change in changes if self._begin(change)]
-        uris = [change.uri for change in begun]
+        uris = [change.uri for change in changes]
         if self.state.database.is_local:
-            self._prepare_all(begun, self.state.find_all(uris))
+            self._prepare_all(changes, self.state.find_all(uris))
         else:
-            self.tasks.spawn(self._look_up(begun, uris))
+            self.tasks.spawn(self._look_up(changes, uris))
 
     async def _look_up(self, changes: Sequence[Change], uris: Sequence[str]) -> None:
         self._prepare_all(changes, await asyncio.to_thread(self.state.find_all, uris))
@@ -71,36 +66,20 @@ class Preparation:
             else:
                 self.ready(ready.with_answer(content, held))
 
-    def _begin(self, change: Change) -> bool:
-        """Return whether no change of another spelling of the same URI is being prepared."""
-        if not _has_spellings(change.uri):
-            return True
-        waiting = self._underway.setdefault(normal(change.uri), [])
-        waiting.append(change)
-        return len(waiting) == 1
-
-    def done(self, change: Change) -> None:
-        """Begin the next change that waits for one that is committed or has failed."""
-        if _has_spellings(change.uri):
-            waiting = self._underway.pop(normal(change.uri), [])
-            self.submit(waiting[1:])
-
-    def _fail(self, change: Change, error: RsnotifyError) -> None:
-        self.failed(change, error)
-        self.done(change)
-
     @contextmanager
     def _reported_errors(self, change: Change) -> Iterator[None]:
         try:
             yield
         except FetchError as error:
-            self._fail(change, error)
+            self.failed(change, error)
         except OSError as error:
-            self._fail(change, StorageError(f"{change.uri}: {error}"))
+            self.failed(change, StorageError(f"{change.resource.uri}: {error}"))
 
     def _prepare(self, change: Change, held: ResourceState | None) -> None:
         wanted = self.content.wanted(change)
         decided = self.selection.decide(change, held=held is not None and held.exists)
+        if decided is not None:
+            decided = _as_held(decided, held)
         ready = PreparedChange(change, decided, wanted)
         if decided is None:
             self.ready(ready)
@@ -111,7 +90,7 @@ class Preparation:
             case Novelty.FETCH:
                 self.tasks.spawn(self._verify(ready, held))
             case Novelty.APPLY:
-                self._apply(replace(ready, decided=_as_held(decided, held)), held)
+                self._apply(ready, held)
 
     def _apply(self, ready: PreparedChange, held: ResourceState | None) -> None:
         decided, entry = ready.decided, ready.wanted.entry
@@ -175,16 +154,10 @@ def _missing(ready: PreparedChange, held: ResourceState | None) -> PreparedChang
     """Return the deletion of a resource that the Source does not have, if the copy has it."""
     if held is None or not held.exists:
         return replace(ready, decided=None, unchanged=held)
-    assert ready.decided is not None, "only a decided change is verified"
-    return replace(ready, decided=_as_held(ready.decided, held))
+    return ready
 
 
 def _as_held(decided: Change, held: ResourceState | None) -> Change:
-    """Return a change with the URI as the state spells it."""
-    if held is None or held.uri == decided.uri:
-        return decided
-    return replace(decided, uri=held.uri)
-
-
-def _has_spellings(uri: str) -> bool:
-    return "%" in uri or "~" in uri
+    """Return a change with the URI as the state spells it; if it has none, as the Source does."""
+    uri = decided.resource.uri if held is None else held.uri
+    return decided if uri == decided.uri else replace(decided, uri=uri)

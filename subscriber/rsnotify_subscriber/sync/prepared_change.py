@@ -85,11 +85,12 @@ class PreparedChange(Struct, frozen=True):
         # After a doubt, the next comparison with a list must find a difference.
         lastmod = to_microseconds(entry.lastmod) if entry.lastmod and not self.doubt else None
         if self.unchanged is not None:
-            kind = self.change.change.value
+            kept, kind = self.unchanged, self.change.change.value
             if self.change.change is ChangeType.DELETED:
-                kind, lastmod = self.unchanged.change, None  # the resource was not deleted
-            kept = replace(self.unchanged, changed_at=at, change=kind, lastmod=lastmod)
-            return replace(kept, mtime=None)
+                kind, lastmod = kept.change, None  # the resource was not deleted
+            else:
+                kept = kept.respelled(self.change.resource.uri)
+            return replace(kept, changed_at=at, change=kind, lastmod=lastmod, mtime=None)
         if change is None:
             return None
         kind = change.change.value
@@ -105,7 +106,7 @@ class PreparedChange(Struct, frozen=True):
             content.validator,
             content.fetched_at,
             mtime=0,  # until the file is written
-        )
+        ).respelled(change.resource.uri)
 
 
 def unflushed_contents(batch: Iterable[PreparedChange]) -> list[UnflushedContent] | None:

@@ -69,6 +69,7 @@ _OLD = "2000-01-01T00:00:00Z"
 _LASTMOD = "<lastmod>2013-01-03T12:00:00Z</lastmod>\n"
 _LOC = "<loc>http://example.com/res1</loc>"
 _RES1 = "http://example.com/res1"
+_RESPELLED = "<url><loc>HTTP://example.com:80/x/../res%31</loc></url>\n"
 _SECOND = """<url>
 <loc>http://example.com/res2</loc>
 <lastmod>2013-01-03T12:00:00Z</lastmod>
@@ -380,6 +381,7 @@ _OF_TIMES = [
     ),
     Break("lastmod-outside", "changelist", "2013-01-03T11:00:00Z", _OLD, spec=Profile.V1_0),
     Break("change-not-unique", "changelist", _SECOND, _SECOND * 2, off=8, spec=Profile.V1_0),
+    Break("resource-repeated", "resourcelist", "</urlset>", f"{_RESPELLED}</urlset>"),
 ]
 
 _MANY = "<url><loc>http://example.com/</loc></url>\n" * MAX_ENTRIES

@@ -1,0 +1,129 @@
+"""Equality of URIs: two that have one normal form identify the same resource.
+
+The normal form is that of RFC 3986 §6.2.2 and §6.2.3: scheme and host in lower case, encoded octets
+in upper case, unreserved characters decoded, no dot segments, no default or empty port, `/` as the
+path of an authority alone. Before that, an IRI is mapped to a URI (RFC 3987 §3.1), with the
+characters that no URI may hold, such as spaces; its host by IDNA. A `%` that begins no octet stands
+for itself.
+
+All else is a difference: reserved characters and their encodings (`/` and `%2F`), the case of a
+path, an empty query and none, precomposed and decomposed characters, `http` and `https`.
+
+Only comparisons use it. Requests, digests and documents have a URI as the Source wrote it. The
+libraries differ: yarl drops an empty query, rfc3986 neither decodes `%7E` nor drops a default port.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+_DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+_UNRESERVED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
+_ALLOWED = r"A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-"
+#: The octets that stay encoded: all but the unreserved characters.
+_OCTET = "%(?:[0189A-F][0-9A-F]|2[0-9A-CF]|3[A-F]|[46]0|5[B-E]|7[BCDF])"
+# Nearly every URI is in this form, unless it has a segment that begins with a dot.
+_HOST = "[a-z0-9.-]++"
+_NORMAL = re.compile(
+    rf"http(?:://{_HOST}(?::(?!80/)[1-9][0-9]*+)?|s://{_HOST}(?::(?!443/)[1-9][0-9]*+)?)"
+    rf"/[{_ALLOWED}]*+(?:{_OCTET}[{_ALLOWED}]*+)*+"
+)
+_PARTS = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*+):(?://([^/?#]*+))?([^?#]*+)(\?[^#]*+)?(#.*+)?", re.DOTALL
+)
+_AUTHORITY = re.compile(r"((?:.*@)?)(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", re.DOTALL)
+_CODED = re.compile(rf"%[0-9A-Fa-f]{{2}}|%|[^%{_ALLOWED}]+")
+_HOST_NAME = re.compile(r"[a-z0-9._-]+")
+_ENCODED_TEXT = re.compile("(?:%[89A-F][0-9A-F])+")
+#: The characters that IDNA 2008 keeps, and IDNA 2003 maps to others or to none.
+_DEVIATING = re.compile("[ßς\u200c\u200d]")
+_LONGEST_HOST = 255
+
+
+def normalize(uri: str) -> str:
+    """Return the normal form of a URI or IRI; one without a scheme is returned unchanged."""
+    if _NORMAL.fullmatch(uri) is not None and "/." not in uri:
+        return uri
+    parts = _PARTS.fullmatch(uri)
+    if parts is None:
+        return uri
+    scheme, authority, *rest = parts.groups("")
+    path, query, fragment = map(normalize_encoding, rest)
+    scheme = scheme.lower()
+    if parts[2] is None:
+        return f"{scheme}:{path}{query}{fragment}"
+    path = _without_dot_segments(path) or "/"
+    return f"{scheme}://{_normal_authority(scheme, authority)}{path}{query}{fragment}"
+
+
+def normalize_encoding(part: str) -> str:
+    """Return a part of a URI in the normal encoding."""
+    return _CODED.sub(_normal_octets, part)
+
+
+def _normal_octets(match: re.Match[str]) -> str:
+    found = match[0]
+    if found[0] != "%":
+        return quote(found.encode("utf-8", "surrogatepass"), safe="")
+    if found == "%":
+        return "%25"
+    character = chr(int(found[1:], 16))
+    return character if character in _UNRESERVED else found.upper()
+
+
+def normalize_beginning(uri: str) -> str:
+    """Return what the normal forms of the URIs with this beginning begin with.
+
+    It may be a pattern, with `*` for any characters. Dot segments stay: they may be the beginnings
+    of others.
+    """
+    scheme, mark, rest = uri.partition("://")
+    authority, slash, path = rest.partition("/")
+    path = normalize_encoding(path)
+    if not mark or "*" in scheme:
+        return normalize_encoding(uri)
+    if not slash or "*" in authority:
+        return f"{scheme.lower()}://{authority.lower()}{slash}{path}"
+    return f"{scheme.lower()}://{_normal_authority(scheme.lower(), authority)}/{path}"
+
+
+def _normal_authority(scheme: str, authority: str) -> str:
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None:
+        return normalize_encoding(authority)
+    user, host, port = parts.groups("")
+    port = port.lstrip("0") or port[:1]
+    port = "" if port in ("", _DEFAULT_PORTS.get(scheme)) else f":{port}"
+    return f"{normalize_encoding(user)}{_normal_host(host)}{port}"
+
+
+def _normal_host(host: str) -> str:
+    host = normalize_encoding(host).lower()
+    host = _CODED.sub(lambda octet: octet[0].upper(), host)
+    if "%" not in host:
+        return host
+    name = _ENCODED_TEXT.sub(lambda text: unquote(text[0]), host)
+    if len(name) > _LONGEST_HOST or _DEVIATING.search(name) or "\ufffd" in name:
+        return host
+    try:
+        encoded = name.encode("idna").decode().lower()
+    except UnicodeError:
+        return host
+    return encoded if _HOST_NAME.fullmatch(encoded) else host
+
+
+def _without_dot_segments(path: str) -> str:
+    """Return an absolute path without dot segments (RFC 3986 §5.2.4)."""
+    if "/." not in path:
+        return path
+    kept: list[str] = []
+    segments = path.split("/")[1:]
+    for segment in segments:
+        if segment == "..":
+            del kept[-1:]
+        elif segment != ".":
+            kept.append(segment)
+    if segments[-1] in (".", ".."):
+        kept.append("")
+    return "/" + "/".join(kept)
