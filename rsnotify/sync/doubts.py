@@ -26,6 +26,12 @@ BEHIND = (
 )
 
 
+def undated(count: int, entries: int, *, are_dates_kept: bool = True) -> str:
+    """Return how many of the entries of a list do not show whether their content has changed."""
+    lack = "no date and no hash" if are_dates_kept else "no hash, and no date that is kept"
+    return f"{count:,} of {counted(entries, 'entry has', 'entries have')} {lack}"
+
+
 def has_doubts(state: SyncState, catch_up: CatchUp) -> bool:
     frontiers = state.frontiers
     return bool(

@@ -19,7 +19,7 @@ from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Fetch, Progress
 from rsnotify.sync.baseline import Baseline
-from rsnotify.sync.doubts import BEHIND, OLDER_LIST
+from rsnotify.sync.doubts import BEHIND, OLDER_LIST, undated
 from rsnotify.sync.fallback_order import change_documents, resource_documents
 from rsnotify.sync.pull import Pull
 from rsnotify.sync.reduction import reduce_changes
@@ -92,6 +92,7 @@ class ExpectationReader:
                 await self._read_changes(frontier)
         finally:
             await self._packages.close()
+        self._note_undated()
         self._check_age(frontier.instant)
         self._compare_lists()
         return self._expected
@@ -118,6 +119,13 @@ class ExpectationReader:
             except (FetchError, DocumentError):
                 pass  # the package itself has it, too
         return await self._packages.open(package), None
+
+    def _note_undated(self) -> None:
+        entries = self._expected.resources.values()
+        count = sum(one.hash is None and one.changed_at is None for one in entries)
+        if count:
+            text = f"{undated(count, len(entries))}; they were compared with the server"
+            self._expected.limits += (text,)
 
     def _check_age(self, ends: Instant) -> None:
         """Doubt documents that end before those that the copy was made from."""

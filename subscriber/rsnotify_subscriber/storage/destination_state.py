@@ -23,7 +23,8 @@ from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
-from rsnotify_subscriber.storage.baseline import BaselineTables
+from rsnotify_subscriber.fetching.digests import agree
+from rsnotify_subscriber.storage.baseline import BaselineTables, EntryCounts
 from rsnotify_subscriber.storage.content_log import ContentLog, UnflushedContent
 from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.storage.handler_intent import IntentLog
@@ -35,6 +36,7 @@ from rsnotify_subscriber.storage.sqlite import SQLiteFolder
 from rsnotify_subscriber.storage.transaction import StateTransactions
 
 NO_DOUBTS: Mapping[str, str] = {}
+NO_LENGTHS: Mapping[str, int | None] = {}
 #: How many doubts are stored with the URIs of their resources.
 _DOUBTS = 100
 
@@ -86,6 +88,7 @@ class DestinationState:
         lost: How many resources the copy has lost, and not fetched again yet.
         doubts: By URI, why resources may differ from what the Source announced, though they were
             applied.
+        counts: What the last Resource List that was compared shows of the content of resources.
     """
 
     def __init__(self, location: Path | StateLocation) -> None:
@@ -108,6 +111,8 @@ class DestinationState:
         stored = self.transactions.read_fact("sum", str)
         doubts = self.transactions.read_fact("doubts", dict[str, str])
         self.doubts: Mapping[str, str] = doubts or {}
+        self.counts = self.transactions.read_fact("entries", EntryCounts) or EntryCounts()
+        self.baseline.trusts_dates = self.transactions.read_fact("dates_kept", bool) is not False
         committed = self.transactions.read_fact("batch", int) or 0
         with self.transactions.storage_errors():
             count, latest = self.database.read(EXTENT)[0]
@@ -315,15 +320,18 @@ class DestinationState:
         progress: Progress | None,
         doubts: Mapping[str, str] = NO_DOUBTS,
         unflushed: Sequence[UnflushedContent] | None = None,
+        dated: Mapping[str, int | None] = NO_LENGTHS,
     ) -> None:
         """Make applied changes and the progress over them, if it moved, durable together.
 
         What a handler did by `apply_within` since the last commit becomes durable with them. The
         doubts are why, by URI, resources may differ from what the Source announced. What a
         `DeferredHandler` has not flushed is kept in the state; None if it has flushed everything.
+        `dated` has the announced lengths of resources that were fetched for an entry of a Resource
+        List without a hash: if their content has changed, it should have a new date, too.
         """
         with self.transactions.writing(ends=True):
-            self._write(states, progress, doubts, unflushed)
+            self._write(states, progress, doubts, unflushed, dated)
 
     def delete_flushed(self) -> None:
         """Delete the contents that were flushed since the last commit."""
@@ -345,6 +353,7 @@ class DestinationState:
         progress: Progress | None,
         doubts: Mapping[str, str] = NO_DOUBTS,
         unflushed: Sequence[UnflushedContent] | None = (),
+        dated: Mapping[str, int | None] = NO_LENGTHS,
     ) -> None:
         facts: dict[str, object] = {}
         if self.doubts or doubts:
@@ -358,6 +367,12 @@ class DestinationState:
             self.database.executemany(_UPSERT, map(msgspec.structs.astuple, states))
             facts["sum"] = str(total)
             self.baseline.note_unsettled(states)
+            if dated and self.baseline.trusts_dates:
+                pairs = ((before[one.uri], one) for one in states if one.uri in before)
+                if any(
+                    one.uri in dated and _differs(old, one, dated[one.uri]) for old, one in pairs
+                ):
+                    facts["dates_kept"] = self.baseline.trusts_dates = False
             self._latest = max(self._latest, *(state.changed_at for state in states))
             if self.lost:
                 after = {state.uri: state for state in states}
@@ -401,6 +416,7 @@ class DestinationState:
 
     def begin_baseline(self) -> None:
         """Forget which resources were seen in an earlier baseline, and compute the sum again."""
+        self.baseline.begin()
         with self.transactions.writing():
             self.database.execute("DELETE FROM {seen}")
             if "" in self.doubts:
@@ -408,6 +424,13 @@ class DestinationState:
                 self.transactions.write_facts(doubts=self.doubts)
             # Everything is read anyway, and a wrong sum would stay wrong.
             self._sum_up()
+
+    def end_baseline(self) -> None:
+        """Store what the entries of a baseline, all of them compared, do not show."""
+        if self.counts != self.baseline.counts:
+            self.counts = self.baseline.counts
+            with self.transactions.writing():
+                self.transactions.write_facts(entries=self.counts)
 
     def _sum_up(self) -> None:
         self.sum = sum_up(self.database.execute)
@@ -418,6 +441,18 @@ class DestinationState:
 def _unknown(uris: Iterable[str]) -> list[ResourceState]:
     """Return states for which whatever the Source announces is applied, a deletion too."""
     return [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in uris]
+
+
+def _differs(before: ResourceState, now: ResourceState, length: int | None) -> bool:
+    """Return whether content has changed though its `lastmod`, and announced length, have not.
+
+    Within the unit of time of its `lastmod`, a resource may change once more.
+    """
+    if before.lastmod is None or before.lastmod != now.lastmod or not before.exists:
+        return False
+    if length not in (None, before.length) or before.is_unsettled() or not before.fetched_at:
+        return False
+    return agree(before.hash, now.hash) is False
 
 
 def _bounded(doubts: dict[str, str]) -> dict[str, str]:

@@ -33,6 +33,8 @@ from rsnotify.sync.actions import (
     LogNote,
     Progress,
 )
+from rsnotify.sync.doubts import undated
+from rsnotify.sync.fallback_order import change_documents
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.content.resolver import ContentResolver
@@ -123,6 +125,7 @@ class Following:
             unconfirmed=follower.unconfirmed,
             level=self._is_level,
             doubts=doubts + tuple(self._other_doubts()),
+            limits=tuple(self._limits()),
             damaged=self._copy.damaged,
             foreign=self._copy.foreign,
             foreign_files=self._copy.foreign_files,
@@ -153,6 +156,17 @@ class Following:
             more = f" and {count} more" if count else ""
             yield f"{without_credentials(uri)}{more}: {reason}"
             return
+
+    def _limits(self) -> Iterator[str]:
+        """Yield what the Source's lists do not show, though the copy agrees with them."""
+        counts, kept = self._state.counts, self._state.baseline.trusts_dates
+        if count := counts.undated if kept else counts.unhashed:
+            offer = self._rediscovery.identity.offer
+            unlisted = " that no Change List lists" if change_documents(offer) else ""
+            yield (
+                f"{undated(count, counts.entries, are_dates_kept=kept)}; changed content{unlisted} is "
+                "not seen until each of them is requested again"
+            )
 
     @property
     def is_in_handler(self) -> bool:
@@ -311,13 +325,16 @@ class Following:
         # Resources that are not selected are not stored as seen, so that the sweep removes them.
         selected = tuple(filter(self._context.identity.selection.wants, action.resources))
         compare = self._state.baseline.compare
-        differing, absent = await self._in_worker(
-            partial(compare, selected, action.at, lost=action.lost)
+        found = await self._in_worker(
+            partial(compare, selected, action.at, lost=action.lost, packaged=action.packaged)
         )
-        self._perform(self._follower.differing(differing, self._loop.time(), absent))
+        unproven = found.unproven if action.unproven else ()
+        now = self._loop.time()
+        self._perform(self._follower.differing(found.differing, now, found.absent, unproven))
 
     async def _sweep(self, action: FindUnlisted) -> None:
         missing = await self._in_worker(self._state.baseline.unlisted, action.at)
+        await self._in_worker(self._state.end_baseline)
         self._perform(self._follower.unlisted(missing, self._loop.time()))
 
     # The results of an Apply: the `ApplyOutcome` of the applier
