@@ -368,10 +368,8 @@ class DestinationState:
             facts["sum"] = str(total)
             self.baseline.note_unsettled(states)
             if dated and self.baseline.trusts_dates:
-                pairs = ((before[one.uri], one) for one in states if one.uri in before)
-                if any(
-                    one.uri in dated and _differs(old, one, dated[one.uri]) for old, one in pairs
-                ):
+                known = [one for one in states if one.uri in dated and one.uri in before]
+                if any(_differs(before[one.uri], one, dated[one.uri]) for one in known):
                     facts["dates_kept"] = self.baseline.trusts_dates = False
             self._latest = max(self._latest, *(state.changed_at for state in states))
             if self.lost:

@@ -163,9 +163,10 @@ class Following:
         if count := counts.undated if kept else counts.unhashed:
             offer = self._rediscovery.identity.offer
             unlisted = " that no Change List lists" if change_documents(offer) else ""
+            entries = undated(count, counts.entries, are_dates_kept=kept)
             yield (
-                f"{undated(count, counts.entries, are_dates_kept=kept)}; changed content{unlisted} is "
-                "not seen until each of them is requested again"
+                f"{entries}; changed content{unlisted} is not seen until each of them is "
+                "requested again"
             )
 
     @property
