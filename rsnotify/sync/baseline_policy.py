@@ -74,8 +74,11 @@ class BaselinePolicy:
         self._restarted = (begins, ends) if can_compare else None
         self._state.frontiers.reset(None if can_compare else begins)
 
-    def handle_gap(self, ends: Instant, *, can_compare: bool) -> None:
-        """Compare everything, or skip the gap, as no document covers the changes until it ends."""
+    def handle_gap(self, ends: Instant, *, can_compare: bool, cure: str = "") -> None:
+        """Compare everything, or skip the gap, as no document covers the changes until it ends.
+
+        `cure` is what the Source should add to its documents, if that is known.
+        """
         frontiers, note = self._state.frontiers, self._state.actions.note
         self._state.settled = False
         after, before = format_datetime(frontiers.confirmed), format_datetime(ends)
@@ -88,7 +91,7 @@ class BaselinePolicy:
                 f"{before}; waiting for a newer Resource List or Resource Dump",
                 warning=True,
             )
-            frontiers.skip_gap(ends)
+            frontiers.skip_gap(ends, cure)
         elif frontiers.confirmed == EARLIEST:
             # A first copy of a Source that lists only changes can begin nowhere else.
             note(f"the Source lists nothing before {before}")
@@ -99,7 +102,7 @@ class BaselinePolicy:
                 "no list of all its resources that could replace them",
                 warning=True,
             )
-            frontiers.skip_gap(ends)
+            frontiers.skip_gap(ends, cure)
 
 
 class ComparisonSchedule:

@@ -260,7 +260,8 @@ class CatchUp:
         self._run = None
         if step.gap_ends is not None:
             self._state.pending.release()
-            self._policy.handle_gap(step.gap_ends, can_compare=self.can_compare)
+            can_compare = self.can_compare
+            self._policy.handle_gap(step.gap_ends, can_compare=can_compare, cure=step.cure)
             self.begin(now)
             return
         state, frontiers = self._state, self._state.frontiers

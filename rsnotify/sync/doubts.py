@@ -58,7 +58,8 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[str]:
     gap = frontiers.uncovered_gap
     if gap is not None:
         after, ends = map(format_datetime, (gap.after, gap.ends))
-        yield f"no document covers the changes from {after} to {ends}"
+        cure = f"; {gap.cure}" if gap.cure else ""
+        yield f"no document covers the changes from {after} to {ends}{cure}"
     if frontiers.has_push_gap:
         yield "changes were pushed that the Source's lists do not reach yet"
     if state.unconfirmed.overdue:

@@ -63,12 +63,14 @@ class PullStep(Struct, frozen=True):
         fetch: The next document. If this and the fields below are None, the pull is complete.
         gap_ends: Where the available documents begin, if none of them joins.
         failure: Why the pull is neither complete nor has found a gap.
+        cure: What the Source should add so that its documents cover the gap, if that is known.
     """
 
     coverage: Coverage | None = None
     fetch: Fetch | None = None
     gap_ends: Instant | None = None
     failure: RsnotifyError | None = None
+    cure: str = ""
 
 
 class PageJoiner:
@@ -133,6 +135,8 @@ class Pull:
         self._begins: list[Instant] = []
         self._accepted: Instant | None = None
         self._broken: dict[DocumentKind, RsnotifyError] = {}
+        #: An index or dump whose parts may be in the wrong order: some do not state their `from`.
+        self._unsorted: str | None = None
         #: The document that was requested last.
         self.current = self._first
 
@@ -199,6 +203,8 @@ class Pull:
         ]
         if all(member.from_ is not None for member in members):
             members.sort(key=_begins)  # some Sources write the newest first
+        elif len(members) > 1:
+            self._unsorted = self.current.uri
         begins = (members[0].from_ if members else None) or document.from_
         if begins is not None and begins > self._latest_beginning(frontier):
             return self._begins_too_late(begins, frontier)
@@ -260,7 +266,15 @@ class Pull:
                 return self._next(frontier)
             # It was not over when it was read, and no document has what came of it since.
             gap_ends = end_of_unit(frontier.instant) - MICROSECOND
-        return PullStep(gap_ends=None if failure else gap_ends, failure=failure)
+        return PullStep(gap_ends=None if failure else gap_ends, failure=failure, cure=self._cure())
+
+    def _cure(self) -> str:
+        if self._unsorted is None:
+            return ""
+        return (
+            f"{self._unsorted} should state the from and until of each document that it lists, in "
+            "an rs:md, or list the oldest first (core §12.2)"
+        )
 
     def _next(self, frontier: Frontier, coverage: Coverage | None = None) -> PullStep:
         following = self._queue.pop()

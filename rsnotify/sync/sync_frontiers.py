@@ -30,10 +30,14 @@ LONGEST_LEAP = timedelta(days=1)
 
 
 class Gap(Struct, frozen=True):
-    """An interval `(after, ends]` that no Change List covers."""
+    """An interval `(after, ends]` that no Change List covers.
+
+    `cure` is what the Source should add so that its documents cover it, if that is known.
+    """
 
     after: Instant
     ends: Instant
+    cure: str = ""
 
 
 class SyncFrontiers:
@@ -152,10 +156,11 @@ class SyncFrontiers:
         """Record that the next Change List is to be compared entirely, also by the next run."""
         self.prefix = _superseded(self.prefix)
 
-    def skip_gap(self, begins: Instant) -> None:
+    def skip_gap(self, begins: Instant, cure: str = "") -> None:
         """Advance to where the Source's documents begin, and remember the uncovered gap before."""
         before = self._confirmed.joint if self._confirmed.running else self.confirmed
-        self.uncovered_gap = Gap(self.uncovered_gap.after if self.uncovered_gap else before, begins)
+        after = self.uncovered_gap.after if self.uncovered_gap else before
+        self.uncovered_gap = Gap(after, begins, cure)
         self.advance(begins)
 
     def advance(self, begins: Instant, *, over: bool = True) -> None:

@@ -28,7 +28,7 @@ from rsnotify_subscriber.storage.baseline import BaselineTables, EntryCounts
 from rsnotify_subscriber.storage.content_log import ContentLog, UnflushedContent
 from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.storage.handler_intent import IntentLog
-from rsnotify_subscriber.storage.identity import Identity, has_moved
+from rsnotify_subscriber.storage.identity import Identity, KnownLinks, has_moved
 from rsnotify_subscriber.storage.lookups import held_uris, look_up, look_up_equivalent
 from rsnotify_subscriber.storage.resource_state import LOST, ResourceState
 from rsnotify_subscriber.storage.set_sum import EXTENT, sum_after, sum_up, usable
@@ -272,6 +272,14 @@ class DestinationState:
     def store_compared(self, at: Instant) -> None:
         with self.transactions.writing():
             self.transactions.write_facts(compared=at)
+
+    def links(self) -> KnownLinks | None:
+        """Return what is known of the links of the Source's documents."""
+        return self.transactions.read_fact("links", KnownLinks)
+
+    def store_links(self, links: KnownLinks) -> None:
+        with self.transactions.writing():
+            self.transactions.write_facts(links=links)
 
     def identity(self) -> Identity | None:
         return self.transactions.read_fact("identity", Identity)

@@ -38,6 +38,7 @@ from rsnotify.sync.fallback_order import change_documents
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.content.resolver import ContentResolver
+from rsnotify_subscriber.discovery.membership import SetMembership
 from rsnotify_subscriber.events import EventWatch, OfferChanged
 from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.status import Status, StatusCounters
@@ -104,6 +105,9 @@ class Following:
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
         self._checked_for_nothing = False
+        self._membership = SetMembership(
+            context.fetcher, context.offers.descriptions, identity.url, state.links()
+        )
         self._copy = CopyCheck(context, self._follower, self._perform, self._errors)
 
     @property
@@ -308,7 +312,7 @@ class Following:
         sent: Instant | None = None
         try:
             if fetch.package is None:
-                document, sent = await self._context.fetcher.sent_document(fetch.uri)
+                document, sent = await self._document(fetch)
             else:
                 document = await self._packages.open(fetch.package)
         except RsnotifyError as error:
@@ -321,6 +325,15 @@ class Following:
             self._push.pulls.fetched(fetch, document)
             self._perform(self._follower.fetched(fetch, document, self._loop.time(), sent))
         self._push.pulls.finished()
+
+    async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
+        """GET a document of the set, and store what its links show."""
+        known, membership = self._membership.known, self._membership
+        offer, holds_resources = self._rediscovery.identity.offer, self._state.resources > 0
+        found = await membership.document(fetch, offer, holds_resources=holds_resources)
+        if membership.known is not known:
+            await self._in_worker(self._state.store_links, membership.known)
+        return found
 
     async def _compare(self, action: Compare) -> None:
         # Resources that are not selected are not stored as seen, so that the sweep removes them.
