@@ -10,6 +10,7 @@ from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.frontier import ChangeKey
 from rsnotify.format.model import Resource
+from rsnotify.sync.closed_lists import KnownLists
 from rsnotify.sync.list_fingerprint import ListFingerprint
 
 
@@ -159,6 +160,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
         prefix: A fingerprint of the Change List that was read last and is applied completely.
         missing: Resources that were announced and are not available. T does not wait for them.
         last_list: The Resource List that was compared last and is applied completely.
+        closed: The closed lists that are known and applied completely.
     """
 
     through: Instant
@@ -168,3 +170,4 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     prefix: ListFingerprint | None = None
     missing: tuple[MissingResource, ...] = ()
     last_list: ComparedList | None = None
+    closed: KnownLists = KnownLists()

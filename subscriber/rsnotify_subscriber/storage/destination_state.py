@@ -23,6 +23,7 @@ from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
+from rsnotify.sync.closed_lists import KnownLists
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.storage.baseline import BaselineTables, EntryCounts
 from rsnotify_subscriber.storage.content_log import ContentLog, UnflushedContent
@@ -95,6 +96,8 @@ class DestinationState:
         self._pruned = 0
         #: The missing resources that were stored last.
         self._missing: tuple[MissingResource, ...] | None = None
+        #: The closed lists that were stored last.
+        self._closed: KnownLists | None = None
         folder = SQLiteFolder(location) if isinstance(location, Path) else location
         self.database = folder.open()
         self.transactions = StateTransactions(self.database)
@@ -182,10 +185,11 @@ class DestinationState:
 
     def progress(self) -> Progress | None:
         progress = self.transactions.read_fact("progress", Progress)
-        missing = self.transactions.read_fact("missing", tuple[MissingResource, ...])
-        if progress is None or not missing:
-            return progress
-        return msgspec.structs.replace(progress, missing=missing)
+        if progress is None:
+            return None
+        missing = self.transactions.read_fact("missing", tuple[MissingResource, ...]) or ()
+        self._closed = self.transactions.read_fact("closed", KnownLists) or KnownLists()
+        return msgspec.structs.replace(progress, missing=missing, closed=self._closed)
 
     def changed_after(self, instant: Instant) -> list[Change]:
         """Return the changes in the copy that are later than an instant.
@@ -387,7 +391,9 @@ class DestinationState:
                 )
         if progress is not None:
             # They are many, and rarely change.
-            facts["progress"] = msgspec.structs.replace(progress, missing=())
+            facts["progress"] = msgspec.structs.replace(progress, missing=(), closed=KnownLists())
+            if progress.closed != self._closed:
+                facts["closed"] = self._closed = progress.closed
             if progress.missing is not self._missing:
                 facts["missing"] = self._missing = progress.missing
         if (batch := self._intents.settle()) is not None:
