@@ -11,6 +11,8 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
+from msgspec.structs import replace
+
 from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
@@ -63,7 +65,8 @@ class DumpPackages:
             return await self._fetcher.document(resolve(entry.uri, copy))
 
     async def _manifest(self, entry: Resource) -> Document:
-        content = await self._fetcher.content(entry, most=_MOST_BYTES)
+        # Its type is not checked: what is no ZIP with a manifest is refused anyway.
+        content = await self._fetcher.content(replace(entry, type=None), most=_MOST_BYTES)
         opening = asyncio.ensure_future(asyncio.to_thread(_opened, content, entry.uri))
         try:
             package, manifest = await asyncio.shield(opening)
