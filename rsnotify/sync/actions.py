@@ -10,6 +10,7 @@ from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.frontier import ChangeKey
 from rsnotify.format.model import Resource
+from rsnotify.sync.closed_lists import KnownLists
 from rsnotify.sync.list_fingerprint import ListFingerprint
 
 
@@ -56,12 +57,16 @@ class Compare(Struct, frozen=True):
     """Record these resources as listed, and answer `differing` with those that are not stored so.
 
     They are entries of a Resource List as of `at`; stored resources that changed later do not
-    count. With `lost`, those whose content the copy has lost are not stored so.
+    count. With `lost`, those whose content the copy has lost are not stored so. With `unproven`,
+    answer also with those whose entry cannot show that their content has changed. `packaged`
+    says that they are the entries of a package, which has the content itself.
     """
 
     resources: tuple[Resource, ...]
     at: Instant
     lost: bool = False
+    unproven: bool = False
+    packaged: bool = False
 
 
 class FindUnlisted(Struct, frozen=True):
@@ -155,6 +160,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
         prefix: A fingerprint of the Change List that was read last and is applied completely.
         missing: Resources that were announced and are not available. T does not wait for them.
         last_list: The Resource List that was compared last and is applied completely.
+        closed: The closed lists that are known and applied completely.
     """
 
     through: Instant
@@ -164,3 +170,4 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     prefix: ListFingerprint | None = None
     missing: tuple[MissingResource, ...] = ()
     last_list: ComparedList | None = None
+    closed: KnownLists = KnownLists()

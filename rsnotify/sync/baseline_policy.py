@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document
@@ -72,8 +74,11 @@ class BaselinePolicy:
         self._restarted = (begins, ends) if can_compare else None
         self._state.frontiers.reset(None if can_compare else begins)
 
-    def handle_gap(self, ends: Instant, *, can_compare: bool) -> None:
-        """Compare everything, or skip the gap, as no document covers the changes until it ends."""
+    def handle_gap(self, ends: Instant, *, can_compare: bool, cure: str = "") -> None:
+        """Compare everything, or skip the gap, as no document covers the changes until it ends.
+
+        `cure` is what the Source should add to its documents, if that is known.
+        """
         frontiers, note = self._state.frontiers, self._state.actions.note
         self._state.settled = False
         after, before = format_datetime(frontiers.confirmed), format_datetime(ends)
@@ -86,7 +91,7 @@ class BaselinePolicy:
                 f"{before}; waiting for a newer Resource List or Resource Dump",
                 warning=True,
             )
-            frontiers.skip_gap(ends)
+            frontiers.skip_gap(ends, cure)
         elif frontiers.confirmed == EARLIEST:
             # A first copy of a Source that lists only changes can begin nowhere else.
             note(f"the Source lists nothing before {before}")
@@ -97,7 +102,7 @@ class BaselinePolicy:
                 "no list of all its resources that could replace them",
                 warning=True,
             )
-            frontiers.skip_gap(ends)
+            frontiers.skip_gap(ends, cure)
 
 
 class ComparisonSchedule:
@@ -111,6 +116,9 @@ class ComparisonSchedule:
         self._pace = pace
         self._next = compared + pace.compare
         self._is_urgent = self._was_just_done = False
+        self._unproven_at = -inf
+        #: Whether the comparison under way requests resources whose entries prove nothing.
+        self.requests_unproven = False
         #: Whether the copy was made from a dump, and the Resource List was not compared yet.
         self.awaits_list = False
         self.compared = compared
@@ -123,6 +131,13 @@ class ComparisonSchedule:
         if self._is_urgent:
             due = min(due, self.compared + self._pace.repair)
         return (now >= due or self.awaits_list) and not was_just_done
+
+    def is_unproven_due(self, now: float) -> bool:
+        """Return whether to request resources whose entries do not show if they have changed.
+
+        So it is in the first comparison of a run, and as often as everything is compared.
+        """
+        return now >= self._unproven_at + self._pace.compare
 
     def expedite(self) -> None:
         """Compare soon, as only that shows whether a resource is still listed."""
@@ -144,6 +159,8 @@ class ComparisonSchedule:
         self.awaits_list = awaits_list
         if not awaits_list:
             self.compared = now
+        if self.requests_unproven:
+            self._unproven_at = now
         self.capability_list = capability_list
         self._is_urgent = not is_settled
         self._was_just_done = True

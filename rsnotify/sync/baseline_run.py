@@ -129,18 +129,23 @@ class BaselineRun:
             return False
         return state.frontiers.known is None and state.pending.untried > state.pace.in_flight
 
-    def add_differing(self, resources: Iterable[Resource], absent: Iterable[Resource]) -> bool:
+    def add_differing(
+        self,
+        resources: Iterable[Resource],
+        absent: Iterable[Resource],
+        unproven: Iterable[Resource] = (),
+    ) -> bool:
         """Add the resources of the last comparison that are stored differently, or not at all.
 
-        Return whether a comparison was under way.
+        Those that are `unproven` are requested. Return whether a comparison was under way.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
             return False
         for resource in resources:
-            # Without a date and a hash, it is requested at each comparison.
-            is_news = bool(resource.hash or resource.lastmod)
-            self._add(resource, self._changed(resource, listed), is_news=is_news)
+            self._add(resource, self._changed(resource, listed), is_news=True)
+        for resource in unproven:
+            self._add(resource, self._as_listed(resource, listed), is_news=False)
         for resource in absent:
             self._add(resource, self._missed(resource, listed), is_news=True)
         return True
@@ -159,7 +164,7 @@ class BaselineRun:
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:
         """Return the change of a resource that is stored differently."""
         change = self._as_listed(resource, listed)
-        if self.is_repeated and (resource.hash or resource.lastmod):
+        if self.is_repeated:
             # No later than what is confirmed: the list says nothing of what was changed since.
             return fetching(replace(change, at=min(change.at, self._state.frontiers.confirmed)))
         return change

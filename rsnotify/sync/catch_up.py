@@ -130,6 +130,8 @@ class CatchUp:
         is_needed = is_pull_useless or self._policy.needed or self._has_moved
         is_due = self.comparisons.is_due(now) or self._has_lost
         if self.can_compare and (is_needed or is_due):
+            is_forced = frontiers.known is None or self._policy.needed or self._has_moved
+            self.comparisons.requests_unproven = is_forced or self.comparisons.is_unproven_due(now)
             self._begin_baseline(is_routine=not is_needed)
         elif has_changes:
             self._run = PullRun(state, self._intake, self._offer)
@@ -193,8 +195,10 @@ class CatchUp:
         if not run.are_datetimes_checked and self._source_time is not None:
             self._forget_wrong_datetimes(listed.at)
             run.are_datetimes_checked = True
+        packaged = listed.package is not None
+        unproven = packaged or self.comparisons.requests_unproven
         lost = not run.is_repeated
-        self._state.actions.append(Compare(listed.resources, listed.at, lost))
+        self._state.actions.append(Compare(listed.resources, listed.at, lost, unproven, packaged))
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
         """Use other documents, or try again later, as one could not be fetched or read."""
@@ -256,7 +260,8 @@ class CatchUp:
         self._run = None
         if step.gap_ends is not None:
             self._state.pending.release()
-            self._policy.handle_gap(step.gap_ends, can_compare=self.can_compare)
+            can_compare = self.can_compare
+            self._policy.handle_gap(step.gap_ends, can_compare=can_compare, cure=step.cure)
             self.begin(now)
             return
         state, frontiers = self._state, self._state.frontiers
@@ -355,11 +360,15 @@ class CatchUp:
             self._end_baseline(run.baseline, now)
 
     def add_differing(
-        self, resources: Iterable[Resource], absent: Iterable[Resource], now: float
+        self,
+        resources: Iterable[Resource],
+        absent: Iterable[Resource],
+        now: float,
+        unproven: Iterable[Resource] = (),
     ) -> None:
         """Add the resources of the last `Compare` that are stored differently, or not at all."""
         run = self._run
-        if isinstance(run, BaselineRun) and run.add_differing(resources, absent):
+        if isinstance(run, BaselineRun) and run.add_differing(resources, absent, unproven):
             self._advance(run, now)
 
     def add_unlisted(self, uris: Iterable[str], now: float) -> None:

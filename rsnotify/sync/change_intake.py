@@ -26,7 +26,9 @@ from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Fetch
 from rsnotify.sync.clock_regression import ClockRegressionDetector
+from rsnotify.sync.closed_lists import ClosedLists
 from rsnotify.sync.list_fingerprint import ListFingerprint, prefix_of
+from rsnotify.sync.pull import Pull
 from rsnotify.sync.reduction import reduce_changes
 from rsnotify.sync.sync_state import SyncState
 from rsnotify.sync.unconfirmed_changes import Verification, verification
@@ -56,16 +58,27 @@ class ChangeIntake:
         self.clock = ClockRegressionDetector(state.pace)
         #: By URI, the packages that were read last, as their dump listed them.
         self.packages: dict[str, Resource] = {}
+        #: The closed lists of the Source, as far as they are known.
+        self.closed = ClosedLists(state.frontiers.closed)
+        self._has_reread = False
         #: Whether there was something later than all before, since this was last reset.
         self.has_news = False
 
     def add(
-        self, fetch: Fetch, coverage: Coverage, now: float, *, is_open: bool, more: bool
+        self,
+        fetch: Fetch,
+        coverage: Coverage,
+        now: float,
+        *,
+        is_open: bool,
+        more: bool,
+        again: bool = False,
     ) -> int:
         """Add the new changes of a document that joins the confirmed ones; return their number.
 
         `is_open` says that the Source keeps the list up to date, and `more` that other documents
-        follow.
+        follow. If closed lists are read `again`, their entries are compared with the copy, and so
+        are those of the lists after them, which may have later changes of the same resources.
         """
         frontiers = self._frontiers
         before = frontiers.frontier.instant
@@ -75,14 +88,18 @@ class ChangeIntake:
             compare = self._must_compare_open(fetch, coverage, now)
         else:
             compare = self._must_compare_closed(coverage)
+            if again and not any(read.has_all_of(coverage) for read in read):
+                self._has_reread = True
+        compare = compare or (again and self._has_reread)
         new = frontiers.pull(coverage)
         listed = coverage.changes if compare else new
         reduced = reduce_changes(
             listed, ordered=coverage.ordered, compare=compare, from_=coverage.from_
         )
         # If more lists follow, a resource may change once more, and one GET is enough. A package
-        # has the content itself.
-        parked = more and fetch.package is None and self._pending.parked < self._most_parked
+        # has the content itself, unless it is read again.
+        has_content = fetch.package is not None and not again
+        parked = more and not has_content and self._pending.parked < self._most_parked
         unproven = {uri for uri, change in reduced.latest.items() if _is_unproven(change, before)}
         if unproven:
             unproven &= {change.uri for change in _appended(coverage, read)}
@@ -98,9 +115,19 @@ class ChangeIntake:
         self.has_news = self.has_news or (bool(new) and frontiers.confirmed > before)
         return len(new)
 
+    def record_closed(self, pull: Pull) -> None:
+        """Record the closed lists of a complete pull as known."""
+        prefix = self._frontiers.prefix
+        begins = None if prefix is None else prefix.from_
+        self.closed.record(pull.closed_members, begins, has_reread=pull.is_rereading)
+        self._frontiers.closed = self.closed.known
+        self._has_reread = False
+
     def reset(self) -> None:
         """Forget the lists that were read, as everything is compared."""
         self._read.clear()
+        self.closed.reset()
+        self._has_reread = False
         self._unconfirmed.clear()
 
     def end(self, now: float) -> None:
@@ -111,6 +138,8 @@ class ChangeIntake:
     def end_baseline(self, at: Instant, now: float) -> None:
         """Record that the whole set as of an instant was compared."""
         self._frontiers.baseline(at)
+        self.closed.cover(at)
+        self._frontiers.closed = self.closed.known
         self.compare_next_list()
         for change in self._unconfirmed.remove_compared(at):
             if self._pending.holds(change):  # it may not exist, and never be applied
@@ -142,6 +171,8 @@ class ChangeIntake:
         is_behind = self.clock.check_open(coverage, frontiers.frontier, now, has_lost=has_lost)
         if prefix is None:
             return is_behind
+        if last is not None and last.is_followed_by(prefix):
+            self.closed.begin_period()
         known = [read for read in self._read if read.before >= confirmed]
         if not any(read.is_same_as(prefix) for read in known):
             is_behind = is_behind or coverage.contradictory

@@ -26,6 +26,12 @@ BEHIND = (
 )
 
 
+def undated(count: int, entries: int, *, are_dates_kept: bool = True) -> str:
+    """Return how many of the entries of a list do not show whether their content has changed."""
+    lack = "no date and no hash" if are_dates_kept else "no hash, and no date that is kept"
+    return f"{count:,} of {counted(entries, 'entry has', 'entries have')} {lack}"
+
+
 def has_doubts(state: SyncState, catch_up: CatchUp) -> bool:
     frontiers = state.frontiers
     return bool(
@@ -52,7 +58,8 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[str]:
     gap = frontiers.uncovered_gap
     if gap is not None:
         after, ends = map(format_datetime, (gap.after, gap.ends))
-        yield f"no document covers the changes from {after} to {ends}"
+        cure = f"; {gap.cure}" if gap.cure else ""
+        yield f"no document covers the changes from {after} to {ends}{cure}"
     if frontiers.has_push_gap:
         yield "changes were pushed that the Source's lists do not reach yet"
     if state.unconfirmed.overdue:

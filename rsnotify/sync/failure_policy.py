@@ -29,6 +29,8 @@ class FailurePolicy:
         moment. Documents of the present may; and while the Source is merely unreachable, all its
         documents are. `pull` is None for a baseline.
         """
+        if pull is not None and pull.is_optional:
+            return True
         is_tried = self.count + 1 >= self._pace.baseline_after or isinstance(error, TooLarge)
         at_first = pull is not None and pull.at_first
         if isinstance(error, Unavailable):

@@ -260,12 +260,19 @@ class Follower(FollowerView):
         return self._next_actions(now)
 
     def differing(
-        self, resources: Iterable[Resource], now: float, absent: Iterable[Resource] = ()
+        self,
+        resources: Iterable[Resource],
+        now: float,
+        absent: Iterable[Resource] = (),
+        unproven: Iterable[Resource] = (),
     ) -> list[Action]:
-        """Add the resources of the last `Compare` that are stored differently, or not at all."""
+        """Add the resources of the last `Compare` that are stored differently, or not at all.
+
+        Those that are `unproven` are requested, as their entries do not show whether they changed.
+        """
         resources, absent = list(resources), list(absent)
         self._audit.differences += len(resources) + len(absent)
-        self._catch_up.add_differing(resources, absent, now)
+        self._catch_up.add_differing(resources, absent, now, unproven)
         return self._next_actions(now)
 
     def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:

@@ -109,6 +109,12 @@ class FollowerView:
         """Whether no document covers some of the changes since the last run."""
         return self._state.frontiers.uncovered_gap is not None
 
+    @property
+    def cure_of_gap(self) -> str:
+        """What the Source should add to its documents so that they cover them, if that is known."""
+        gap = self._state.frontiers.uncovered_gap
+        return gap.cure if gap is not None else ""
+
     # Comparisons with the whole set
 
     @property

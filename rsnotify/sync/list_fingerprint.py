@@ -100,6 +100,15 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         """Return whether a list begins with all entries that this list had."""
         return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
 
+    def has_all_of(self, coverage: Coverage) -> bool:
+        """Return whether a list has no entries that this list, perhaps at another URI, lacked."""
+        is_whole = self.from_ == coverage.from_ and self.size == len(coverage.changes)
+        return is_whole and not self.is_superseded and self.is_appended_to(coverage)
+
+    def is_followed_by(self, later: ListFingerprint) -> bool:
+        """Return whether this list was closed, and another one is open now."""
+        return self.from_ is not None and later.from_ is not None and self.from_ < later.from_
+
     def is_same_as(self, later: ListFingerprint) -> bool:
         """Return whether a list has exactly the same entries as before."""
         return (self.uri, self.from_, self.whole) == (later.uri, later.from_, later.whole)

@@ -439,9 +439,14 @@ def _is_undecided(change: Change, announced: Change) -> bool:
 
 
 def _contradicts(change: Change, listed: Change) -> bool:
-    """Return whether a change that is compared contradicts an entry of a Resource List."""
+    """Return whether a change that is compared contradicts an entry of a Resource List.
+
+    One without a datetime and a hash may be later than the list.
+    """
     if change.check is not CheckMethod.COMPARE or listed.resource.change is not None:
         return False
+    if change.resource.changed_at is None and change.resource.hash is None:
+        return True
     is_deletion = change.change is ChangeType.DELETED
     if is_deletion or listed.change is ChangeType.DELETED:
         return is_deletion is not (listed.change is ChangeType.DELETED)

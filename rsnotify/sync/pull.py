@@ -5,6 +5,9 @@
         │ begins too late                   │ begins too late, or broken
         └────────> the other roots          └────────> the next of them, or a gap
 
+Closed lists that have changed since they were read (`ClosedLists`) are read again, with all after
+them. The archive is read for that once the pull is complete otherwise.
+
 The first root document is the Change List if there is one. It is the one that the Source keeps up
 to date, so a pull is complete only at its end. A `Pull` receives each document that it has
 requested and returns the next step; it does not use the changes.
@@ -32,6 +35,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import end_of_unit
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import DocumentKind, Fetch
+from rsnotify.sync.closed_lists import ClosedLists
 from rsnotify.sync.fallback_order import DocumentQueue, change_documents, fetch_member
 
 #: How often one pull falls back to the other roots: lists may be rotated while they are read.
@@ -49,6 +53,11 @@ _ARCHIVES = {
     Capability.CHANGE_LIST: DocumentKind.CHANGE_LIST_ARCHIVE,
     Capability.CHANGE_DUMP: DocumentKind.CHANGE_DUMP_ARCHIVE,
 }
+#: The archive of the root that is read first.
+_ARCHIVES_OF = {
+    DocumentKind.CHANGE_LIST: DocumentKind.CHANGE_LIST_ARCHIVE,
+    DocumentKind.CHANGE_DUMP: DocumentKind.CHANGE_DUMP_ARCHIVE,
+}
 _ORDER = list(_CAPABILITIES)
 #: How many pages one list may have, and how many entries they may have together.
 _MOST_PAGES = 1_000
@@ -63,12 +72,14 @@ class PullStep(Struct, frozen=True):
         fetch: The next document. If this and the fields below are None, the pull is complete.
         gap_ends: Where the available documents begin, if none of them joins.
         failure: Why the pull is neither complete nor has found a gap.
+        cure: What the Source should add so that its documents cover the gap, if that is known.
     """
 
     coverage: Coverage | None = None
     fetch: Fetch | None = None
     gap_ends: Instant | None = None
     failure: RsnotifyError | None = None
+    cure: str = ""
 
 
 class PageJoiner:
@@ -117,13 +128,25 @@ class Pull:
     """One pull, which reads as few documents as it needs.
 
     At least one document of the offer must list changes. Packages that were `read` with the same
-    entry need not be read once more.
+    entry need not be read once more. Without `closed`, no list is read again.
     """
 
-    def __init__(self, offer: Offer, read: Mapping[str, Resource] | None = None) -> None:
+    def __init__(
+        self,
+        offer: Offer,
+        read: Mapping[str, Resource] | None = None,
+        closed: ClosedLists | None = None,
+    ) -> None:
         roots = change_documents(offer)
         self._roots = {root.kind: root for root in roots}
         self._read = read or {}
+        self._closed = closed
+        self._is_checking = False
+        self._requested: set[str] = set()
+        #: The entries of closed lists in the documents that were read.
+        self.closed_members: list[Resource] = []
+        #: Whether lists are read again, so that their entries do not count as old.
+        self.is_rereading = False
         self._first = roots[0]
         self._queue = DocumentQueue()
         self._pages = PageJoiner()
@@ -133,12 +156,19 @@ class Pull:
         self._begins: list[Instant] = []
         self._accepted: Instant | None = None
         self._broken: dict[DocumentKind, RsnotifyError] = {}
+        #: An index or dump whose parts may be in the wrong order: some do not state their `from`.
+        self._unsorted: str | None = None
         #: The document that was requested last.
         self.current = self._first
 
     @property
     def at_first(self) -> bool:
         return self.current.kind is self._first.kind
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the document requested by `current` may show at most that a list has changed."""
+        return self._is_checking and not self.is_rereading
 
     def is_open(self, fetch: Fetch) -> bool:
         """Return whether a document belongs to the first root, which has the latest changes."""
@@ -169,11 +199,24 @@ class Pull:
 
     def abandon(self, error: RsnotifyError, frontier: Frontier) -> PullStep:
         """Abandon the root of the document requested by `current`, as that is unusable."""
+        if self.is_optional:
+            return PullStep()
         self._broken[self.current.kind] = error
         self._pages = PageJoiner()
         if self.at_first:
             self._fallbacks = self._others()
         return self._fall_back(frontier)
+
+    def check_archive(self) -> Fetch | None:
+        """Return the archive if it has to be read, too, after all other documents."""
+        root = self._roots.get(_ARCHIVES_OF.get(self._first.kind, self._first.kind))
+        if self._closed is None or not self._closed.is_archive_due or root in (None, self._first):
+            return None
+        if root is None or self._is_checking or root.uri in self._requested:
+            return None
+        self._is_checking = True
+        self._queue = DocumentQueue([root, self._first])
+        return self._next_fetch()
 
     # One document
 
@@ -194,18 +237,41 @@ class Pull:
     def _queue_members(self, document: Document, frontier: Frontier) -> PullStep:
         joint = self._joint(frontier)
         # A member without `until` may have something new.
+        since = self._changed_since(document, joint)
         members = [
-            member for member in document.resources if member.until is None or member.until > joint
+            member
+            for member in document.resources
+            if member.until is None or member.until > joint or (since and member.until >= since)
         ]
         if all(member.from_ is not None for member in members):
             members.sort(key=_begins)  # some Sources write the newest first
+        elif len(members) > 1:
+            self._unsorted = self.current.uri
         begins = (members[0].from_ if members else None) or document.from_
         if begins is not None and begins > self._latest_beginning(frontier):
             return self._begins_too_late(begins, frontier)
         packaged = document.capability == Capability.CHANGE_DUMP and not document.index
         fetches = [fetch_member(self.current, member, packaged=packaged) for member in members]
-        self._queue.put_first(fetch for fetch in fetches if not self._was_read(fetch))
+        self._queue.put_first(
+            fetch for fetch in fetches if self.is_rereading or not self._was_read(fetch)
+        )
         return self._next(frontier)
+
+    def _changed_since(self, document: Document, joint: Instant) -> Instant | None:
+        """Return where the first closed list ends that has to be read again, if there is one."""
+        if self._closed is None:
+            return None
+        closed = [member for member in document.resources if member.until is not None]
+        self.closed_members += closed
+        changed = [
+            member.until
+            for member in self._closed.changed(closed)
+            if member.until is not None
+            and member.until <= joint
+            and resolve(self.current.uri, member.uri) not in self._requested
+        ]
+        self.is_rereading = self.is_rereading or bool(changed)
+        return min(changed, default=None)
 
     def _was_read(self, fetch: Fetch) -> bool:
         package = fetch.package
@@ -260,13 +326,28 @@ class Pull:
                 return self._next(frontier)
             # It was not over when it was read, and no document has what came of it since.
             gap_ends = end_of_unit(frontier.instant) - MICROSECOND
-        return PullStep(gap_ends=None if failure else gap_ends, failure=failure)
+        return PullStep(gap_ends=None if failure else gap_ends, failure=failure, cure=self._cure())
+
+    def _cure(self) -> str:
+        if self._unsorted is None:
+            return ""
+        return (
+            f"{self._unsorted} should state the from and until of each document that it lists, in "
+            "an rs:md, or list the oldest first (core §12.2)"
+        )
 
     def _next(self, frontier: Frontier, coverage: Coverage | None = None) -> PullStep:
-        following = self._queue.pop()
+        following = self._next_fetch()
         if following is not None:
-            self.current = following
             return PullStep(coverage, following)
         if self._first.kind in self._broken:
             return msgspec.structs.replace(self._fall_back(frontier), coverage=coverage)
         return PullStep(coverage)
+
+    def _next_fetch(self) -> Fetch | None:
+        following = self._queue.pop()
+        if following is None or (following is self._first and self.is_optional):
+            return None  # the archive has nothing new
+        self.current = following
+        self._requested.add(following.uri)
+        return following

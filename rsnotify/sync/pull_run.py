@@ -20,7 +20,7 @@ class PullRun:
         self._state = state
         self._intake = intake
         self._next_package: Fetch | None = None
-        self.pull = Pull(offer, intake.packages)
+        self.pull = Pull(offer, intake.packages, intake.closed)
         state.actions.append(self.pull.current)
 
     @property
@@ -53,23 +53,31 @@ class PullRun:
         actions, coverage = self._state.actions, step.coverage
         if coverage is not None:
             more = step.fetch is not None
-            is_open = self.pull.is_open(fetch)
-            new = self._intake.add(fetch, coverage, now, is_open=is_open, more=more)
+            again = self.pull.is_rereading
+            is_open = self.pull.is_open(fetch) and not (again and coverage.closed)
+            new = self._intake.add(fetch, coverage, now, is_open=is_open, more=more, again=again)
             if new:
                 actions.note(f"{counted(new, 'change')} from the {fetch.kind} {fetch.uri}")
+        if self.pull.is_rereading:
+            self._state.settled = False
         if step.fetch is not None:
             self._request(step.fetch, fetch)
             return None
         is_complete = step.failure is None and step.gap_ends is None
         if is_complete and coverage is not None and coverage.closed and fetch.package is None:
             actions.append(Discover())  # core §12.1: a closed list has a successor
+        if is_complete and (archive := self.pull.check_archive()) is not None:
+            actions.append(archive)
+            return None
+        if is_complete:
+            self._intake.record_closed(self.pull)
         return step
 
     def _request(self, fetch: Fetch, previous: Fetch) -> None:
         if fetch.kind is not previous.kind:
             self._state.settled = False
             self._state.actions.note(f"going on with the {fetch.kind} {fetch.uri}")
-        if fetch.package is None:
+        if fetch.package is None or self.pull.is_rereading:
             self._state.actions.append(fetch)
         else:
             self._state.pending.release()

@@ -22,6 +22,7 @@ from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.frontier import Frontier
 from rsnotify.format.timestamp_precision import postponed
 from rsnotify.sync.actions import ComparedList, Progress
+from rsnotify.sync.closed_lists import KnownLists
 from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.reorder_buffer import ReorderBuffer
 
@@ -30,10 +31,14 @@ LONGEST_LEAP = timedelta(days=1)
 
 
 class Gap(Struct, frozen=True):
-    """An interval `(after, ends]` that no Change List covers."""
+    """An interval `(after, ends]` that no Change List covers.
+
+    `cure` is what the Source should add so that its documents cover it, if that is known.
+    """
 
     after: Instant
     ends: Instant
+    cure: str = ""
 
 
 class SyncFrontiers:
@@ -53,8 +58,11 @@ class SyncFrontiers:
         #: The Resource List that was compared last.
         self.last_list: ComparedList | None = None
         self._durable_last_list: ComparedList | None = None
+        #: The closed lists that are known.
+        self.closed = self._durable_closed = KnownLists()
         if progress is not None:
             self.last_list = self._durable_last_list = progress.last_list
+            self.closed = self._durable_closed = progress.closed
             self.prefix = progress.prefix
             self._through = progress.through
             seen, running = progress.seen, progress.running
@@ -152,10 +160,11 @@ class SyncFrontiers:
         """Record that the next Change List is to be compared entirely, also by the next run."""
         self.prefix = _superseded(self.prefix)
 
-    def skip_gap(self, begins: Instant) -> None:
+    def skip_gap(self, begins: Instant, cure: str = "") -> None:
         """Advance to where the Source's documents begin, and remember the uncovered gap before."""
         before = self._confirmed.joint if self._confirmed.running else self.confirmed
-        self.uncovered_gap = Gap(self.uncovered_gap.after if self.uncovered_gap else before, begins)
+        after = self.uncovered_gap.after if self.uncovered_gap else before
+        self.uncovered_gap = Gap(after, begins, cure)
         self.advance(begins)
 
     def advance(self, begins: Instant, *, over: bool = True) -> None:
@@ -174,6 +183,7 @@ class SyncFrontiers:
         self.uncovered_gap = None
         self.prefix = None
         self.last_list = self._durable_last_list = None
+        self.closed = self._durable_closed = KnownLists()
 
     # T
 
@@ -187,14 +197,16 @@ class SyncFrontiers:
             self._through = self._reached(low_water)
             self._durable = self._confirmed_and_applied(low_water)
             self._durable_last_list = self._last_list_applied(low_water)
+            self._durable_closed = self._closed_applied(low_water)
         prefix, last_list = self._stored_prefix(low_water), self._durable_last_list
-        return self._progress(self._through, self._durable, prefix, last_list)
+        return self._progress(self._through, self._durable, prefix, last_list, self._durable_closed)
 
     def progress_after(self, low_water: Instant | None) -> Progress | None:
         """Return what `progress` will be with that low-water mark; nothing moves yet."""
         durable = self._confirmed_and_applied(low_water)
         prefix, last_list = self._stored_prefix(low_water), self._last_list_applied(low_water)
-        return self._progress(self._reached(low_water), durable, prefix, last_list)
+        closed = self._closed_applied(low_water)
+        return self._progress(self._reached(low_water), durable, prefix, last_list, closed)
 
     def _progress(
         self,
@@ -202,6 +214,7 @@ class SyncFrontiers:
         durable: Frontier,
         prefix: ListFingerprint | None,
         last_list: ComparedList | None,
+        closed: KnownLists,
     ) -> Progress | None:
         if through is None:
             return None
@@ -211,7 +224,13 @@ class SyncFrontiers:
             return Progress(through, min(through, gap.after) if gap else through)
         seen = tuple(durable.seen.elements())
         return Progress(
-            through, durable.instant, seen, durable.running, prefix, last_list=last_list
+            through,
+            durable.instant,
+            seen,
+            durable.running,
+            prefix,
+            last_list=last_list,
+            closed=closed,
         )
 
     def _stored_prefix(self, low_water: Instant | None) -> ListFingerprint | None:
@@ -225,6 +244,11 @@ class SyncFrontiers:
     def _last_list_applied(self, low_water: Instant | None) -> ComparedList | None:
         """Return the last Resource List whose differences are all applied."""
         return self._durable_last_list if low_water == EARLIEST else self.last_list
+
+    def _closed_applied(self, low_water: Instant | None) -> KnownLists:
+        """Return the closed lists all of whose changes are applied."""
+        is_applied = low_water is None or low_water > self.confirmed
+        return self.closed if is_applied else self._durable_closed
 
     def _reached(self, low_water: Instant | None) -> Instant | None:
         """Return T, which never goes back; None while there is none."""

@@ -41,6 +41,8 @@ class Status(Struct, frozen=True):
             of the transport.
         level: Whether the copy agrees with the Source's documents, as far as they say.
         doubts: Why it may not, in sentences; empty while `level` is true.
+        limits: What the Source's lists do not show, in sentences: such a change stays unseen for a
+            while, also if `level` is true.
         unconfirmed: Resources changed by push that no list of the Source has repeated yet.
         compared: When the copy was last compared with the whole set, by the local clock; None if
             it never was.
@@ -69,6 +71,7 @@ class Status(Struct, frozen=True):
     way: tuple[str, ...] = ()
     level: bool = False
     doubts: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
     unconfirmed: int = 0
     compared: Instant | None = None
     baseline: bool = False

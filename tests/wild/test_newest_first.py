@@ -12,7 +12,7 @@ import zipfile
 import pytest
 
 from tests.wild.documents import change_list, entry, index, md, member, sha256, urlset
-from tests.wild.running import Copy, assert_honest, follow_once
+from tests.wild.running import Copy, Folder, assert_honest, audited, follow_once
 from tests.wild.source import WildSource
 
 
@@ -61,6 +61,13 @@ async def test_an_index_of_change_lists(source: WildSource, copy: Copy, dated: b
     outcome = await follow_once(source, copy)
     assert_honest(copy, source, outcome)
     assert outcome.claims or not dated, outcome
+    if not dated:
+        advice = f"{source.uri('changelist.xml')} should state the from and until"
+        assert any(advice in reason for reason in outcome.reasons), outcome
+    if isinstance(copy, Folder):
+        audit = await audited(source, copy.path)
+        assert audit.code == (0 if dated else 2)
+        assert dated or any(advice in reason for reason in audit.reasons), audit
 
 
 async def test_an_index_whose_newest_member_is_open(source: WildSource, copy: Copy) -> None:

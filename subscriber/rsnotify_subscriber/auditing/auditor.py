@@ -29,6 +29,7 @@ from rsnotify_subscriber.auditing.expectation import ExpectationReader, Expected
 from rsnotify_subscriber.content.freshness import contradiction_in
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.identification import same_set
+from rsnotify_subscriber.discovery.membership import SetMembership
 from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of, discover
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
 from rsnotify_subscriber.fetching.digests import Digester, agree
@@ -37,6 +38,7 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
 from rsnotify_subscriber.storage.identity import (
     Identity,
+    KnownLinks,
     read_fact,
     read_held,
     read_identity,
@@ -141,8 +143,17 @@ async def audit(
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
             made_from = None if known is None else read_fact(place, "progress", Progress)
-            offer, identity = await _identified(fetcher, url, folder, known)
-            expectation = ExpectationReader(fetcher, offer, identity.selection, made_from)
+            links = None if known is None else read_fact(place, "links", KnownLinks)
+            memory = known.memory if known is not None else None
+            descriptions = DescriptionReader(fetcher, memory)
+            offer, identity = await _identified(fetcher, descriptions, url, folder, known)
+            expectation = ExpectationReader(
+                fetcher,
+                offer,
+                identity.selection,
+                made_from,
+                membership=SetMembership(fetcher, descriptions, url, links),
+            )
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
             comparison = _MirrorComparison(fetcher, tree, identity, place, progress)
             for attempt in range(_ATTEMPTS):
@@ -155,12 +166,16 @@ async def audit(
 
 
 async def _identified(
-    fetcher: Fetcher, url: str, folder: Path, known: Identity | None
+    fetcher: Fetcher,
+    descriptions: DescriptionReader,
+    url: str,
+    folder: Path,
+    known: Identity | None,
 ) -> tuple[Offer, Identity]:
     if known is None:
         offer = await discover(fetcher, url)
         return offer, Identity(url, base_of(offer), offer)
-    offers = OfferDiscovery(DescriptionReader(fetcher, known.memory), url)
+    offers = OfferDiscovery(descriptions, url)
     if without_login(known.url) == url:
         return await offers.revalidate(known.offer), known
     now = await same_set(offers, known, await offers.find())

@@ -20,11 +20,12 @@ from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import DocumentKind, Fetch, Progress
 from rsnotify.sync.baseline import Baseline
-from rsnotify.sync.doubts import BEHIND, OLDER_LIST
+from rsnotify.sync.doubts import BEHIND, OLDER_LIST, undated
 from rsnotify.sync.fallback_order import change_documents, resource_documents
-from rsnotify.sync.pull import Pull
+from rsnotify.sync.pull import Pull, PullStep
 from rsnotify.sync.reduction import reduce_changes
 from rsnotify_subscriber.content.dump_packages import DumpPackages
+from rsnotify_subscriber.discovery.membership import SetMembership
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.storage.baseline import same_resource
@@ -74,8 +75,11 @@ class ExpectationReader:
         offer: Offer,
         selection: Selection,
         progress: Progress | None = None,
+        *,
+        membership: SetMembership,
     ) -> None:
         self._fetcher = fetcher
+        self._membership = membership
         self._offer = offer
         self._selection = selection
         self._progress = progress
@@ -98,6 +102,7 @@ class ExpectationReader:
                 await self._read_changes(frontier)
         finally:
             await self._packages.close()
+        self._note_undated()
         self._check_age(frontier.instant)
         self._compare_lists()
         return self._expected
@@ -113,7 +118,9 @@ class ExpectationReader:
         """
         package = fetch.package
         if package is None:
-            document, sent = await self._fetcher.sent_document(fetch.uri)
+            document, sent = await self._membership.document(
+                fetch, self._offer, holds_resources=self._progress is not None
+            )
             if (reason := _contradiction_in(document, sent)) is not None:
                 self._doubt(f"{fetch.uri}: {reason}")
             return document, sent
@@ -124,6 +131,13 @@ class ExpectationReader:
             except (FetchError, DocumentError):
                 pass  # the package itself has it, too
         return await self._packages.open(package), None
+
+    def _note_undated(self) -> None:
+        entries = self._expected.resources.values()
+        count = sum(one.hash is None and one.changed_at is None for one in entries)
+        if count:
+            text = f"{undated(count, len(entries))}; they were compared with the server"
+            self._expected.limits += (text,)
 
     def _check_age(self, ends: Instant) -> None:
         """Doubt documents that end before those that the copy was made from."""
@@ -185,16 +199,18 @@ class ExpectationReader:
 
     async def _read_changes(self, frontier: Frontier) -> None:
         for _ in range(_GAPS):
-            gap = await self._pull(frontier)
+            step = await self._pull(frontier)
+            gap = step.gap_ends
             if gap is None:
                 return
             since = f"from {format_datetime(frontier.instant)} to"
             since = "before" if frontier.instant == _EARLIEST else since
-            self._doubt(f"no document covers the time {since} {format_datetime(gap)}")
+            cure = f"; {step.cure}" if step.cure else ""
+            self._doubt(f"no document covers the time {since} {format_datetime(gap)}{cure}")
             frontier.advance(gap)
 
-    async def _pull(self, frontier: Frontier) -> Instant | None:
-        """Read the changes up to a gap; return where it ends, if there is one."""
+    async def _pull(self, frontier: Frontier) -> PullStep:
+        """Read the changes up to a gap, if there is one; return the last step."""
         pull = Pull(self._offer)
         following: Fetch | None = pull.current
         while following is not None:
@@ -208,7 +224,7 @@ class ExpectationReader:
             if step.failure is not None:
                 self._doubt(str(step.failure))
             following = step.fetch
-        return step.gap_ends
+        return step
 
     def _add(self, coverage: Coverage, frontier: Frontier) -> None:
         reduced = reduce_changes(coverage.changes, ordered=coverage.ordered)

@@ -29,6 +29,7 @@ class FleetView:
     def __init__(self) -> None:
         self._last: dict[str, FollowedSourceStatus] = {}
         self._failing: tuple[str, ...] = ()
+        self._limits: dict[str, tuple[str, ...]] = {}
 
     def sentence(self, statuses: Statuses) -> str:
         sums = totals(statuses)
@@ -49,7 +50,7 @@ class FleetView:
         return sums.resources, sums.applied, sums.pending
 
     def news(self, statuses: Statuses) -> Iterator[str]:
-        """Yield a line for each Source that has begun to fail, or has recovered."""
+        """Yield a line for each Source that has begun to fail, has recovered or has new limits."""
         failing = {name: one.error for name, one in statuses.items() if one.error is not None}
         for name in self._failing:
             if name in statuses and name not in failing:
@@ -58,6 +59,11 @@ class FleetView:
             if name not in self._failing:
                 yield f"{name}: {error}"
         self._failing = tuple(failing)
+        limits = {name: one.status.limits for name, one in statuses.items() if one.status.limits}
+        for name, sentences in limits.items():
+            if sentences != self._limits.get(name):
+                yield f"{name}: {'; '.join(sentences)}"
+        self._limits = limits
 
     def facts(self, statuses: Statuses) -> dict[str, Any]:
         facts = msgspec.structs.asdict(totals(statuses))

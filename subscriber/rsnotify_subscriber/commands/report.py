@@ -172,7 +172,8 @@ def status_facts(status: Status) -> dict[str, Any]:
 def sentence(status: Status) -> str:
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
     by = f" by {', '.join(status.way)}" if status.way else ""
-    doubts = f": {'; '.join(_doubts(status))}" if status.doubts else ""
+    reservations = _doubts(status) if status.doubts else status.limits
+    doubts = f": {'; '.join(reservations)}" if reservations else ""
     return (
         f"{counted(status.resources, 'resource')}, {counted(status.applied, 'change')} "
         f"applied{lag}, "
@@ -187,9 +188,10 @@ def outcome(status: Status) -> str:
         return sentence(status)
     differs = f"; {printable(status.difference)}" if status.difference else ""
     damaged = f"; {_damaged(status)}" if status.damaged else ""
+    limits = "".join(f"; {printable(limit)}" for limit in status.limits)
     return (
         f"{_standing(status)}: {counted(status.resources, 'resource')}, "
-        f"{_through(status)}, {_compared(status)}{differs}{damaged}"
+        f"{_through(status)}, {_compared(status)}{differs}{damaged}{limits}"
     )
 
 

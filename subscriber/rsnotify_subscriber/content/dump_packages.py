@@ -65,9 +65,8 @@ class DumpPackages:
             return await self._fetcher.document(resolve(entry.uri, copy))
 
     async def _manifest(self, entry: Resource) -> Document:
-        # Whatever the server calls it: what is not a package cannot be opened.
-        untyped = replace(entry, type=None)
-        content = await self._fetcher.content(untyped, most=_MOST_BYTES)
+        # Its type is not checked: what is no ZIP with a manifest is refused anyway.
+        content = await self._fetcher.content(replace(entry, type=None), most=_MOST_BYTES)
         opening = asyncio.ensure_future(asyncio.to_thread(_opened, content, entry.uri))
         try:
             package, manifest = await asyncio.shield(opening)

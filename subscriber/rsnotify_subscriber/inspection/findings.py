@@ -13,10 +13,13 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.sync.doubts import undated
 
 #: The most entries of a document that are kept, to inspect the documents that they name.
 MOST_ENTRIES = 1_000
 _CHANGES = frozenset({Capability.CHANGE_LIST, Capability.CHANGE_DUMP_MANIFEST})
+#: The capabilities of a Resource List and of a plain Sitemap.
+_RESOURCES = frozenset({Capability.RESOURCE_LIST, None})
 #: Links between documents, which the tree shows anyway.
 _OF_THE_TREE = frozenset(
     {Rel.UP, Rel.INDEX, Rel.ARCHIVES, Rel.SELF, Rel.RESOURCESYNC, Rel.MONITOR_GROUP, Rel.HUB}
@@ -91,6 +94,7 @@ class DocumentTally:
         self.kept: list[Resource] = []
         self._entries = 0
         self._lengths = 0
+        self._undated = 0
         self._changes: Counter[str] = Counter()
         self._with_datetime = 0
         self._granularity: Granularity | None = None
@@ -100,6 +104,7 @@ class DocumentTally:
     def add(self, resource: Resource) -> None:
         self._entries += 1
         self._lengths += resource.length or 0
+        self._undated += resource.hash is None and resource.lastmod is None
         if len(self.kept) < MOST_ENTRIES:
             self.kept.append(resource)
         if resource.change is not None:
@@ -119,6 +124,9 @@ class DocumentTally:
     def finding(self, uri: str, head: Document, size: int) -> InspectionFinding:
         """Return the facts about a document, whose `head` has no entries."""
         facts: dict[str, Any] = {}
+        if self._undated and not head.index and head.capability in _RESOURCES:
+            text = undated(self._undated, self._entries)
+            facts["warnings"] = (f"{text}; changed content is not seen",)
         if head.capability in _CHANGES and not head.index and self._entries:
             facts["profile"] = "1.1" if self._with_datetime else "1.0"
         if self._earliest is not None and self._latest is not None:

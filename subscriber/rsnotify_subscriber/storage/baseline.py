@@ -1,5 +1,8 @@
 """The comparison of a state with Resource Lists, and the table of the resources seen in them.
 
+An entry without a hash and a date does not show whether its content has changed. Nor does its date
+if the Source is known to change content without it. Such resources are requested now and then.
+
 A version that was fetched while the second, or the day, of its `lastmod` was running is unsettled:
 a later version of that unit has the same `lastmod`, so that without a hash no list shows it. (Git
 calls such entries of its index racy.) Unsettled versions are fetched again until the unit is over:
@@ -10,6 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from rsnotify.errors import without_credentials
 from rsnotify.format.datetimes import Instant, to_microseconds
@@ -35,11 +41,37 @@ _TWOFOLD = 100
 _BETWEEN = 900.0
 
 
+class ComparedEntries(NamedTuple):
+    """Entries of a Resource List that may differ from the copy.
+
+    Args:
+        differing: Those of resources that are held differently.
+        absent: Those of resources that are not held.
+        unproven: Those that do not show whether the content has changed.
+    """
+
+    differing: list[Resource]
+    absent: list[Resource]
+    unproven: list[Resource]
+
+
+class EntryCounts(Struct, frozen=True, array_like=True):
+    """How many entries of a Resource List were compared, without a hash, and without a date too."""
+
+    entries: int = 0
+    unhashed: int = 0
+    undated: int = 0
+
+
 class BaselineTables:
     """Compares the resources of a state with the entries of Resource Lists.
 
     Of a resource that a list has in two spellings, the first entry counts, and the state is in
     doubt. `respell` stores the spellings of resources that a list has in another one.
+
+    Attributes:
+        trusts_dates: Whether no resource is known that has changed without a new `lastmod`.
+        counts: What was compared since the last `begin`, but for the entries of packages.
     """
 
     def __init__(
@@ -55,6 +87,8 @@ class BaselineTables:
         self._lookup = lookup
         self._respell = respell
         self.prefer = prefer
+        self.trusts_dates = True
+        self.counts = EntryCounts()
         #: By the spelling that is left out, the one that counts.
         self._twofold = transactions.read_fact("twofold", dict[str, str]) or {}
         #: Whether a list of this baseline has a URI that is not in normal form.
@@ -69,6 +103,7 @@ class BaselineTables:
 
     def begin(self) -> None:
         """Forget what was seen in an earlier baseline, within a transaction."""
+        self.counts = EntryCounts()
         self._database.execute("DELETE FROM {seen}")
         self._has_spellings = False
         if self._twofold:
@@ -83,18 +118,20 @@ class BaselineTables:
                 self._unsettled.pop(state.uri, None)
 
     def compare(
-        self, resources: Iterable[Resource], at: Instant, *, lost: bool = False
-    ) -> tuple[list[Resource], list[Resource]]:
+        self,
+        resources: Iterable[Resource],
+        at: Instant,
+        *,
+        lost: bool = False,
+        packaged: bool = False,
+    ) -> ComparedEntries:
         """Store entries of a Resource List as seen, and return those that differ from the copy.
 
         Resources that changed after `at`, the instant of the list, are left alone. With `lost`,
-        those that the copy has lost differ.
-
-        Returns:
-            The resources that are held differently, and those that are not held.
+        those that the copy has lost differ. Entries that are `packaged` are not counted.
         """
-        differing: list[Resource] = []
-        absent: list[Resource] = []
+        found = ComparedEntries([], [], [])
+        unhashed = undated = 0
         moment = to_microseconds(at)
         respelled: list[ResourceState] = []
         with self._transactions.writing():
@@ -103,18 +140,19 @@ class BaselineTables:
             for identity, resource in entries.items():
                 state = known.get(identity)
                 entry = describe_representation(resource, self.prefer)
-                if (
-                    state is not None
-                    and state.source_uri != resource.uri
-                    and state.changed_at <= moment
-                ):
+                unhashed += entry.hash is None
+                undated += entry.hash is None and entry.lastmod is None
+                if state is None:
+                    found.absent.append(resource)
+                    continue
+                if state.changed_at > moment:
+                    continue
+                if state.source_uri != resource.uri:
                     respelled.append(state.respelled(resource.uri))
-                if state is None or (
-                    state.changed_at <= moment
-                    and ((lost and state.is_lost) or self._differs(state, entry))
-                ):
-                    is_held = state is not None and state.exists
-                    (differing if is_held else absent).append(resource)
+                if (lost and state.is_lost) or self._differs(state, entry):
+                    (found.differing if state.exists else found.absent).append(resource)
+                elif self._is_undated(entry):
+                    found.unproven.append(resource)
             if respelled:
                 self._respell(respelled)
             query = "INSERT INTO {seen} VALUES (?, ?) ON CONFLICT (identity) DO NOTHING"
@@ -125,7 +163,15 @@ class BaselineTables:
                     for identity, one in entries.items()
                 ],
             )
-        return differing, absent
+        if not packaged:
+            so_far = self.counts
+            self.counts = EntryCounts(
+                so_far.entries + len(entries), so_far.unhashed + unhashed, so_far.undated + undated
+            )
+        return found
+
+    def _is_undated(self, entry: Resource) -> bool:
+        return entry.hash is None and (entry.lastmod is None or not self.trusts_dates)
 
     def _without_twofold(self, resources: Iterable[Resource]) -> dict[str, Resource]:
         """Return entries by the normal forms of their URIs, and record other spellings of one."""
@@ -151,6 +197,8 @@ class BaselineTables:
     def _differs(self, state: ResourceState, entry: Resource) -> bool:
         if not state.is_as_listed(entry):
             return True
+        if entry.lastmod is None:
+            return False
         if entry.hash is not None or not state.is_unsettled(entry.lastmod):
             return False
         fetched = self._unsettled.get(state.uri)

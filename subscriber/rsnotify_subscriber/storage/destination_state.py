@@ -24,11 +24,13 @@ from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
-from rsnotify_subscriber.storage.baseline import BaselineTables
+from rsnotify.sync.closed_lists import KnownLists
+from rsnotify_subscriber.fetching.digests import agree
+from rsnotify_subscriber.storage.baseline import BaselineTables, EntryCounts
 from rsnotify_subscriber.storage.content_log import ContentLog, UnflushedContent
 from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.storage.handler_intent import IntentLog
-from rsnotify_subscriber.storage.identity import Identity, has_moved
+from rsnotify_subscriber.storage.identity import Identity, KnownLinks, has_moved
 from rsnotify_subscriber.storage.lookups import (
     EquivalentLookup,
     held_uris,
@@ -42,6 +44,7 @@ from rsnotify_subscriber.storage.sqlite import SQLiteFolder
 from rsnotify_subscriber.storage.transaction import StateTransactions
 
 NO_DOUBTS: Mapping[str, str] = {}
+NO_LENGTHS: Mapping[str, int | None] = {}
 #: How many doubts are stored with the URIs of their resources.
 _DOUBTS = 100
 
@@ -94,12 +97,15 @@ class DestinationState:
     Attributes:
         sum: The sum over the copy, as of the last commit.
         lost: How many resources the copy has lost, and not fetched again yet.
+        counts: What the last Resource List that was compared shows of the content of resources.
     """
 
     def __init__(self, location: Path | StateLocation) -> None:
         self._pruned = 0
         #: The missing resources that were stored last.
         self._missing: tuple[MissingResource, ...] | None = None
+        #: The closed lists that were stored last.
+        self._closed: KnownLists | None = None
         folder = SQLiteFolder(location) if isinstance(location, Path) else location
         self.database = folder.open()
         self.transactions = StateTransactions(self.database)
@@ -119,6 +125,8 @@ class DestinationState:
         stored = self.transactions.read_fact("sum", str)
         doubts = self.transactions.read_fact("doubts", dict[str, str])
         self._doubts: Mapping[str, str] = doubts or {}
+        self.counts = self.transactions.read_fact("entries", EntryCounts) or EntryCounts()
+        self.baseline.trusts_dates = self.transactions.read_fact("dates_kept", bool) is not False
         committed = self.transactions.read_fact("batch", int) or 0
         with self.transactions.storage_errors():
             count, latest, spelled, unidentified = self.database.read(EXTENT)[0]
@@ -208,10 +216,11 @@ class DestinationState:
 
     def progress(self) -> Progress | None:
         progress = self.transactions.read_fact("progress", Progress)
-        missing = self.transactions.read_fact("missing", tuple[MissingResource, ...])
-        if progress is None or not missing:
-            return progress
-        return msgspec.structs.replace(progress, missing=missing)
+        if progress is None:
+            return None
+        missing = self.transactions.read_fact("missing", tuple[MissingResource, ...]) or ()
+        self._closed = self.transactions.read_fact("closed", KnownLists) or KnownLists()
+        return msgspec.structs.replace(progress, missing=missing, closed=self._closed)
 
     def changed_after(self, instant: Instant) -> list[Change]:
         """Return the changes in the copy that are later than an instant.
@@ -299,6 +308,14 @@ class DestinationState:
         with self.transactions.writing():
             self.transactions.write_facts(compared=at)
 
+    def links(self) -> KnownLinks | None:
+        """Return what is known of the links of the Source's documents."""
+        return self.transactions.read_fact("links", KnownLinks)
+
+    def store_links(self, links: KnownLinks) -> None:
+        with self.transactions.writing():
+            self.transactions.write_facts(links=links)
+
     def identity(self) -> Identity | None:
         return self.transactions.read_fact("identity", Identity)
 
@@ -352,15 +369,18 @@ class DestinationState:
         progress: Progress | None,
         doubts: Mapping[str, str] = NO_DOUBTS,
         unflushed: Sequence[UnflushedContent] | None = None,
+        dated: Mapping[str, int | None] = NO_LENGTHS,
     ) -> None:
         """Make applied changes and the progress over them, if it moved, durable together.
 
         What a handler did by `apply_within` since the last commit becomes durable with them. The
         doubts are why, by URI, resources may differ from what the Source announced. What a
         `DeferredHandler` has not flushed is kept in the state; None if it has flushed everything.
+        `dated` has the announced lengths of resources that were fetched for an entry of a Resource
+        List without a hash: if their content has changed, it should have a new date, too.
         """
         with self.transactions.writing(ends=True):
-            self._write(states, progress, doubts, unflushed)
+            self._write(states, progress, doubts, unflushed, dated)
 
     def delete_flushed(self) -> None:
         """Delete the contents that were flushed since the last commit."""
@@ -382,6 +402,7 @@ class DestinationState:
         progress: Progress | None,
         doubts: Mapping[str, str] = NO_DOUBTS,
         unflushed: Sequence[UnflushedContent] | None = (),
+        dated: Mapping[str, int | None] = NO_LENGTHS,
     ) -> None:
         facts: dict[str, object] = {}
         if self._doubts or doubts:
@@ -397,6 +418,10 @@ class DestinationState:
             self.database.executemany(_UPSERT, rows)
             facts["sum"] = str(total)
             self.baseline.note_unsettled(states)
+            if dated and self.baseline.trusts_dates:
+                known = [one for one in states if one.uri in dated and one.uri in before]
+                if any(_differs(before[one.uri], one, dated[one.uri]) for one in known):
+                    facts["dates_kept"] = self.baseline.trusts_dates = False
             self._latest = max(self._latest, *(state.changed_at for state in states))
             if self.lost:
                 after = {state.uri: state for state in states}
@@ -405,7 +430,9 @@ class DestinationState:
                 )
         if progress is not None:
             # They are many, and rarely change.
-            facts["progress"] = msgspec.structs.replace(progress, missing=())
+            facts["progress"] = msgspec.structs.replace(progress, missing=(), closed=KnownLists())
+            if progress.closed != self._closed:
+                facts["closed"] = self._closed = progress.closed
             if progress.missing is not self._missing:
                 facts["missing"] = self._missing = progress.missing
         if (batch := self._intents.settle()) is not None:
@@ -456,6 +483,13 @@ class DestinationState:
         self.database.executemany("UPDATE {resources} SET spelling = ? WHERE uri = ?", rows)
         self.transactions.write_facts(sum=str(self.sum))
 
+    def end_baseline(self) -> None:
+        """Store what the entries of a baseline, all of them compared, do not show."""
+        if self.counts != self.baseline.counts:
+            self.counts = self.baseline.counts
+            with self.transactions.writing():
+                self.transactions.write_facts(entries=self.counts)
+
     def _sum_up(self) -> None:
         self.sum = sum_up(self.database.execute)
         self._count_lost()
@@ -465,6 +499,18 @@ class DestinationState:
 def _unknown(uris: Iterable[str]) -> list[ResourceState]:
     """Return states for which whatever the Source announces is applied, a deletion too."""
     return [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in uris]
+
+
+def _differs(before: ResourceState, now: ResourceState, length: int | None) -> bool:
+    """Return whether content has changed though its `lastmod`, and announced length, have not.
+
+    Within the unit of time of its `lastmod`, a resource may change once more.
+    """
+    if before.lastmod is None or before.lastmod != now.lastmod or not before.exists:
+        return False
+    if length not in (None, before.length) or before.is_unsettled() or not before.fetched_at:
+        return False
+    return agree(before.hash, now.hash) is False
 
 
 def _bounded(doubts: dict[str, str]) -> dict[str, str]:

@@ -44,6 +44,20 @@ class DescriptionMemory(Struct, frozen=True):
     moved: dict[str, str] = {}
 
 
+class KnownLinks(Struct, frozen=True):
+    """What is known of the links with `rel="up"` in the documents of one set.
+
+    Args:
+        places: Targets that were accepted though they are not the Capability List, without scheme.
+        has_resources: Whether a document that lists all resources was used.
+        has_changes: Whether a document that lists changes was used.
+    """
+
+    places: tuple[str, ...] = ()
+    has_resources: bool = False
+    has_changes: bool = False
+
+
 class Identity(Struct, frozen=True):
     """The Source and set of resources of a state, fixed at the first run.
 

@@ -187,15 +187,20 @@ class ResourceState(Struct, frozen=True):
         )
 
     def is_as_listed(self, resource: Resource) -> bool:
-        """Return whether an entry of a Resource List describes this version."""
+        """Return whether an entry of a Resource List describes this version.
+
+        One without a hash and a date describes every version.
+        """
         if not self.exists:
             return False
         same = agree(self.hash, resource.hash)
-        if same is not None or resource.lastmod is None:
+        if same is not None or (resource.lastmod is None and resource.hash is not None):
             return same is True
-        return self.lastmod == to_microseconds(resource.lastmod) and (
-            resource.length in (None, self.length)
-        )
+        if resource.length not in (None, self.length):
+            return False
+        if resource.lastmod is None:
+            return self.hash is not None
+        return self.lastmod == to_microseconds(resource.lastmod)
 
 
 def is_undated(change: Change) -> bool:

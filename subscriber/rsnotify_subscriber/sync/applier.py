@@ -270,7 +270,8 @@ class Applier:
             states = [replace(one, mtime=mtimes.get(one.uri, one.mtime)) for one in states]
         if states or progress is not None or self._within is not None:
             doubts = {ready.stored_uri: ready.doubt for ready in batch if ready.doubt}
-            self._state.commit(states, progress, doubts, unflushed)
+            dated = {one.stored_uri: one.wanted.entry.length for one in batch if one.is_dated_only}
+            self._state.commit(states, progress, doubts, unflushed, dated)
         for ready in batch:
             if ready.content is not None:
                 ready.content.discard()

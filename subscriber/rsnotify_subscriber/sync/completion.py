@@ -36,7 +36,8 @@ def failure(
         return follower.error
     failing = follower.failing()
     if not failing:
-        gap = f"its lists leave out a part of the past; {_cure(identity)}"
+        cure = follower.cure_of_gap or _cure(identity)
+        gap = f"its lists leave out a part of the past; {cure}"
         return Unavailable(identity.url, gap if follower.gap_is_uncovered else follower.doubts[0])
     error = errors.get(failing[0].uri)
     reason = error.reason if isinstance(error, FetchError) else str(error)

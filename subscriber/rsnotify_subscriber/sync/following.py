@@ -33,9 +33,12 @@ from rsnotify.sync.actions import (
     LogNote,
     Progress,
 )
+from rsnotify.sync.doubts import undated
+from rsnotify.sync.fallback_order import change_documents
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.content.resolver import ContentResolver
+from rsnotify_subscriber.discovery.membership import SetMembership
 from rsnotify_subscriber.events import EventWatch, OfferChanged
 from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.status import Status, StatusCounters
@@ -102,6 +105,9 @@ class Following:
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
         self._checked_for_nothing = False
+        self._membership = SetMembership(
+            context.fetcher, context.offers.descriptions, identity.url, state.links()
+        )
         self._copy = CopyCheck(context, self._follower, self._perform, self._errors, once=once)
 
     @property
@@ -123,6 +129,7 @@ class Following:
             unconfirmed=follower.unconfirmed,
             level=self._is_level,
             doubts=doubts + tuple(self._other_doubts()),
+            limits=tuple(self._limits()),
             damaged=self._copy.damaged,
             verified=self._copy.verified,
             foreign=self._copy.foreign,
@@ -154,6 +161,18 @@ class Following:
             more = f" and {count} more" if count else ""
             yield f"{without_credentials(uri)}{more}: {reason}"
             return
+
+    def _limits(self) -> Iterator[str]:
+        """Yield what the Source's lists do not show, though the copy agrees with them."""
+        counts, kept = self._state.counts, self._state.baseline.trusts_dates
+        if count := counts.undated if kept else counts.unhashed:
+            offer = self._rediscovery.identity.offer
+            unlisted = " that no Change List lists" if change_documents(offer) else ""
+            entries = undated(count, counts.entries, are_dates_kept=kept)
+            yield (
+                f"{entries}; changed content{unlisted} is not seen until each of them is "
+                "requested again"
+            )
 
     @property
     def is_in_handler(self) -> bool:
@@ -294,7 +313,7 @@ class Following:
         sent: Instant | None = None
         try:
             if fetch.package is None:
-                document, sent = await self._context.fetcher.sent_document(fetch.uri)
+                document, sent = await self._document(fetch)
             else:
                 document = await self._packages.open(fetch.package)
         except RsnotifyError as error:
@@ -308,17 +327,29 @@ class Following:
             self._perform(self._follower.fetched(fetch, document, self._loop.time(), sent))
         self._push.pulls.finished()
 
+    async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
+        """GET a document of the set, and store what its links show."""
+        known, membership = self._membership.known, self._membership
+        offer, holds_resources = self._rediscovery.identity.offer, self._state.resources > 0
+        found = await membership.document(fetch, offer, holds_resources=holds_resources)
+        if membership.known is not known:
+            await self._in_worker(self._state.store_links, membership.known)
+        return found
+
     async def _compare(self, action: Compare) -> None:
         # Resources that are not selected are not stored as seen, so that the sweep removes them.
         selected = tuple(filter(self._context.identity.selection.wants, action.resources))
         compare = self._state.baseline.compare
-        differing, absent = await self._in_worker(
-            partial(compare, selected, action.at, lost=action.lost)
+        found = await self._in_worker(
+            partial(compare, selected, action.at, lost=action.lost, packaged=action.packaged)
         )
-        self._perform(self._follower.differing(differing, self._loop.time(), absent))
+        unproven = found.unproven if action.unproven else ()
+        now = self._loop.time()
+        self._perform(self._follower.differing(found.differing, now, found.absent, unproven))
 
     async def _sweep(self, action: FindUnlisted) -> None:
         missing = await self._in_worker(self._state.baseline.unlisted, action.at)
+        await self._in_worker(self._state.end_baseline)
         self._perform(self._follower.unlisted(missing, self._loop.time()))
 
     # The results of an Apply: the `ApplyOutcome` of the applier

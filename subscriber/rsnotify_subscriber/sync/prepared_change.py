@@ -60,6 +60,12 @@ class PreparedChange(Struct, frozen=True):
         return replace(ready, decided=None, unchanged=kept)
 
     @property
+    def is_dated_only(self) -> bool:
+        """Whether content was fetched for an entry of a Resource List with a date and no hash."""
+        entry, has_content = self.wanted.entry, self.content is not None
+        return has_content and entry.change is None and not entry.hash and bool(entry.lastmod)
+
+    @property
     def stored_uri(self) -> str:
         """The URI of the resource as it is spelled in the state."""
         return (self.unchanged or self.decided or self.change).uri

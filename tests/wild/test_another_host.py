@@ -1,0 +1,181 @@
+"""Documents of another set at the URI of this one, as of a server that confuses its hosts.
+
+Their link with `rel="up"` names another Capability List. Healthy Sources have such links, too: they
+are reached by several names, or have moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from rsnotify.errors import WrongDocument
+from tests.wild.documents import capability_list, change_list, index, ln, member, resource_list
+from tests.wild.running import (
+    Copy,
+    Folder,
+    Outcome,
+    assert_honest,
+    audited,
+    follow_once,
+    following,
+    until,
+    until_right,
+)
+from tests.wild.source import Answer, WildSource
+
+OTHER = "http://localhost:1/other/capabilitylist.xml"
+
+
+@pytest.fixture(autouse=True)
+def begun(source: WildSource) -> None:
+    source.offer()
+    for name in ("a", "b"):
+        source.file(name, b"1")
+    lists(source, [])
+
+
+def lists(source: WildSource, up: list[str], at: float = 10, from_: float = 5) -> None:
+    """Put a Resource List and a Change List with these links."""
+    source.list_resources(source.t(at))
+    given = source.answers["/set/resourcelist.xml"]
+    assert isinstance(given, Answer)
+    assert isinstance(given.body, bytes)
+    body = given.body.replace(b"  <url>", "".join(up).encode() + b"  <url>", 1)
+    source.put("resourcelist.xml", body)
+    source.put("changelist.xml", change_list(from_=source.t(from_), links=up))
+
+
+def update(source: WildSource) -> None:
+    """Change a resource, which the right Change List says."""
+    source.file("a", b"2", source.t(50))
+    entries = [source.changed("a", "updated", source.t(50))]
+    source.put("changelist.xml", change_list(entries, from_=source.t(5)))
+
+
+def wrong_change_list(source: WildSource) -> bytes:
+    return change_list(from_=source.t(5), until=source.t(1000), links=[ln("up", OTHER)])
+
+
+async def followed(source: WildSource, copy: Copy) -> Outcome:
+    outcome = await follow_once(source, copy)
+    assert_honest(copy, source, outcome)
+    if isinstance(copy, Folder):
+        with suppress(WrongDocument):  # the command says so, too
+            assert_honest(copy, source, await audited(source, copy.path))
+    return outcome
+
+
+@pytest.mark.parametrize("form", ["a list", "a member of an index", "a rotated list"])
+async def test_an_empty_change_list_of_another_host_does_not_move_t(
+    source: WildSource, copy: Copy, form: str
+) -> None:
+    before = await followed(source, copy)
+    update(source)
+    right = source.answers["/set/changelist.xml"]
+    source.put("changelist.xml", wrong_change_list(source))
+    if form == "a member of an index":
+        members = [member(source.uri("1.xml"), from_=source.t(5))]
+        source.put("changelist.xml", index("changelist", members, from_=source.t(5)))
+        source.put("1.xml", wrong_change_list(source))
+    elif form == "a rotated list":
+        rotated = change_list(from_=source.t(7), until=source.t(1000), links=[ln("up", OTHER)])
+        source.put("changelist.xml", rotated)
+    wrong = await followed(source, copy)
+    assert not wrong.claims
+    assert before.status is not None
+    assert wrong.status is not None
+    assert wrong.status.through == before.status.through
+    assert any(OTHER in reason for reason in wrong.reasons)
+    source.answers["/set/changelist.xml"] = right
+    assert (await followed(source, copy)).claims
+
+
+async def test_a_cache_with_the_list_of_another_host_is_passed(
+    source: WildSource, copy: Copy
+) -> None:
+    await followed(source, copy)
+    update(source)
+    right, wrong = source.answers["/set/changelist.xml"], wrong_change_list(source)
+    source.put("changelist.xml", lambda asked: right if asked.past_caches else Answer(wrong))
+    assert (await followed(source, copy)).claims
+
+
+@pytest.mark.parametrize("links", [[], [ln("up", OTHER)]], ids=["no link", "a foreign link"])
+async def test_an_empty_resource_list_from_a_cache_or_another_host_removes_nothing(
+    source: WildSource, copy: Copy, links: list[str]
+) -> None:
+    source.offer(changelist=None)
+    await followed(source, copy)
+    right = source.answers["/set/resourcelist.xml"]
+    empty = Answer(resource_list(at=source.t(1000), links=links))
+    is_cached = not links
+    source.put(
+        "resourcelist.xml",
+        lambda asked: right if is_cached and asked.past_caches else empty,
+    )
+    outcome = await followed(source, copy)
+    assert outcome.claims is is_cached
+    assert copy.files() == source.resources
+
+
+def renamed(source: WildSource) -> str:
+    return source.uri("capabilitylist.xml").replace("http://127.0.0.1", "http://localhost")
+
+
+HEALTHY: dict[str, Callable[[WildSource], str]] = {
+    "the right one": lambda source: source.url,
+    "another scheme": lambda source: source.url.replace("http:", "https:"),
+    "relative": lambda _: "capabilitylist.xml",
+    "another name of the host": renamed,
+    "a host that is there no more": lambda _: OTHER,
+    "the Source Description": lambda source: source.uri("/.well-known/resourcesync"),
+}
+
+
+@pytest.mark.parametrize("when", ["always", "from now on"])
+@pytest.mark.parametrize("name", HEALTHY)
+async def test_a_healthy_source_behind_other_names_is_not_doubted(
+    source: WildSource, copy: Copy, name: str, when: str
+) -> None:
+    up = [ln("up", HEALTHY[name](source))]
+    if when == "always":
+        lists(source, up)
+    assert (await followed(source, copy)).claims
+    source.file("a", b"2", source.t(50))
+    entries = [source.changed("a", "updated", source.t(50))]
+    source.put("changelist.xml", change_list(entries, from_=source.t(5), links=up))
+    assert (await followed(source, copy)).claims
+    # The next list is empty, and its link is known by now.
+    closed = change_list(from_=source.t(50), until=source.t(60), links=up)
+    source.put("changelist.xml", closed)
+    source.forget()
+    assert (await followed(source, copy)).claims
+
+
+async def test_a_name_that_the_capability_list_has_too_is_accepted(
+    source: WildSource, copy: Copy
+) -> None:
+    await followed(source, copy)
+    offered = {kind: source.uri(f"{kind}.xml") for kind in ("resourcelist", "changelist")}
+    described = "http://localhost:1/.well-known/resourcesync"
+    source.put("capabilitylist.xml", capability_list(offered, links=[ln("up", described)]))
+    source.put("changelist.xml", change_list(from_=source.t(20), links=[ln("up", OTHER)]))
+    assert not any(OTHER in reason for reason in (await followed(source, copy)).reasons)
+
+
+async def test_a_list_of_another_host_is_not_requested_without_pause(
+    source: WildSource, copy: Copy
+) -> None:
+    await followed(source, copy)
+    update(source)
+    right = source.answers["/set/changelist.xml"]
+    source.put("changelist.xml", wrong_change_list(source))
+    source.forget()
+    async with following(source, copy) as subscriber:
+        await until(subscriber, lambda _: len(source.requests("changelist.xml")) >= 6)
+        assert not subscriber.status.level
+        source.answers["/set/changelist.xml"] = right
+        await until_right(subscriber, copy, source)

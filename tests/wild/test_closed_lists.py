@@ -1,0 +1,211 @@
+"""Closed lists that gain entries, which only their index, archive or dump announces.
+
+A transaction that commits late, or the last entries before a list is closed, are dated before what
+a Destination has read by then.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wild.documents import change_list, entry, index, md, member, urlset
+from tests.wild.running import (
+    Copy,
+    Outcome,
+    assert_honest,
+    follow_once,
+    following,
+    pace,
+    polled,
+    until,
+    until_right,
+)
+from tests.wild.source import WildSource
+from tests.wild.test_newest_first import package
+
+
+@pytest.fixture(params=["archive", "index", "dump", "archive of a dump"])
+def form(request: pytest.FixtureRequest, source: WildSource) -> str:
+    form = str(request.param)
+    documents: dict[str, str | None] = {}
+    if "dump" in form:
+        documents = {"changelist": None, "changedump": "changedump.xml"}
+    if "archive" in form:
+        kind = "changedump-archive" if "dump" in form else "changelist-archive"
+        documents[kind] = "archive.xml"
+    source.offer(**documents)
+    for name in ("a", "b", "c", "d"):
+        source.file(name, b"1")
+    source.list_resources(at=source.t(10))
+    return form
+
+
+class History:
+    """Two closed periods and an open one, in one of the forms."""
+
+    def __init__(self, source: WildSource, form: str) -> None:
+        self.source, self.form = source, form
+        self.periods: list[tuple[float, float | None, list[str]]] = [
+            (5, 100, [self.update("a", 50)]),
+            (100, 200, [self.update("b", 150), self.delete("d", 160)]),
+            (200, None, [self.update("c", 250)]),
+        ]
+        self.put()
+
+    def update(self, name: str, at: float) -> str:
+        self.source.file(name, str(at).encode(), self.source.t(at))
+        return self.source.changed(name, "updated", self.source.t(at), path=f"/{name}")
+
+    def delete(self, name: str, at: float) -> str:
+        self.source.remove(name)
+        return self.source.changed(name, "deleted", self.source.t(at))
+
+    def put(self, announced: float = 300) -> None:
+        source = self.source
+        entries = []
+        for number, (from_, ends, changes) in enumerate(self.periods):
+            is_open = ends is None
+            if "dump" in self.form:
+                name = f"{number}.zip"
+                ends = 10_000 if ends is None else ends
+                body = package(changes, {}, from_=source.t(from_), until=source.t(ends))
+                source.put(name, body)
+                entries.append(
+                    entry(
+                        source.uri(name),
+                        lastmod=source.t(announced if not is_open else 400),
+                        from_=source.t(from_),
+                        until=source.t(ends),
+                        length=len(body),
+                    )
+                )
+                continue
+            name = f"{number}.xml"
+            moment = None if ends is None else source.t(ends)
+            source.put(name, change_list(changes, source.t(from_), moment))
+            length = len(changes)
+            about = {"from_": source.t(from_), "until": moment, "length": length}
+            is_in_index = self.form == "index"
+            if is_in_index or not is_open:
+                entries.append(member(source.uri(name), **about))  # type: ignore[arg-type]
+            else:
+                source.put("changelist.xml", change_list(changes, source.t(from_)))
+        if self.form == "index":
+            source.put("changelist.xml", index("changelist", entries, from_=source.t(5)))
+        elif self.form == "archive":
+            archive = [one.replace("sitemap>", "url>") for one in entries]
+            about = md(capability="changelist-archive", from_=source.t(5))
+            source.put("archive.xml", urlset(archive, about))
+        elif self.form == "dump":
+            about = md(capability="changedump", from_=source.t(5))
+            source.put("changedump.xml", urlset(entries, about))
+        else:
+            about = md(capability="changedump", from_=source.t(200))
+            source.put("changedump.xml", urlset(entries[2:], about))
+            about = md(capability="changedump-archive", from_=source.t(5))
+            inner = md(capability="changedump", from_=source.t(5), until=source.t(200))
+            source.put("dump-0.xml", urlset(entries[:2], inner))
+            old = entry(
+                source.uri("dump-0.xml"),
+                from_=source.t(5),
+                until=source.t(200),
+                length=sum(len(changes) for _, _, changes in self.periods[:2]),
+            )
+            source.put("archive.xml", urlset([old], about))
+
+
+def begin(source: WildSource) -> History:
+    source.offer(**{"changelist-archive": "archive.xml"})
+    for name in ("a", "b", "c", "d"):
+        source.file(name, b"1")
+    source.list_resources(at=source.t(10))
+    return History(source, "archive")
+
+
+async def followed(source: WildSource, copy: Copy) -> Outcome:
+    outcome = await follow_once(source, copy)
+    assert_honest(copy, source, outcome)
+    assert outcome.claims, outcome
+    return outcome
+
+
+@pytest.mark.parametrize("period", [0, 1])
+async def test_an_entry_that_a_closed_list_gains_is_applied(
+    source: WildSource, copy: Copy, form: str, period: int
+) -> None:
+    history = History(source, form)
+    await followed(source, copy)
+    await followed(source, copy)
+    at = 60 + 100 * period
+    history.periods[period][2].append(history.update("e", at))
+    if period == 0:
+        # Changed once more in a later list: the first change must not undo that.
+        history.periods[0][2].append(source.changed("d", "updated", source.t(70), hashed=False))
+    history.put(500)
+    source.forget()
+    outcome = await followed(source, copy)
+    assert copy.files()["e"] == str(at).encode()
+    assert not source.requests("d")
+    assert outcome.status is not None
+    source.forget()
+    await followed(source, copy)
+    lists = [one for one in source.log if one.path.endswith(("0.xml", "1.xml", ".zip"))]
+    assert not lists if form != "dump" else True
+
+
+async def test_a_closed_list_that_stays_the_same_is_not_read_again(
+    source: WildSource, copy: Copy, form: str
+) -> None:
+    History(source, form)
+    await followed(source, copy)
+    source.forget()
+    async with following(source, copy) as subscriber:
+        await until_right(subscriber, copy, source)
+        before = len(source.log)
+        await until(subscriber, lambda _: len(source.log) > before + 5)
+    assert not source.requests("0.xml") + source.requests("1.xml")
+    assert len(source.requests("archive.xml")) <= 1
+
+
+async def test_a_list_that_was_just_closed_is_read_once_more(
+    source: WildSource, copy: Copy
+) -> None:
+    history = begin(source)
+    await followed(source, copy)
+    async with following(source, copy) as subscriber:
+        await until_right(subscriber, copy, source)
+        # The open list gains an entry before its last one, and is closed with that.
+        history.periods[2][2].insert(0, history.update("e", 220))
+        closed = history.periods[2][2]
+        history.periods[2:] = [(200, 250, closed), (250, None, [])]
+        history.put()
+        await until_right(subscriber, copy, source)
+        await polled(subscriber, source, 3)
+    assert len(source.requests("2.xml")) == 1
+    await followed(source, copy)
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_an_archive_that_cannot_be_read_is_no_reason_for_a_doubt(
+    source: WildSource, copy: Copy, status: int
+) -> None:
+    begin(source)
+    await followed(source, copy)
+    source.put("archive.xml", b"", status=status)
+    await followed(source, copy)
+
+
+async def test_a_changed_list_that_cannot_be_read_is_a_doubt(
+    source: WildSource, copy: Copy
+) -> None:
+    history = begin(source)
+    await followed(source, copy)
+    history.periods[1][2].append(history.update("e", 170))
+    history.put()
+    right = source.answers["/set/1.xml"]
+    source.put("1.xml", b"", status=500)
+    outcome = await follow_once(source, copy, pace=pace(patience=0.2))
+    assert_honest(copy, source, outcome)
+    assert not outcome.claims
+    source.answers["/set/1.xml"] = right
+    await followed(source, copy)
