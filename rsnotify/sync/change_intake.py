@@ -75,6 +75,10 @@ class ChangeIntake:
             compare = self._must_compare_open(fetch, coverage, now)
         else:
             compare = self._must_compare_closed(coverage)
+        # A closed list that goes on is read for the first time.
+        goes_on = not is_open and coverage.until is not None and coverage.until > before
+        undated = list(filter(_is_undated, coverage.changes)) if goes_on else []
+        compare = compare or bool(undated)
         new = frontiers.pull(coverage)
         listed = coverage.changes if compare else new
         reduced = reduce_changes(
@@ -85,7 +89,7 @@ class ChangeIntake:
         parked = more and fetch.package is None and self._pending.parked < self._most_parked
         unproven = {uri for uri, change in reduced.latest.items() if _is_unproven(change, before)}
         if unproven:
-            unproven &= {change.uri for change in _appended(coverage, read)}
+            unproven &= {change.uri for change in (*_appended(coverage, read), *undated)}
         for uri, change in reduced.latest.items():
             change = self._checked(_from_package_if_new(change, before))
             if uri in unproven:
@@ -214,6 +218,11 @@ def _is_unproven(change: Change, before: Instant) -> bool:
     # A `lastmod` may stay the same, or be older than the change (core §7).
     is_old = change.at < before or (change.at == before and change.resource.datetime is None)
     return is_old and change.resource.hash is None
+
+
+def _is_undated(change: Change) -> bool:
+    """Return whether an entry states neither when its resource has changed nor its content."""
+    return change.resource.changed_at is None and change.resource.hash is None
 
 
 def _from_package_if_new(change: Change, before: Instant) -> Change:

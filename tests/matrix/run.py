@@ -274,11 +274,13 @@ def sample(seed: int) -> list[Chosen]:
 
 
 def triples(seed: int, count: int) -> list[Chosen]:
-    """Return so many random runs with two troubles at the same time."""
+    """Return so many random runs with two troubles of different places at the same time."""
     random, found = Random(seed), list[Chosen]()
     while len(found) < count:
         shape, way = random.choice(SHAPES), random.choice(WAYS)
         troubles = tuple(random.sample(TROUBLES[1:], 2))
+        if troubles[0].place == troubles[1].place:
+            continue  # such as two that happen to the same file
         if all(fits(shape, one, way) for one in troubles) and (not way.pushes or shape.may_push):
             found.append((shape, troubles, way))
     return found
