@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from rsnotify.format.coverage import Change, CheckMethod, Coverage
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
@@ -58,6 +58,7 @@ class ChangeIntake:
         self.packages: dict[str, Resource] = {}
         #: Whether there was something later than all before, since this was last reset.
         self.has_news = False
+        self._news_through = EARLIEST
 
     def add(
         self, fetch: Fetch, coverage: Coverage, now: float, *, is_open: bool, more: bool
@@ -99,13 +100,16 @@ class ChangeIntake:
         self._join_held(now)
         if fetch.package is not None:
             self._remember(fetch.uri, fetch.package)
-        self.has_news = self.has_news or (bool(new) and frontiers.confirmed > before)
+        # A baseline without `at` may go back to an instant from which all was read before.
+        if new and frontiers.confirmed > max(before, self._news_through):
+            self.has_news, self._news_through = True, frontiers.confirmed
         return len(new)
 
     def reset(self) -> None:
         """Forget the lists that were read, as everything is compared."""
         self._read.clear()
         self._unconfirmed.clear()
+        self._news_through = EARLIEST
 
     def end(self, now: float) -> None:
         """Verify what the lists should have confirmed, now that they are read to their end."""
