@@ -327,8 +327,28 @@ def patch() -> None:
     os.open, os.write = _open, _write  # type: ignore[assignment]
 
 
+def tables() -> str:
+    """Return what docs/reliability.md shows of shapes, ways and troubles."""
+    places: dict[str, list[str]] = {}
+    for trouble in TROUBLES:
+        places.setdefault(trouble.place, []).append(trouble.name)
+    return "\n".join(
+        (
+            _table("shape of Source", "what it offers", [(one.name, one.text) for one in SHAPES]),
+            _table("way", "how it is followed", [(one.name, one.text) for one in WAYS]),
+            _table("place", "troubles", [(one, "; ".join(all)) for one, all in places.items()]),
+        )
+    )
+
+
+def _table(name: str, text: str, rows: list[tuple[str, str]]) -> str:
+    lines = [f"| {name} | {text} |", "|---|---|", *(f"| {one} | {other} |" for one, other in rows)]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--tables", action="store_true", help="print shapes, ways and troubles")
     parser.add_argument("names", nargs="*", help="parts of the names of runs; by default all")
     parser.add_argument("--sample", action="store_true", help="each trouble with a shape per way")
     parser.add_argument("--way", choices=list(map(str, WAYS)), help="only this way")
@@ -337,6 +357,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("-v", action="store_true", help="print each run")
     arguments = parser.parse_args()
+    if arguments.tables:
+        print(tables())
+        return
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.matrix.run", *sys.argv[1:]])

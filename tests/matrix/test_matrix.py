@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix.run import every_run, sample, triples
+from tests.matrix.run import every_run, sample, tables, triples
 from tests.matrix.shapes import SHAPES
 from tests.matrix.troubles import TROUBLES
 from tests.matrix.ways import WAYS
@@ -55,3 +55,7 @@ def test_a_name_that_no_run_has_is_an_error() -> None:
 
     assert result.returncode == 2
     assert "no run" in result.stderr
+
+
+def test_the_page_about_reliability_shows_the_matrix_as_it_is() -> None:
+    assert tables() in (_ROOT / "docs" / "reliability.md").read_text()
