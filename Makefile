@@ -9,12 +9,14 @@ DATA ?=
 SURFACE ?=
 SECONDS ?= 120
 SEEDS ?= 1-2000
+# Random runs of the matrix with two troubles at the same time.
+TRIPLES ?= 500
 DIST ?= dist
 BUILD ?= build
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate simulate-scale mutants power-cuts sabotage screenshots dist sbom docs docs-serve clean
+.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -72,8 +74,14 @@ torture: $(VENV)/ready-dev ## all kinds of faults at random instants, and every 
 soak: $(VENV)/ready-dev ## a fault a minute, and memory and descriptors measured: make soak ARGS="--minutes 30"
 	$(BIN)/python -m tests.torture --minutes 30 $(ARGS)
 
-simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time: make simulate SEEDS=1-2000, SEEDS=7 ARGS=-v
+simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time, and the matrix: make simulate SEEDS=1-2000, SEEDS=7 ARGS=-v
 	$(BIN)/python -m tests.simulation.run $(ARGS) $(SEEDS)
+ifneq ($(origin SEEDS),command line)
+	$(BIN)/python -m tests.matrix.run --triples $(TRIPLES)
+endif
+
+matrix: $(VENV)/ready-dev ## every shape of Source with every trouble and every way to follow, in virtual time: make matrix ARGS="--way once"
+	$(BIN)/python -m tests.matrix.run --triples $(TRIPLES) $(ARGS)
 
 simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in virtual time: make simulate-scale ARGS="--nodes 20"
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)

@@ -181,6 +181,11 @@ def _listed_coverage(
     if contradictory and from_ is not None:
         begin = from_
         changes = tuple(_dated(change, max(change.at, begin)) for change in changes)
+    if contradictory and stated is not None:
+        # A datetime after its end must not hide the changes of the next list.
+        end = max(stated, from_ or stated)
+        changes = tuple(_dated(change, min(change.at, end)) for change in changes)
+        latest = end
     until = max((t for t in (stated, latest, from_) if t is not None), default=None)
     return Coverage(from_, until, stated is not None, ordered, changes, sent, contradictory)
 

@@ -218,4 +218,6 @@ class BaselineRun:
             frontiers.last_list = read
         else:
             frontiers.last_list = replace(read, at=known.at, is_older=read.at is not None)
-        return read is None or (read.fingerprint, read.at) != (known.fingerprint, known.at)
+        if read is None or read.fingerprint != known.fingerprint:
+            return True
+        return read.at is not None and read.at != known.at

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from rsnotify.format.coverage import Change, CheckMethod, Coverage
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
@@ -63,6 +63,7 @@ class ChangeIntake:
         self._has_reread = False
         #: Whether there was something later than all before, since this was last reset.
         self.has_news = False
+        self._news_through = EARLIEST
 
     def add(
         self,
@@ -88,9 +89,12 @@ class ChangeIntake:
             compare = self._must_compare_open(fetch, coverage, now)
         else:
             compare = self._must_compare_closed(coverage)
-            if again and not any(read.has_all_of(coverage) for read in read):
+            if again and not any(known.has_all_of(coverage) for known in read):
                 self._has_reread = True
-        compare = compare or (again and self._has_reread)
+        # A closed list that goes on is read for the first time.
+        goes_on = not is_open and coverage.until is not None and coverage.until > before
+        undated = list(filter(_is_undated, coverage.changes)) if goes_on else []
+        compare = compare or bool(undated) or (again and self._has_reread)
         new = frontiers.pull(coverage)
         listed = coverage.changes if compare else new
         reduced = reduce_changes(
@@ -102,7 +106,7 @@ class ChangeIntake:
         parked = more and not has_content and self._pending.parked < self._most_parked
         unproven = {uri for uri, change in reduced.latest.items() if _is_unproven(change, before)}
         if unproven:
-            unproven &= {change.uri for change in _appended(coverage, read)}
+            unproven &= {change.uri for change in (*_appended(coverage, read), *undated)}
         for uri, change in reduced.latest.items():
             change = self._checked(_from_package_if_new(change, before))
             if uri in unproven:
@@ -112,7 +116,9 @@ class ChangeIntake:
         self._join_held(now)
         if fetch.package is not None:
             self._remember(fetch.uri, fetch.package)
-        self.has_news = self.has_news or (bool(new) and frontiers.confirmed > before)
+        # A baseline without `at` may go back to an instant from which all was read before.
+        if new and frontiers.confirmed > max(before, self._news_through):
+            self.has_news, self._news_through = True, frontiers.confirmed
         return len(new)
 
     def record_closed(self, pull: Pull) -> None:
@@ -129,6 +135,7 @@ class ChangeIntake:
         self.closed.reset()
         self._has_reread = False
         self._unconfirmed.clear()
+        self._news_through = EARLIEST
 
     def end(self, now: float) -> None:
         """Verify what the lists should have confirmed, now that they are read to their end."""
@@ -245,6 +252,11 @@ def _is_unproven(change: Change, before: Instant) -> bool:
     # A `lastmod` may stay the same, or be older than the change (core §7).
     is_old = change.at < before or (change.at == before and change.resource.datetime is None)
     return is_old and change.resource.hash is None
+
+
+def _is_undated(change: Change) -> bool:
+    """Return whether an entry states neither when its resource has changed nor its content."""
+    return change.resource.changed_at is None and change.resource.hash is None
 
 
 def _from_package_if_new(change: Change, before: Instant) -> Change:

@@ -67,6 +67,14 @@ class _Pending(Struct):
             return self.change.check is CheckMethod.FETCH and has_same_hash
         return change.resource == self.entry
 
+    def repeats(self, change: Change) -> bool:
+        """Return whether this is a change that was dispatched, or says the same."""
+        return self.change is change or (
+            self.change.change is change.change
+            and self.change.check is change.check
+            and self.change.resource == change.resource
+        )
+
 
 class PendingChanges:
     """The pending changes, and the order in which they are dispatched."""
@@ -340,7 +348,7 @@ class PendingChanges:
         pending = self._answered(change)
         if pending is None:
             return 0
-        if pending.change is not change:
+        if not pending.repeats(change):
             self._ready.append(change.uri)
             return 0
         if pending.attempts == 0:

@@ -33,8 +33,8 @@ from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
 from tests.core.source import EPOCH
 
-#: The seconds that a request takes.
-DELAY = 0.05
+#: The seconds that a request takes, and one that is not answered.
+DELAY, TIMEOUT = 0.05, 35.0
 #: What a follower may request at first, before only time is a reason: some runs in a row, each of
 #: which reads a document at most twice.
 AT_FIRST = 24
@@ -134,7 +134,10 @@ class World:
 
     def _later(self, uri: str, answer: Callable[[], list[Action]]) -> None:
         self.requests.setdefault(uri, []).append(self.now)
-        heappush(self._events, (self.now + DELAY, next(self._number), answer))
+        heappush(self._events, (self.now + self._delay(uri), next(self._number), answer))
+
+    def _delay(self, uri: str) -> float:
+        return TIMEOUT if uri == BAD and self._trouble is TROUBLES["no answer"] else DELAY
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -202,7 +205,7 @@ def test_a_run_that_only_catches_up_ends_and_a_copy_without_a_resource_is_not_le
 ) -> None:
     world = World(shape, trouble)
     world.run(300, until_ended=True)
-    assert world.now < 90
+    assert world.now < (90 if trouble != "no answer" else 90 + 2 * TIMEOUT)
     assert not world.follower.level
 
 

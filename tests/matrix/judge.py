@@ -66,9 +66,14 @@ class Judge:
         """Return how the copy differs from what the Source has now."""
         return self._problem(self._run.loop.now)
 
-    def _problem(self, since: float) -> str:
-        """Return what in the copy was never right since an instant."""
+    def _problem(self, since: float, claim: Claim | None = None) -> str:
+        """Return what in the copy was never right since an instant.
+
+        Files that troubles add have to be named in a `claim`.
+        """
         run = self._run
+        foreign = {trouble.names for trouble in run.troubles}
+        named = foreign if claim is None else foreign & set(claim.foreign)
         held = run.destination.contents()
         troubled = run.loop.now if self.ended is None else self.ended
         for name in sorted(held.keys() | run.source.history.keys()):
@@ -76,15 +81,10 @@ class Judge:
             if since <= troubled and any(name in trouble.absent for trouble in run.troubles):
                 accepted |= {None}
             content = held.get(name)
-            if content not in accepted and not self._is_named(name, content):
+            if content not in accepted and name not in named:
                 shown = "missing" if content is None else repr(content[:40])
                 return f"{name} is {shown}, not {[one and one[:40] for one in accepted]}"
         return ""
-
-    def _is_named(self, name: str, content: bytes | None) -> bool:
-        """Return whether a file that does not belong to the copy was reported."""
-        foreign = any(trouble.names == name for trouble in self._run.troubles)
-        return foreign and content is not None and any(name in text for text in self.log.texts)
 
     def _since(self, begun: float, grace: float) -> float:
         """Return since when what was true may count as true."""
@@ -105,7 +105,7 @@ class Judge:
         if self._may_be_unchecked():
             return
         if claim.right:
-            problem = self._problem(self._since(run.loop.now, grace))
+            problem = self._problem(self._since(run.loop.now, grace), claim)
             if problem:
                 run.wrong("right", f"level, and {problem}")
         elif not claim.reasons and self._was_silent:
@@ -124,13 +124,14 @@ class Judge:
         run = self._run
         took = run.loop.now - begun
         if claim.right:
-            problem = self._problem(self._since(begun, run.shape.late))
+            problem = self._problem(self._since(begun, run.shape.late), claim)
             if problem:
                 run.wrong("right", f"`--once` exits with 0, and {problem}")
         elif not claim.reasons:
             run.wrong("right", "`--once` fails without a reason")
         final = not troubled or all(trouble.final for trouble in run.troubles)
         limit = _FINAL if final else max(trouble.limit for trouble in run.troubles)
+        limit += run.shape.late
         if took > limit:
             run.wrong("ends", f"`--once` ends after {took:.0f} s: {claim.reasons[:1]}")
 
@@ -138,7 +139,7 @@ class Judge:
         """Check what the audit says of a copy, which may have changed since it began."""
         run = self._run
         if claim.right and not was_right:
-            problem = self._problem(self._since(begun, run.shape.late))
+            problem = self._problem(self._since(begun, run.shape.late), claim)
             if problem:
                 run.wrong("right", f"the audit says in step, and {problem}")
         elif (

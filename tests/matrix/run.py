@@ -1,4 +1,8 @@
-"""Run the matrix: `python -m tests.matrix.run`, or one run of it by its name."""
+"""Run the matrix: `python -m tests.matrix.run`, or one run of it by its name.
+
+Every shape meets every trouble in every way that fits; `--triples` adds random runs with two
+troubles at the same time. A run depends on its name only.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,12 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import rsnotify_subscriber.pool
 from rsnotify_publisher import Publisher
@@ -46,7 +52,7 @@ class Run:
     def __init__(self, shape: Shape, troubles: Sequence[Trouble], way: Way) -> None:
         self.name = " x ".join((str(shape), *map(str, troubles), str(way)))
         self.shape, self.troubles, self.way = shape, troubles, way
-        self.loop = loop = SimulatedLoop(self.name.__hash__() % 2**32)
+        self.loop = loop = SimulatedLoop(crc32(self.name.encode()))
         SimulatedLoop.current = loop
         loop.disks_note_flushes = False
         random.seed(self.name)
@@ -251,20 +257,30 @@ def every_run() -> list[Chosen]:
     ]
 
 
-def pairs() -> list[Chosen]:
-    """Return every pair of shape and trouble, in one way each."""
-    chosen: dict[tuple[str, str], list[Chosen]] = {}
+def sample(seed: int) -> list[Chosen]:
+    """Return every trouble in every way that fits, each with the shape that was chosen least."""
+    random, found = Random(seed), list[Chosen]()
+    shapes, pairs = Counter[Shape](), Counter[tuple[Shape, str]]()
+    fitting: dict[tuple[str, Way], list[Chosen]] = {}
     for one in every_run():
-        chosen.setdefault((str(one[0]), str(one[1][0])), []).append(one)
-    return [Random(str(key)).choice(found) for key, found in chosen.items()]
+        fitting.setdefault((str(one[1][0]), one[2]), []).append(one)
+    for (trouble, _), runs in fitting.items():
+        random.shuffle(runs)
+        chosen = min(runs, key=lambda run: (pairs[run[0], trouble], shapes[run[0]]))
+        shapes[chosen[0]] += 1
+        pairs[chosen[0], trouble] += 1
+        found.append(chosen)
+    return found
 
 
 def triples(seed: int, count: int) -> list[Chosen]:
-    """Return so many random runs with two troubles at the same time."""
+    """Return so many random runs with two troubles of different places at the same time."""
     random, found = Random(seed), list[Chosen]()
     while len(found) < count:
         shape, way = random.choice(SHAPES), random.choice(WAYS)
         troubles = tuple(random.sample(TROUBLES[1:], 2))
+        if troubles[0].place == troubles[1].place:
+            continue  # such as two that happen to the same file
         if all(fits(shape, one, way) for one in troubles) and (not way.pushes or shape.may_push):
             found.append((shape, troubles, way))
     return found
@@ -311,24 +327,55 @@ def patch() -> None:
     os.open, os.write = _open, _write  # type: ignore[assignment]
 
 
+def tables() -> str:
+    """Return what docs/reliability.md shows of shapes, ways and troubles."""
+    places: dict[str, list[str]] = {}
+    for trouble in TROUBLES:
+        places.setdefault(trouble.place, []).append(trouble.name)
+    return "\n".join(
+        (
+            _table("shape of Source", "what it offers", [(one.name, one.text) for one in SHAPES]),
+            _table("way", "how it is followed", [(one.name, one.text) for one in WAYS]),
+            _table("place", "troubles", [(one, "; ".join(all)) for one, all in places.items()]),
+        )
+    )
+
+
+def _table(name: str, text: str, rows: list[tuple[str, str]]) -> str:
+    lines = [f"| {name} | {text} |", "|---|---|", *(f"| {one} | {other} |" for one, other in rows)]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--tables", action="store_true", help="print shapes, ways and troubles")
     parser.add_argument("names", nargs="*", help="parts of the names of runs; by default all")
-    parser.add_argument("--pairs", action="store_true", help="each pair in one way only")
+    parser.add_argument("--sample", action="store_true", help="each trouble with a shape per way")
+    parser.add_argument("--way", choices=list(map(str, WAYS)), help="only this way")
     parser.add_argument("--triples", type=int, default=0, help="so many with two troubles, too")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the sample, and of the triples")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("-v", action="store_true", help="print each run")
     arguments = parser.parse_args()
+    if arguments.tables:
+        print(tables())
+        return
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.matrix.run", *sys.argv[1:]])
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     logging.getLogger("rsnotify").propagate = False
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
-    chosen = pairs() if arguments.pairs else every_run()
+    chosen = sample(arguments.seed) if arguments.sample else every_run()
     chosen += triples(arguments.seed, arguments.triples)
-    chosen = [one for one in chosen if all(each in name_of(one) for each in arguments.names)]
+    chosen = [
+        one
+        for one in chosen
+        if all(each in name_of(one) for each in arguments.names)
+        and arguments.way in (None, str(one[2]))
+    ]
+    if not chosen:
+        parser.error("no run has such a name")
     began = time.monotonic()
     patch()
     folder = tempfile.mkdtemp(prefix="rsnotify-matrix-", dir="/dev/shm")
@@ -339,7 +386,14 @@ def main() -> None:
         used = os.times()
         cpu = (used.children_user + used.children_system) / max(1, len(chosen)) * 1000
         took = patching._real_monotonic() - began
-        print(f"{len(chosen)} runs, {cpu:.0f} ms of CPU each, {took:.0f} s in all; {failed} failed")
+        pairs = {(str(shape), tuple(map(str, troubles))) for shape, troubles, _ in chosen}
+        print(
+            f"{len(pairs)} pairs of a shape and troubles in {len(chosen)} runs, "
+            f"{cpu:.0f} ms of CPU each, {took:.0f} s in all: "
+            f"{len(chosen) - failed} held, {failed} fell"
+        )
+        if failed:
+            print('To repeat one: .venv/bin/python -m tests.matrix.run "NAME"')
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         sys.stdout.flush()

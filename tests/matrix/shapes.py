@@ -145,16 +145,19 @@ def _closed(source: Source) -> list[tuple[list[Recorded], datetime, datetime]]:
     return found
 
 
-def _package(manifest: Listing, contents: list[bytes | None]) -> bytes:
+def _package(source: Source, manifest: Listing, contents: dict[str, bytes | None]) -> bytes:
     file = io.BytesIO()
-    for number, content in enumerate(contents):
-        if content is not None:
-            manifest.entries[number]["path"] = f"/{number}"
+    for name, one in zip(contents, manifest.entries, strict=True):
+        if contents[name] is not None:
+            one["path"] = f"/{name}"
+    for trouble in source.troubles:
+        trouble.document(source, "manifest.xml", manifest)
+    listed = {one.get("path") for one in manifest.entries}
     with zipfile.ZipFile(file, "w") as package:
         package.writestr(zipfile.ZipInfo("manifest.xml"), manifest.write())
-        for number, content in enumerate(contents):
-            if content is not None:
-                package.writestr(zipfile.ZipInfo(str(number)), content)
+        for name, content in contents.items():
+            if content is not None and f"/{name}" in listed:
+                package.writestr(zipfile.ZipInfo(name), content)
     return file.getvalue()
 
 
@@ -185,12 +188,16 @@ def _list_and_changes(source: Source) -> Documents:
 def _resource_dump(source: Source) -> Documents:
     contents = source.contents_at(source.shape.listed_at(source))
     manifest = Listing("resourcedump-manifest", _resources(source), {"at": _at(source)})
-    package = _package(manifest, list(contents.values()))
+    package = _package(source, manifest, dict(contents))
     entry = {"uri": BASE + "resources.zip", "hash": sha256(package), "length": len(package)}
     return {
         "resourcedump.xml": Listing("resourcedump", [entry], {"at": _at(source)}),
         "resources.zip": package,
     }
+
+
+def _list_and_dump(source: Source) -> Documents:
+    return {**_list_only(source), **_resource_dump(source)}
 
 
 def _change_dump(source: Source) -> Documents:
@@ -200,7 +207,7 @@ def _change_dump(source: Source) -> Documents:
         told = {"from_": from_, "until": one.at}
         manifest = Listing("changedump-manifest", [source.changed(one)], dict(told))
         name = f"changes-{number}.zip"
-        found[name] = package = _package(manifest, [one.content])
+        found[name] = package = _package(source, manifest, {one.name: one.content})
         entries.append({"uri": BASE + name, "length": len(package), "type": "application/zip"})
         entries[-1] |= told
         from_ = one.at
@@ -215,6 +222,7 @@ def _archives(source: Source) -> Documents:
     for number, (part, from_, until) in enumerate(closed):
         found[f"changes-{number}.xml"] = _change_list(source, part, from_, until)
         entries.append({"uri": f"{BASE}changes-{number}.xml", "from_": from_, "until": until})
+        entries[-1]["lastmod"] = max(until, source.altered_at)
     begins = closed[-1][2] if closed else source.begins
     left = source.changes[len(closed) * _ROTATE :]
     found["changelist.xml"] = _change_list(source, left, begins)
@@ -241,6 +249,7 @@ def _indexes(source: Source) -> Documents:
         name = f"changes-{number}.xml"
         found[name] = _change_list(source, changes, from_, until)
         member = {"uri": BASE + name, "element": "sitemap", "from_": from_, "until": until}
+        member["lastmod"] = max(until or source.now, source.altered_at)
         members.append(member)
     index = Listing("changelist", members, {"from_": source.begins}, root="sitemapindex")
     found["changelist.xml"] = index
@@ -292,6 +301,8 @@ SHAPES = (
     Shape("changes", "a Change List only, from the beginning", _changes_only, _CHANGES),
     Shape("resource dump", "a Resource Dump only", _resource_dump,
           (("resourcedump", "resourcedump.xml"),)),
+    Shape("list and dump", "a Resource List and a Resource Dump", _list_and_dump,
+          (*_LIST, ("resourcedump", "resourcedump.xml"))),
     Shape("change dump", "a Resource List, and a Change Dump with a package for each change",
           _change_dump, (*_LIST, ("changedump", "changedump.xml"))),
     Shape("archive", "a Resource List, a short open Change List, and an archive of closed ones",

@@ -136,6 +136,8 @@ class Source:
         #: The documents, and what they depend on.
         self._written: tuple[object, dict[str, bytes]] = (None, {})
         self.altered = 0
+        #: When documents were altered last.
+        self.altered_at = self.begins
 
     # The clock and the resources
 
@@ -233,6 +235,7 @@ class Source:
         """Alter documents and answers so from now on."""
         self.troubles = list(troubles)
         self.altered += 1
+        self.altered_at = self.now
 
     # The server
 

@@ -8,8 +8,10 @@ changes while it lasts. Troubles of single resources hit `a`.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
+import zipfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,7 +21,7 @@ from rsnotify.selection.selection import Selection
 from tests.matrix.shapes import Shape
 from tests.matrix.source import BASE, FOLDER, Answer, Listing, Request, Source
 from tests.matrix.ways import PACE, Way
-from tests.wild.documents import sha256
+from tests.wild.documents import days, ln, sha256
 
 if TYPE_CHECKING:
     from tests.matrix.run import Run
@@ -29,6 +31,8 @@ Act = Callable[["Run"], Awaitable[None]]
 
 #: Where nothing listens.
 _NOWHERE = "http://127.0.0.1:8999/"
+_MANY = tuple(f"many-{number}" for number in range(20))
+_ENTITIES = b'<!DOCTYPE urlset [<!ENTITY e "all">]><urlset>&e;</urlset>'
 _LOGIN_PAGE = b"<html><body>Please log in.</body></html>\n"
 
 
@@ -57,7 +61,7 @@ class Trouble:
         remains: Whether the copy may stay in doubt for good.
         lags: By how many seconds after its end the copy may still be what the documents said.
         limit: Within how many seconds `--once` must end, where waiting is of use.
-        names: What must be named in what is reported, while it lasts.
+        names: The file that it adds to the copy, which must be reported.
     """
 
     name: str
@@ -99,6 +103,10 @@ def _dumped(shape: Shape, way: Way) -> bool:
     return bool(shape.capabilities & {"resourcedump", "changedump"})
 
 
+def _called(*names: str) -> Fits:
+    return lambda shape, _: shape.name in names
+
+
 def _hashed(shape: Shape, way: Way) -> bool:
     return shape.hashes
 
@@ -126,6 +134,11 @@ def _only_changes(shape: Shape, way: Way) -> bool:
 def _verified(shape: Shape, way: Way) -> bool:
     """Whether something shows which content is right, other than documents that can be read."""
     return shape.hashes or not way.pushes
+
+
+def _noticeable(shape: Shape, way: Way) -> bool:
+    """Whether something shows that a content is older than its entry."""
+    return _fetched(shape, way) and shape.name not in ("sitemap, no dates", "sitemap, days")
 
 
 def _fetched(shape: Shape, way: Way) -> bool:
@@ -264,9 +277,66 @@ def _moving(source: Source, request: Request, answer: Answer) -> Answer:
     return answer if body is None else replace(answer, body=body, etag=None, modified=None)
 
 
-def _other_contents(source: Source, listing: Listing) -> None:
-    """List nothing, like a virtual host that serves the documents of another site."""
+def _of_another_host(source: Source, listing: Listing) -> None:
+    """Serve the Change List of another host, which has no changes, up to the present."""
     listing.entries.clear()
+    listing.told["until"] = source.now
+    listing.links[:] = [ln("up", "http://other.example/capabilitylist.xml")]
+
+
+def _second_list(_: Source, listing: Listing) -> None:
+    """Offer one more document of each kind."""
+    for one in [dict(one) for one in listing.entries if one["uri"].endswith("list.xml")]:
+        listing.entries.append({**one, "uri": one["uri"].replace("list.xml", "list-2.xml")})
+
+
+def _unverified(_: Source, listing: Listing) -> None:
+    """Announce packages without length and hash, so that only their content shows errors."""
+    for one in listing.entries:
+        one.pop("hash", None)
+        one.pop("length", None)
+
+
+def _zipped(**files: bytes) -> bytes:
+    package = io.BytesIO()
+    with zipfile.ZipFile(package, "w") as written:
+        for name, content in files.items():
+            written.writestr(zipfile.ZipInfo(name), content)
+    return package.getvalue()
+
+
+def _packages_are(body: bytes) -> Callable[[Source, Request, Answer], Answer]:
+    return lambda source, request, given: (
+        replace(given, body=body, etag=None) if request.path.endswith(".zip") else given
+    )
+
+
+def _bare(one: dict[str, Any]) -> None:
+    """Leave out all that shows whether a resource has changed."""
+    for name in ("lastmod", "datetime", "hash", "length"):
+        one.pop(name, None)
+
+
+def _deleted_on_a_day(_: Source, listing: Listing) -> None:
+    for one in listing.entries:
+        if one.get("change") == "deleted":
+            one["datetime"] = days(one["datetime"])
+
+
+def _overlapping(source: Source, listing: Listing) -> None:
+    """Let each package begin where the Change Dump does."""
+    for one in listing.entries:
+        one["from_"] = source.begins
+
+
+def _bare_index(_: Source, listing: Listing) -> None:
+    """Write an index without `from` and `until`, the newest member first."""
+    if listing.root == "sitemapindex":
+        listing.told.clear()
+        listing.entries[:] = [
+            {name: one[name] for name in ("uri", "element", "lastmod")}
+            for one in reversed(listing.entries)
+        ]
 
 
 # Things kept from before
@@ -354,6 +424,29 @@ def _delete(*names: str) -> Callable[[Run], None]:
     return act
 
 
+async def _add_many(run: Run) -> None:
+    """Let there be more resources than a sample of the files would have."""
+    for name in _MANY:
+        run.source.update(name)
+    await run.hub.publish()
+    await run.until_settled()
+
+
+async def _lose(run: Run) -> None:
+    """Let the database of an embedded handler lose a resource, and its program say so."""
+    run.destination.held.pop("e", None)
+    await run.destination.report_lost("e")
+
+
+def _damage_state(run: Run) -> None:
+    """Overwrite the middle of each file of the state."""
+    for path in run.destination.state.rglob("*"):
+        if path.is_file() and path.stat().st_size > 8_000:
+            with path.open("r+b") as file:
+                file.seek(4_000)
+                file.write(b"damaged" * 200)
+
+
 def _by_folder(run: Run) -> None:
     path = run.destination.path("e")
     path.unlink()
@@ -411,6 +504,32 @@ async def _mount(run: Run) -> None:
     run.destination.kill()
     shutil.rmtree(run.destination.copy)
     (run.destination.root / "unmounted").rename(run.destination.copy)
+    run.destination.start()
+
+
+async def _pause(run: Run) -> None:
+    assert run.destination.machine is not None
+    run.destination.machine.pause()
+
+
+async def _resume(run: Run) -> None:
+    assert run.destination.machine is not None
+    run.destination.machine.resume()
+
+
+def _update(name: str) -> Act:
+    async def prepared(run: Run) -> None:
+        run.source.update(name)
+        await run.hub.publish()
+
+    return prepared
+
+
+async def _renew(run: Run) -> None:
+    """Let the operator remove copy and state, so that both are made again."""
+    run.destination.kill()
+    shutil.rmtree(run.destination.copy)
+    shutil.rmtree(run.destination.state)
     run.destination.start()
 
 
@@ -568,6 +687,9 @@ TROUBLES = (
             fits=_fetched),
     Trouble("alias spelling", "resources", document=_entries(_respell), local=True,
             fits=_not_relayed),
+    Trouble("entry without date and hash", "resources", document=_entries(_bare)),
+    Trouble("deletion dated by the day", "resources", fits=_with_changes, prepared=_update("d"),
+            document=_of_kind((*_CHANGES, "change-notification"), _deleted_on_a_day)),
     Trouble("alias spelling of deletions", "resources",
             document=_of_kind(_CHANGES, _respell_deletions), fits=_with_changes),
     # Documents
@@ -588,6 +710,26 @@ TROUBLES = (
             absent="b", document=_of_kind(_LISTS, _without("b"))),
     Trouble("Change List without an entry", "documents", fits=_with_changes, veils=True,
             absent="b", document=_of_kind(_CHANGES, _without("b")), lags=PACE.compare + 20),
+    Trouble("closed lists without an entry", "documents", fits=_called("archive", "indexes"),
+            veils=True, absent="b", document=_of_kind(("changelist",), _without("b"))),
+    Trouble("two lists of a kind", "documents", fits=lambda shape, _: bool(shape.offers),
+            veils=True, final=True, document=_of_kind(("capabilitylist",), _second_list)),
+    Trouble("packages that are no ZIP files", "documents", fits=_dumped, veils=True, final=True,
+            document=_of_kind(("resourcedump", "changedump"), _unverified),
+            answer=_packages_are(b"PK, and no ZIP file")),
+    Trouble("packages without a manifest", "documents", fits=_dumped, veils=True, final=True,
+            document=_of_kind(("resourcedump", "changedump"), _unverified),
+            answer=_packages_are(_zipped(a=b"something"))),
+    Trouble("Resource Dump without an entry", "documents", fits=_called("list and dump"),
+            document=_of_kind(("resourcedump-manifest",), _without("b"))),
+    Trouble("packages overlap", "documents", fits=_called("change dump"),
+            document=_of_kind(("changedump", "changedump-manifest"), _overlapping)),
+    Trouble("index without `from` and `until`, newest first", "documents", fits=_called("indexes"),
+            document=_of_kind(("changelist",), _bare_index)),
+    Trouble("Change List of another host", "documents", fits=_with_changes, veils=True,
+            document=_of_kind(("changelist",), _of_another_host)),
+    Trouble("documents with entities", "documents", veils=True, final=True,
+            answer=_to_documents(body=_ENTITIES, etag=None)),
     Trouble("entries twice", "documents", document=lambda _, __, listing: _twice(_, listing)
             if listing.capability in ("resourcelist", "changelist", None) else None),
     Trouble("entries reversed", "documents", document=_of_kind(
@@ -595,9 +737,10 @@ TROUBLES = (
     Trouble("`from` moves with the clock", "documents", fits=_with_changes, answer=_moving,
             remains=_only_changes,
             document=_of_kind(("changelist",), _moving_from)),
-    Trouble("`at` and `from` are missing", "documents",
+    Trouble("`at` and `from` are missing", "documents", contradicts=True,
             document=_of_kind(("resourcelist", "changelist"), _told(at=None, from_=None))),
     Trouble("`at` an hour ahead", "documents", fits=_listed, veils=True, heals=4000,
+            contradicts=True,
             document=_of_kind(("resourcelist",), _told(at=3600))),
     Trouble("`at` before the Change List", "documents", fits=_with_changes,
             document=_of_kind(("resourcelist",), _told(at=-200_000))),
@@ -605,7 +748,7 @@ TROUBLES = (
             document=_of_kind(("changelist",), lambda source, listing: listing.told.update(
                 until=source.now + timedelta(hours=1)))),
     Trouble("lastmod an hour ahead", "documents", document=_entries(_dated_by(3600)), veils=True,
-            heals=4000),
+            contradicts=True, heals=4000),
     Trouble("lastmod a year old", "documents", document=_entries(_dated_by(-3e7)), veils=True),
     # The server
     Trouble("server refuses connections", "server", begin=_source_down, end=_source_up, veils=True),
@@ -623,6 +766,9 @@ TROUBLES = (
             document=lambda source, path, listing: listing.entries.clear()
             if "list" in path and "capability" not in path else None,
             answer=lambda source, request, given: given),
+    Trouble("redirects without end", "server", veils=True, final=True,
+            answer=lambda source, request, given: replace(
+                given, status=302, body=b"", fields={"Location": request.path})),
     Trouble("everything is gone (404)", "server", veils=True, final=True,
             answer=_to_all(status=404)),
     # Caches
@@ -632,7 +778,7 @@ TROUBLES = (
             **_stale(_is_list("change"))),
     Trouble("all documents stale", "cache", veils=True,
             **_stale(lambda source, path: path in source.documents())),
-    Trouble("stale contents", "cache", fits=_fetched, veils=False,
+    Trouble("stale contents", "cache", fits=_noticeable,
             **_stale(lambda source, path: path not in source.documents())),
     # The network
     Trouble("network cut", "network", begin=_cut, end=_join, veils=True),
@@ -647,6 +793,8 @@ TROUBLES = (
             fits=_pushed),
     # The process
     Trouble("killed", "process", begin=_kill, end=_start, fits=_existing),
+    Trouble("suspended", "process", begin=_pause, end=_resume, veils=True,
+            fits=lambda shape, way: not way.once),
     Trouble("restarted", "process", begin=_stopped(lambda run: None), fits=_existing),
     # The disk
     Trouble("disk full", "disk", prepared=_full(True), end=_full(False), final=True),
@@ -655,7 +803,12 @@ TROUBLES = (
     Trouble("file truncated", "disk", begin=_running(_truncate), fits=_files),
     Trouble("file deleted", "disk", begin=_running(_delete("e")), fits=_files),
     Trouble("files deleted", "disk", begin=_running(_delete("c", "e", "f")), fits=_files),
-    Trouble("file replaced by a folder", "disk", begin=_running(_by_folder), fits=_files),
+    Trouble("many files deleted", "disk", prepared=_add_many, begin=_running(_delete(*_MANY[:18])),
+            fits=_files),
+    Trouble("resource lost by a handler", "disk", begin=_lose,
+            fits=lambda shape, way: not way.folder),
+    Trouble("file replaced by a folder", "disk", begin=_running(_by_folder), fits=_files,
+            names="e/inside"),
     Trouble("file renamed", "disk", begin=_running(_rename), fits=_files, names="foreign"),
     Trouble("foreign file", "disk", begin=_running(_write(b"mine", "foreign")), fits=_files,
             names="foreign"),
@@ -664,11 +817,13 @@ TROUBLES = (
             begin=_stopped(_restore), fits=_files),
     Trouble("copy and state restored older", "disk", prepared=_back_up(copy=True, state=True),
             begin=_stopped(_restore), fits=_files),
+    Trouble("copy and state moved", "disk", begin=_stopped(_move), fits=_files),
     Trouble("copy and state moved, and a file changed", "disk",
             begin=_stopped(_move_and_write), fits=_files),
     # The state
     Trouble("state restored older", "state", prepared=_back_up(state=True),
             begin=_stopped(_restore), fits=_existing),
+    Trouble("state damaged", "state", begin=_stopped(_damage_state), end=_renew, fits=_files),
     Trouble("state deleted", "state", begin=_stopped(_remove_state), end=_empty, fits=_files),
     # The clock of the Destination
     Trouble("clock a day ahead", "clock", begin=_ahead(86_400), end=_ahead(0)),

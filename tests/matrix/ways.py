@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.vocabulary import ChangeType
@@ -23,6 +25,7 @@ from rsnotify_subscriber import (
     Subscriber,
     audit,
 )
+from rsnotify_subscriber.mirror.paths import FALLBACKS
 from rsnotify_subscriber.via import Via
 from tests.matrix.source import BASE
 from tests.simulation.loop import Clock, Machine, SimulatedLoop
@@ -92,6 +95,8 @@ class Claim:
     reasons: tuple[str, ...] = ()
     #: Whether it says that the copy is wrong, and does not only doubt it.
     wrong: bool = False
+    #: The files that it says are not part of the copy; `rsnotify follow --once` then exits with 1.
+    foreign: tuple[str, ...] = ()
 
 
 class _Recorder:
@@ -126,6 +131,7 @@ class Destination:
         self.failures: list[str] = []
         self._run, self._loop = run, loop
         self._status: Callable[[], Claim] = lambda: Claim(False, ("it does not run",))
+        self._running: Subscriber | None = None
         self.root.mkdir()
 
     def _subscriber(self, **shared: Any) -> Subscriber:
@@ -167,7 +173,7 @@ class Destination:
                 )
                 await fleet.run()
                 return
-            one = self._subscriber()
+            self._running = one = self._subscriber()
             self._status = lambda one=one: _claim(one.status)  # type: ignore[misc]
             try:
                 await one.run()
@@ -177,9 +183,16 @@ class Destination:
                 self._status = lambda text=text: Claim(False, (text,))  # type: ignore[misc]
             await asyncio.sleep(_RESTART)
 
+    async def report_lost(self, name: str) -> None:
+        """Have a resource fetched again that the handler has lost."""
+        assert self._running is not None
+        assert self.machine is not None
+        await self.machine.spawn(self._running.verify([BASE + name]))
+
     @property
     def claim(self) -> Claim:
-        return self._status()
+        is_paused = self.machine is not None and self.machine.is_paused
+        return Claim(False, ("it is suspended",)) if is_paused else self._status()
 
     async def catch_up(self) -> Claim:
         """Run `--once`, and return what it says."""
@@ -218,23 +231,35 @@ class Destination:
         except RsnotifyError as error:
             return Claim(False, (str(error),))
         kinds = ("created", "updated", "deleted", "absent", "unknown")
-        named = [f"{kind} {name}" for kind in kinds for name in getattr(found, kind)]
-        return Claim(found.in_step is True, (*named, *found.doubts), found.in_step is False)
+        named = [
+            f"{kind} {name}"
+            for kind in kinds
+            for name in getattr(found, kind)
+            if name not in found.foreign
+        ]
+        wrong = found.in_step is False and bool(named or not found.foreign)
+        right = found.in_step is not None and not wrong
+        return Claim(right, (*named, *found.doubts), wrong, tuple(map(_name, found.foreign)))
 
     # The copy
 
     def contents(self) -> dict[str, bytes]:
-        """Return the contents of the copy, by the names of resources."""
-        if not self.way.folder:
-            return dict(self.held)
-        found = {}
+        """Return the contents of the copy, by the names of resources.
+
+        What is no resource, or one that is there already by another name, is named as it is held.
+        """
+        found: dict[str, bytes] = {}
+        for held, content in self.held.items() if not self.way.folder else self._files():
+            name = _name(held)
+            found[held if name in found else name] = content
+        return found
+
+    def _files(self) -> Iterator[tuple[str, bytes]]:
         for where, _, names in os.walk(self.copy):
             for name in names:
                 path = Path(where, name)
                 with suppress(OSError):
-                    relative = path.relative_to(self.copy).as_posix()
-                    found[relative.rpartition("set/")[2]] = path.read_bytes()
-        return found
+                    yield path.relative_to(self.copy).as_posix(), path.read_bytes()
 
     def path(self, name: str) -> Path:
         """Return the file of a resource."""
@@ -255,7 +280,14 @@ class Destination:
                 shutil.copytree(backup, folder, symlinks=True)
 
 
+def _name(held: str) -> str:
+    """Return the name of a resource by its URI, in any spelling, or by the path of its file."""
+    uri = unquote(held.rpartition("copy/")[2].rpartition(f"{FALLBACKS}/")[2])
+    return normpath(uri).rpartition("set/")[2]
+
+
 def _claim(status: Status, error: str | None = None) -> Claim:
     reasons = [error, status.error, status.difference, *status.doubts]
     right = status.level and status.in_step is not False and (not error or error == status.error)
-    return Claim(right, tuple(dict.fromkeys(filter(None, reasons))))
+    foreign = tuple(map(_name, status.foreign_files))
+    return Claim(right, tuple(dict.fromkeys(filter(None, reasons))), foreign=foreign)

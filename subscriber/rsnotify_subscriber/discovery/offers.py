@@ -60,9 +60,12 @@ class OfferDiscovery:
     def memory(self) -> DescriptionMemory:
         return self.descriptions.memory
 
-    async def find(self) -> Offer:
-        """Return the offer; the errors are those of `discover`."""
-        offer = await SourceSearch(self.descriptions, self.uri).run()
+    async def find(self, missing: NotFound | None = None) -> Offer:
+        """Return the offer; the errors are those of `discover`.
+
+        `missing` is the answer to a request that was made for this.
+        """
+        offer = await SourceSearch(self.descriptions, self.uri).run(missing)
         if not (change_documents(offer) or resource_documents(offer)):
             raise ConfigurationError(
                 f"{self.uri} leads to a set of resources with neither a Resource List nor a "
@@ -83,8 +86,8 @@ class OfferDiscovery:
             return await self.find()
         try:
             offer = await self._capability_list(known.capability_list)
-        except NotFound:
-            return await self.find()
+        except NotFound as missing:
+            return await self.find(missing)
         return await self._described(self._with_named(offer, known), known)
 
     async def _capability_list(self, uri: str) -> Offer:

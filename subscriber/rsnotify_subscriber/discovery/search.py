@@ -71,8 +71,13 @@ class SourceSearch:
     uri: str
     _steps: int = field(default=0, init=False)
 
-    async def run(self) -> Offer:
-        """Return the offer of the set; the errors are those of `discover`."""
+    async def run(self, missing: NotFound | None = None) -> Offer:
+        """Return the offer of the set; the errors are those of `discover`.
+
+        A URI that was just found `missing` is not requested again.
+        """
+        if missing is not None and missing.uri == self.uri:
+            return await self._from_site(missing)
         try:
             page, origin = await self.descriptions.page(self.uri)
         except FetchError as error:

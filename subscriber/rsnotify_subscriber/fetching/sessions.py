@@ -191,7 +191,11 @@ class Sessions:
         method, moved = ("GET", _MOVED) if form is None else ("POST", _MOVED - {303})
         first: URL | None = None
         has_crossed = False
+        visited = set[str]()
         for _ in range(REDIRECTS + 1):
+            if target in visited:
+                raise Unavailable(uri, "it redirects in a circle", status=status)
+            visited.add(target)
             target, login = split_login(target)
             url = _url(uri, target)
             first = first or url.origin()

@@ -248,6 +248,8 @@ class Following:
         self._events.check(self._follower, self._loop.time(), self._doubt)
 
     def _after_change(self) -> None:
+        if self._errors and self._is_level:
+            self._errors.clear()  # of resources that the documents do not list any more
         self._end_if_caught_up()
         self._observers.moved()
         self._audit()

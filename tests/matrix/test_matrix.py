@@ -1,0 +1,61 @@
+"""Shapes of Sources, troubles and ways to follow, in virtual time: a sample of the matrix.
+
+`make matrix` runs all of it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.matrix.run import every_run, sample, tables, triples
+from tests.matrix.shapes import SHAPES
+from tests.matrix.troubles import TROUBLES
+from tests.matrix.ways import WAYS
+
+_ROOT = Path(__file__).parents[2]
+_COMMAND = [sys.executable, "-m", "tests.matrix.run", "--workers", "1"]
+_SEED = 1
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*_COMMAND, "--seed", str(_SEED), *arguments]
+    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is_in(
+    way: object,
+) -> None:
+    result = run("--sample", "--way", str(way))
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_sample_has_every_shape_every_trouble_and_every_way() -> None:
+    chosen = sample(_SEED)
+
+    assert {shape for shape, _, _ in chosen} == set(SHAPES)
+    assert {trouble.name for _, troubles, _ in chosen for trouble in troubles} == {
+        trouble.name for trouble in TROUBLES
+    }
+    assert {way for _, _, way in chosen} == set(WAYS)
+    assert set(map(repr, chosen)) <= set(map(repr, every_run()))
+
+
+def test_the_random_runs_depend_on_the_seed_only() -> None:
+    assert list(map(repr, triples(3, 20))) == list(map(repr, triples(3, 20)))
+
+
+def test_a_name_that_no_run_has_is_an_error() -> None:
+    result = run("no such trouble")
+
+    assert result.returncode == 2
+    assert "no run" in result.stderr
+
+
+def test_the_page_about_reliability_shows_the_matrix_as_it_is() -> None:
+    assert tables() in (_ROOT / "docs" / "reliability.md").read_text()
