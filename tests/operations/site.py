@@ -66,6 +66,11 @@ class Site:
         assert code in (0, 1), errors
         return code
 
+    async def repair(self, url: str, copy: str, *options: str) -> None:
+        process = await rsnotify("audit", url, self.root / copy, "--repair", *options)
+        code, output, errors = await outcome(process)
+        assert code in (0, 1), output + errors
+
     async def caught_up(self, url: str, copy: str) -> None:
         """Follow until the copy is reported to be right, and check that it is."""
         async with asyncio.timeout(90):

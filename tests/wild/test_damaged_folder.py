@@ -411,6 +411,36 @@ async def test_the_command_repairs_and_says_what_it_did(source: WildSource, fold
     assert said["repair"]["fetched"] == said["repair"]["found"]["created"] == [source.uri("a")]
 
 
+async def test_a_repair_removes_foreign_files_only_if_asked(
+    source: WildSource, folder: Path, tmp_path: Path
+) -> None:
+    await copied(Shape(source, "resourcelist+changelist", "hashes"), folder)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_bytes(b"not in the folder of the copy")
+    (folder / "mine/deep").mkdir(parents=True)
+    (folder / "mine/deep/file").write_bytes(b"mine")
+    (folder / "link").symlink_to(outside)
+    (folder / "a").unlink()
+    code, output, _ = await audit_command(
+        source, folder, "--repair", "--remove-foreign", "--dry-run"
+    )
+    assert code == 1
+    assert output[-2:] == ["would remove  link", "would remove  mine/deep/file"]
+    assert (folder / "mine/deep/file").exists()
+    code, output, _ = await audit_command(source, folder, "--repair", "--remove-foreign")
+    assert code == 0, output
+    assert output[-4:] == [
+        f"fetched  {source.uri('a')}",
+        "removed  link",
+        "removed  mine/deep/file",
+        "in step: 5 resources at the Source",
+    ]
+    assert files_of(folder) == source.resources
+    assert {path.name for path in folder.iterdir()} == {"a", "b", "f", "sub"}
+    assert (outside / "kept").exists()
+
+
 async def test_a_repair_is_refused_where_it_could_do_harm(source: WildSource, folder: Path) -> None:
     await copied(Shape(source, "resourcelist", "hashes"), folder)
     (folder / "a").unlink()
@@ -424,8 +454,9 @@ async def test_a_repair_is_refused_where_it_could_do_harm(source: WildSource, fo
         assert not (folder / "a").exists()
         code, _, errors = await audit_command(source, folder, "--repair", "--dry-run")
         assert code == 1, "it only reads"
-    code, _, errors = await audit_command(source, folder, "--dry-run")
-    assert (code, "--dry-run" in errors) == (2, True)
+    for option in ("--dry-run", "--remove-foreign"):
+        code, _, errors = await audit_command(source, folder, option)
+        assert (code, option in errors) == (2, True)
     default_state(folder).rename(folder.with_name("elsewhere"))
     code, _, errors = await audit_command(source, folder, "--repair")
     assert code == 2

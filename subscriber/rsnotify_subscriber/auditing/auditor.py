@@ -371,12 +371,16 @@ class _MirrorComparison:
 
 
 def _digest(path: str, resource: Resource | None) -> Digester | None:
-    """Return the digests of a file; None if there is no file."""
+    """Return the digests of a file; None if there is no file.
+
+    Without a resource, what is at the path is not read; it may also be a symbolic link.
+    """
+    if resource is None:
+        return Digester(None) if os.path.lexists(path) else None
     if not os.path.isfile(path) or os.path.islink(path):
         return None
-    digester = Digester(resource.hash if resource else None)
-    if resource is not None:
-        with open(path, "rb") as file:
-            while chunk := file.read(1 << 20):
-                digester.update(chunk)
+    digester = Digester(resource.hash)
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digester.update(chunk)
     return digester

@@ -1,8 +1,8 @@
 """Repairing a mirror: what an audit found is fetched again or removed, and audited again.
 
 The state notes which resources the copy has lost, and a subscriber makes them right, as it does
-after it has found damaged files itself. So nothing else writes into the folder. Files that are not
-part of the copy stay.
+after it has found damaged files itself. Files that are not part of the copy stay, unless their
+removal is requested.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ async def repair(
     state: str | os.PathLike[str] | None = None,
     options: FollowOptions = DEFAULT_OPTIONS,
     dry_run: bool = False,
+    remove_foreign: bool = False,
     pause: float = 1.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Repair:
@@ -73,6 +74,7 @@ async def repair(
         options: How the Source is followed for that; selection and preferred media types are those
             of the copy, and no push is used.
         dry_run: Whether to return only what would be done.
+        remove_foreign: Whether files are removed, too, that are not part of the copy.
         pause: As for `audit`.
         progress: As for `audit`.
 
@@ -89,7 +91,7 @@ async def repair(
             "name its state with --state, or follow the Source into an empty folder"
         )
     if not dry_run:
-        await to_thread(_lose, place, (), ())  # refused while another process follows
+        await to_thread(_lose, place, (), (), lambda: None)  # refused while another process follows
 
     async def audited() -> Audit:
         return await audit(
@@ -104,17 +106,19 @@ async def repair(
 
     found = await audited()
     held = await to_thread(_held_uris, found.deleted, folder, known, place)
-    plan = _plan(found, held)
+    foreign = found.foreign if remove_foreign else ()
+    plan = _plan(found, (*held, *foreign))
     if dry_run:
         return plan
     if not (plan.fetched or plan.removed):
         return replace(plan, after=found)
     unknown = {*held.values(), *(plan.fetched if known.prefer else ())}
-    await to_thread(_lose, place, plan.fetched, unknown)
+    mirror = FolderMirror(folder)
+    await to_thread(_lose, place, plan.fetched, unknown, lambda: mirror.remove_files(foreign))
     changed: dict[str, ChangeType] = {}
     subscriber = Subscriber(
         url,
-        FolderMirror(folder),
+        mirror,
         state=place,
         options=replace(options, via=Via.POLL, selection=known.selection, prefer=known.prefer),
         on_committed=lambda done: changed.update((one.uri, one.change) for one in done),
@@ -129,12 +133,12 @@ async def repair(
     return _done(plan, await audited(), changed, failure)
 
 
-def _plan(found: Audit, held: Mapping[str, str]) -> Repair:
+def _plan(found: Audit, removed: tuple[str, ...]) -> Repair:
     doubt = next(iter(found.doubts), "it could not be compared")
     left = {name: found.reasons.get(name, doubt) for name in found.unknown}
     left |= dict.fromkeys(found.absent, _ABSENT)
-    left |= {name: _FOREIGN for name in found.deleted if name not in held}
-    return Repair(found, (*found.created, *found.updated), tuple(held), left)
+    left |= {name: _FOREIGN for name in found.deleted if name not in removed}
+    return Repair(found, (*found.created, *found.updated), removed, left)
 
 
 def _done(plan: Repair, after: Audit, changed: Mapping[str, ChangeType], failure: str) -> Repair:
@@ -167,13 +171,19 @@ def _held_uris(names: Iterable[str], folder: Path, known: Identity, place: Path)
     return held
 
 
-def _lose(place: Path, lost: Iterable[str], unknown: Iterable[str]) -> None:
-    """Store that the copy has lost resources, and that nothing is known of others."""
+def _lose(
+    place: Path, lost: Iterable[str], unknown: Iterable[str], meanwhile: Callable[[], None]
+) -> None:
+    """Store that the copy has lost resources, and that nothing is known of others.
+
+    No other process can follow while `meanwhile` is called.
+    """
     state = DestinationState(place)
     try:
         held = {uri for uri, one in state.find_all(list(lost)).items() if one.exists}
         state.lose(held.difference(unknown))
         if forgotten := {*unknown, *lost} - held.difference(unknown):
             state.forget(sorted(forgotten))
+        meanwhile()
     finally:
         state.close()

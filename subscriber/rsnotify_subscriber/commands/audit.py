@@ -40,6 +40,15 @@ def audit(
     dry_run: Annotated[
         bool, option(None, None, "With --repair: only show what would be done.", "--dry-run")
     ] = False,
+    remove_foreign: Annotated[
+        bool,
+        option(
+            None,
+            None,
+            "With --repair: remove files, too, that are not part of the copy.",
+            "--remove-foreign",
+        ),
+    ] = False,
     verify: Annotated[
         bool,
         option(None, None, "Compare the hashes of all files; an audit always does.", "--verify"),
@@ -64,6 +73,8 @@ def audit(
 
     if dry_run and not repair:
         raise WrongOption("dry_run", "it shows what --repair would do; give both")
+    if remove_foreign and not repair:
+        raise WrongOption("remove_foreign", "it extends --repair; give both")
     options = FollowOptions(
         allow_private_addresses=arguments.allow_private_addresses,
         credentials=arguments.credentials,
@@ -72,7 +83,13 @@ def audit(
     async def compare(progress: Callable[[int, int], None] | None) -> Audit | Repair:
         if repair:
             return await repair_mirror(
-                url, dest, state=state, options=options, dry_run=dry_run, progress=progress
+                url,
+                dest,
+                state=state,
+                options=options,
+                dry_run=dry_run,
+                remove_foreign=remove_foreign,
+                progress=progress,
             )
         return await audit_mirror(
             url,

@@ -161,6 +161,19 @@ class FolderMirror:
                 self._unflushed.folders.add(folder)
         self.flush()
 
+    def remove_files(self, names: Iterable[str]) -> None:
+        """Remove files durably that are not part of the copy, and folders that are empty then.
+
+        Args:
+            names: Their paths relative to the folder; what is behind a symbolic link stays.
+        """
+        touched = _TouchedPaths()
+        for name in names:
+            path = self._root / name
+            if path.parent.resolve() == self._root.resolve() / Path(name).parent:
+                self._remove(str(path), touched)
+        _flush_all(touched.folders)
+
     def flush(self) -> None:
         """Flush all that was put or removed before; may be called in another thread.
 

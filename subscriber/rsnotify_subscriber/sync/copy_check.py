@@ -376,9 +376,9 @@ class CopyCheck:
                 "%s changed or removed here since they were written: fetched again",
                 counted(lost, "file was", "files were"),
             )
-        before, self.foreign = self.foreign, len(foreign)
-        self.foreign_files = tuple(foreign[:_NAMED])
-        if foreign and before != self.foreign:
+        before = self.foreign, self.foreign_files
+        self.foreign, self.foreign_files = len(foreign), tuple(foreign[:_NAMED])
+        if foreign and before != (self.foreign, self.foreign_files):
             logger.log(self._level, "%s", foreign_files(self.foreign, self.foreign_files))
 
     async def fetch_lost(self) -> None:
