@@ -6,7 +6,7 @@ It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import reduce
 from hashlib import blake2b
@@ -95,7 +95,7 @@ class OutboxTables:
             has_resources,
         )
 
-    def resources(self) -> Iterator[list[str]]:
+    def resources(self) -> Generator[list[str], None, None]:
         """Yield the lines that wait in the outbox, and then the rows of the view in batches.
 
         All of them are of one instant. They are JSON.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -216,7 +216,7 @@ class PostgreSQLAdapter:
 
     async def _comparison(
         self, thread: ThreadPoolExecutor, known: KnownEntries
-    ) -> AsyncIterator[OriginBatch]:
+    ) -> AsyncGenerator[OriginBatch, None]:
         """Yield what differs from the view; the outbox is read meanwhile."""
         run = asyncio.get_running_loop().run_in_executor
         rows = self._tables.resources()
