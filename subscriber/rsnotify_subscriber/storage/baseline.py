@@ -102,29 +102,21 @@ class BaselineTables:
             known = self._lookup.find(self._database.execute, list(entries))
             for identity, resource in entries.items():
                 state = known.get(identity)
-                entry = describe_representation(resource, self.prefer)
-                if (
-                    state is not None
-                    and state.source_uri != resource.uri
-                    and state.changed_at <= moment
-                ):
+                if state is None:
+                    absent.append(resource)
+                    continue
+                if state.changed_at > moment:
+                    continue
+                if state.source_uri != resource.uri:
                     respelled.append(state.respelled(resource.uri))
-                if state is None or (
-                    state.changed_at <= moment
-                    and ((lost and state.is_lost) or self._differs(state, entry))
-                ):
-                    is_held = state is not None and state.exists
-                    (differing if is_held else absent).append(resource)
+                entry = describe_representation(resource, self.prefer)
+                if (lost and state.is_lost) or self._differs(state, entry):
+                    (differing if state.exists else absent).append(resource)
             if respelled:
                 self._respell(respelled)
             query = "INSERT INTO {seen} VALUES (?, ?) ON CONFLICT (identity) DO NOTHING"
-            self._database.executemany(
-                query,
-                [
-                    (identity, None if one.uri == identity else one.uri)
-                    for identity, one in entries.items()
-                ],
-            )
+            seen = [(key, None if key == one.uri else one.uri) for key, one in entries.items()]
+            self._database.executemany(query, seen)
         return differing, absent
 
     def _without_twofold(self, resources: Iterable[Resource]) -> dict[str, Resource]:
