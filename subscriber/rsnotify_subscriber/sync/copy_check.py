@@ -354,8 +354,10 @@ class CopyCheck:
         if not found:
             return []
 
+        # A change whose file was found is committed by then, and `changed` was called.
+        uris = {*await self._in_worker(self._state.unknown_uris)} | self._changed
+
         def known() -> set[str]:
-            uris = [*self._changed, *self._state.unknown_uris()]
             return {path for path, _ in handler.find_files(sorted(uris))}
 
         applied = await self._in_worker(known)
