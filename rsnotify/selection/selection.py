@@ -78,7 +78,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     def wants(self, resource: Resource) -> bool:
         """Return whether the resource of an entry is selected."""
         return (
-            self._wants_uri(normalize(resource.uri))
+            self._wants_uri(resource.uri)
             and may_match(resource, self.types)
             and self._wants_collection(resource)
         )
@@ -94,6 +94,9 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         return change if self._wants_change(change, held) else None
 
     def _wants_uri(self, uri: str) -> bool:
+        if not self.only and not self.excluded:
+            return True
+        uri = normalize(uri)
         if self.only and not any(_matches(uri, pattern) for pattern in self.only):
             return False
         return not any(_matches(uri, pattern) for pattern in self.excluded)

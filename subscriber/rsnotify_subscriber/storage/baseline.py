@@ -156,13 +156,8 @@ class BaselineTables:
             if respelled:
                 self._respell(respelled)
             query = "INSERT INTO {seen} VALUES (?, ?) ON CONFLICT (identity) DO NOTHING"
-            self._database.executemany(
-                query,
-                [
-                    (identity, None if one.uri == identity else one.uri)
-                    for identity, one in entries.items()
-                ],
-            )
+            seen = [(key, None if key == one.uri else one.uri) for key, one in entries.items()]
+            self._database.executemany(query, seen)
         if not packaged:
             so_far = self.counts
             self.counts = EntryCounts(
