@@ -166,6 +166,7 @@ class ComparisonSchedule:
         self._was_just_done = True
 
     def put_off(self, now: float) -> None:
-        """Try again later, as a comparison has failed."""
+        """Try again later, as a comparison has failed; but not without a pull between."""
         self._next = now + self._pace.compare / _SPEEDUP_AFTER_FAILURE
+        self._was_just_done = True
         self._is_urgent = self.awaits_list = False
