@@ -17,7 +17,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import postponed
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.selection.selection import Selection
-from rsnotify.sync.actions import Fetch, Progress
+from rsnotify.sync.actions import DocumentKind, Fetch, Progress
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.doubts import BEHIND, OLDER_LIST, undated
 from rsnotify.sync.fallback_order import change_documents, resource_documents
@@ -79,6 +79,8 @@ class ExpectationReader:
         self._selection = selection
         self._progress = progress
         self._packages = DumpPackages(fetcher)
+        #: Whether what is read ends no earlier than the last Resource List, unless it is older.
+        self._is_comparable = False
 
     async def read(self) -> ExpectedResources:
         """Read all documents that determine the present set of resources."""
@@ -140,7 +142,8 @@ class ExpectationReader:
             return
         if progress.seen and ends < progress.confirmed:
             self._doubt(BEHIND)
-        known = progress.last_list if self._offer.resource_list is not None else None
+        # Where another document takes the place of the Resource List, the lists of changes go on.
+        known = progress.last_list if self._is_comparable else None
         if known is not None and known.at is not None and ends < known.at:
             self._doubt(OLDER_LIST)
 
@@ -160,6 +163,9 @@ class ExpectationReader:
             following = baseline.next()
         if baseline.error is not None and not baseline.complete:
             raise baseline.error
+        is_list = baseline.root.kind is DocumentKind.RESOURCE_LIST
+        has_changes = bool(change_documents(self._offer))
+        self._is_comparable = is_list or not has_changes
         return baseline.at
 
     async def _read_list(self, baseline: Baseline) -> None:
