@@ -79,6 +79,11 @@ class BaselineRun:
             return False
         return self.is_routine and read.fingerprint == known.fingerprint
 
+    @property
+    def is_in_package(self) -> bool:
+        """Whether the resources that are being compared are those of a package."""
+        return self._comparing is not None and self._comparing.package is not None
+
     def read(self, document: Document, sent: Instant | None) -> ListedResources | None:
         """Return the resources of the document requested by `current`, if it has any.
 
@@ -133,10 +138,12 @@ class BaselineRun:
         resources: Iterable[Resource],
         absent: Iterable[Resource],
         unproven: Iterable[Resource] = (),
+        unchecked: Iterable[Resource] = (),
     ) -> bool:
         """Add the resources of the last comparison that are stored differently, or not at all.
 
-        Those that are `unproven` are requested. Return whether a comparison was under way.
+        Those that are `unproven` are requested, and those that are `unchecked` only if they are
+        pending. Return whether a comparison was under way.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
@@ -145,6 +152,7 @@ class BaselineRun:
             self._add(resource, self._changed(resource, listed), is_news=True)
         for resource in unproven:
             self._add(resource, self._as_listed(resource, listed), is_news=False)
+        self._still_listed.update(one.uri for one in unchecked if one.uri in self._state.pending)
         for resource in absent:
             self._add(resource, self._missed(resource, listed), is_news=True)
         return True
