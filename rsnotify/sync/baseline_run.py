@@ -213,7 +213,12 @@ class BaselineRun:
         if is_new_list and self._has_found:
             self._intake.has_news = True
         self._intake.end_baseline(at, now)
-        return self.baseline.complete and pending.drop_unlisted(at, self._still_listed)
+        is_settled = pending.drop_unlisted(at, self._still_listed)
+        frontiers = self._state.frontiers
+        if not is_settled and frontiers.last_list is not None:
+            # The next comparison with the same list has to settle the others.
+            frontiers.last_list = replace(frontiers.last_list, fingerprint=None)
+        return self.baseline.complete and is_settled
 
     def _record_list(self) -> bool:
         """Record which Resource List was compared; return whether it is another one than before."""
