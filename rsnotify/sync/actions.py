@@ -57,15 +57,13 @@ class Compare(Struct, frozen=True):
     """Record these resources as listed, and answer `differing` with those that are not stored so.
 
     They are entries of a Resource List as of `at`; stored resources that changed later do not
-    count. With `lost`, those whose content the copy has lost are not stored so. With `unproven`,
-    answer also with those whose entry cannot show that their content has changed. `packaged`
-    says that they are the entries of a package, which has the content itself.
+    count. With `lost`, those whose content the copy has lost are not stored so. `packaged` says
+    that they are the entries of a package, which has the content itself.
     """
 
     resources: tuple[Resource, ...]
     at: Instant
     lost: bool = False
-    unproven: bool = False
     packaged: bool = False
 
 

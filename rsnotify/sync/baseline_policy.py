@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.model import Document
+from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.pace import Pace
@@ -17,6 +18,10 @@ from rsnotify.sync.sync_state import SyncState
 _MOST_IN_A_ROW = 2
 #: How much sooner than usual everything is compared after a comparison has failed.
 _SPEEDUP_AFTER_FAILURE = 24
+#: Seconds between two conditional requests of one Source, on average, if no document lists changes.
+_EACH_CHECKABLE = 1.0
+#: Polls come no sooner than this before they are due.
+_ROUNDING = 0.5
 
 
 class BaselinePolicy:
@@ -116,9 +121,10 @@ class ComparisonSchedule:
         self._pace = pace
         self._next = compared + pace.compare
         self._is_urgent = self._was_just_done = False
-        self._unproven_at = -inf
-        #: Whether the comparison under way requests resources whose entries prove nothing.
-        self.requests_unproven = False
+        self._unproven_at = self._checked_at = -inf
+        self._requests_unproven = self._requests_checkable = False
+        #: How many resources of the comparison under way, and of the last, are checkable.
+        self._checkable = self._last_checkable = 0
         #: Whether the copy was made from a dump, and the Resource List was not compared yet.
         self.awaits_list = False
         self.compared = compared
@@ -132,12 +138,34 @@ class ComparisonSchedule:
             due = min(due, self.compared + self._pace.repair)
         return (now >= due or self.awaits_list) and not was_just_done
 
-    def is_unproven_due(self, now: float) -> bool:
-        """Return whether to request resources whose entries do not show if they have changed.
+    def begin(self, now: float, *, is_forced: bool) -> None:
+        """Decide whether to request resources whose entries do not show if they have changed.
 
-        So it is in the first comparison of a run, and as often as everything is compared.
+        So it is in the first comparison of a run, and as often as everything is compared. Where a
+        conditional request shows it, and no document lists changes, it is more often: each second
+        one resource on average.
         """
-        return now >= self._unproven_at + self._pace.compare
+        compare = self._pace.compare
+        wait = min(compare, max(self._pace.poll, self._last_checkable * _EACH_CHECKABLE))
+        self._requests_unproven = is_forced or now >= self._unproven_at + compare
+        is_due = now >= self._checked_at + wait - _ROUNDING
+        self._requests_checkable = self._requests_unproven or is_due
+        self._checkable = 0
+
+    def unproven_requests(
+        self,
+        unproven: Sequence[Resource],
+        checkable: Sequence[Resource],
+        *,
+        has_content: bool,
+    ) -> tuple[list[Resource], list[Resource]]:
+        """Return which of the resources to request, and which not; `has_content` of a package."""
+        self._checkable += len(checkable)
+        requested: list[Resource] = []
+        left: list[Resource] = []
+        (requested if has_content or self._requests_unproven else left).extend(unproven)
+        (requested if has_content or self._requests_checkable else left).extend(checkable)
+        return requested, left
 
     def expedite(self) -> None:
         """Compare soon, as only that shows whether a resource is still listed."""
@@ -159,13 +187,17 @@ class ComparisonSchedule:
         self.awaits_list = awaits_list
         if not awaits_list:
             self.compared = now
-        if self.requests_unproven:
+        if self._requests_unproven:
             self._unproven_at = now
+        if self._requests_checkable:
+            self._checked_at = now
+        self._last_checkable = self._checkable
         self.capability_list = capability_list
         self._is_urgent = not is_settled
         self._was_just_done = True
 
     def put_off(self, now: float) -> None:
-        """Try again later, as a comparison has failed."""
+        """Try again later, as a comparison has failed; but not without a pull between."""
         self._next = now + self._pace.compare / _SPEEDUP_AFTER_FAILURE
+        self._was_just_done = True
         self._is_urgent = self.awaits_list = False

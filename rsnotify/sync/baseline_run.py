@@ -80,6 +80,11 @@ class BaselineRun:
             return False
         return self.is_routine and read.fingerprint == known.fingerprint
 
+    @property
+    def is_in_package(self) -> bool:
+        """Whether the resources that are being compared are those of a package."""
+        return self._comparing is not None and self._comparing.package is not None
+
     def read(self, document: Document, sent: Instant | None) -> ListedResources | None:
         """Return the resources of the document requested by `current`, if it has any.
 
@@ -134,10 +139,12 @@ class BaselineRun:
         resources: Iterable[Resource],
         absent: Iterable[Resource],
         unproven: Iterable[Resource] = (),
+        unchecked: Iterable[Resource] = (),
     ) -> bool:
         """Add the resources of the last comparison that are stored differently, or not at all.
 
-        Those that are `unproven` are requested. Return whether a comparison was under way.
+        Those that are `unproven` are requested, and those that are `unchecked` only if they are
+        pending. Return whether a comparison was under way.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
@@ -146,6 +153,7 @@ class BaselineRun:
             self._add(resource, self._changed(resource, listed), is_news=True)
         for resource in unproven:
             self._add(resource, self._as_listed(resource, listed), is_news=False)
+        self._still_listed.update(one.uri for one in unchecked if one.uri in self._state.pending)
         for resource in absent:
             self._add(resource, self._missed(resource, listed), is_news=True)
         return True
@@ -206,7 +214,12 @@ class BaselineRun:
         if is_new_list and self._has_found:
             self._intake.has_news = True
         self._intake.end_baseline(at, now)
-        return self.baseline.complete and pending.drop_unlisted(at, self._still_listed)
+        is_settled = pending.drop_unlisted(at, self._still_listed)
+        frontiers = self._state.frontiers
+        if not is_settled and frontiers.last_list is not None:
+            # The next comparison with the same list has to settle the others.
+            frontiers.last_list = replace(frontiers.last_list, fingerprint=None)
+        return self.baseline.complete and is_settled
 
     def _record_list(self) -> bool:
         """Record which Resource List was compared; return whether it is another one than before."""

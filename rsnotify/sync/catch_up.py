@@ -13,7 +13,7 @@ Where a document has vanished, the Capability List is read again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
@@ -131,10 +131,11 @@ class CatchUp:
         is_due = self.comparisons.is_due(now) or self._has_lost
         if self.can_compare and (is_needed or is_due):
             is_forced = frontiers.known is None or self._policy.needed or self._has_moved
-            self.comparisons.requests_unproven = is_forced or self.comparisons.is_unproven_due(now)
+            self.comparisons.begin(now, is_forced=is_forced)
             self._begin_baseline(is_routine=not is_needed)
         elif has_changes:
-            self._run = PullRun(state, self._intake, self._offer)
+            is_last = not self.comparisons.awaits_list
+            self._run = PullRun(state, self._intake, self._offer, checks_archive=is_last)
         else:
             state.actions.note("the Source offers nothing that can be followed", warning=True)
             state.actions.append(Discover())
@@ -195,10 +196,8 @@ class CatchUp:
         if not run.are_datetimes_checked and self._source_time is not None:
             self._forget_wrong_datetimes(listed.at)
             run.are_datetimes_checked = True
-        packaged = listed.package is not None
-        unproven = packaged or self.comparisons.requests_unproven
-        lost = not run.is_repeated
-        self._state.actions.append(Compare(listed.resources, listed.at, lost, unproven, packaged))
+        lost, packaged = not run.is_repeated, listed.package is not None
+        self._state.actions.append(Compare(listed.resources, listed.at, lost, packaged))
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
         """Use other documents, or try again later, as one could not be fetched or read."""
@@ -364,11 +363,17 @@ class CatchUp:
         resources: Iterable[Resource],
         absent: Iterable[Resource],
         now: float,
-        unproven: Iterable[Resource] = (),
+        unproven: Sequence[Resource] = (),
+        checkable: Sequence[Resource] = (),
     ) -> None:
         """Add the resources of the last `Compare` that are stored differently, or not at all."""
         run = self._run
-        if isinstance(run, BaselineRun) and run.add_differing(resources, absent, unproven):
+        if not isinstance(run, BaselineRun):
+            return
+        requested, left = self.comparisons.unproven_requests(
+            unproven, checkable, has_content=run.is_in_package
+        )
+        if run.add_differing(resources, absent, requested, left):
             self._advance(run, now)
 
     def add_unlisted(self, uris: Iterable[str], now: float) -> None:

@@ -265,14 +265,16 @@ class Follower(FollowerView):
         now: float,
         absent: Iterable[Resource] = (),
         unproven: Iterable[Resource] = (),
+        checkable: Iterable[Resource] = (),
     ) -> list[Action]:
         """Add the resources of the last `Compare` that are stored differently, or not at all.
 
-        Those that are `unproven` are requested, as their entries do not show whether they changed.
+        Those that are `unproven` are requested now and then, as their entries do not show whether
+        they have changed. Those that are `checkable`, too, and a conditional request shows it.
         """
         resources, absent = list(resources), list(absent)
         self._audit.differences += len(resources) + len(absent)
-        self._catch_up.add_differing(resources, absent, now, unproven)
+        self._catch_up.add_differing(resources, absent, now, list(unproven), list(checkable))
         return self._next_actions(now)
 
     def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:

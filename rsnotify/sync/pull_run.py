@@ -14,12 +14,18 @@ from rsnotify.sync.sync_state import SyncState
 
 
 class PullRun:
-    """One run of a `Pull`, which begins at once."""
+    """One run of a `Pull`, which begins at once.
 
-    def __init__(self, state: SyncState, intake: ChangeIntake, offer: Offer) -> None:
+    With `checks_archive`, closed lists are read again if the archive shows that they have changed.
+    """
+
+    def __init__(
+        self, state: SyncState, intake: ChangeIntake, offer: Offer, *, checks_archive: bool = True
+    ) -> None:
         self._state = state
         self._intake = intake
         self._next_package: Fetch | None = None
+        self._checks_archive = checks_archive
         self.pull = Pull(offer, intake.packages, intake.closed)
         state.actions.append(self.pull.current)
 
@@ -66,10 +72,10 @@ class PullRun:
         is_complete = step.failure is None and step.gap_ends is None
         if is_complete and coverage is not None and coverage.closed and fetch.package is None:
             actions.append(Discover())  # core §12.1: a closed list has a successor
-        if is_complete and (archive := self.pull.check_archive()) is not None:
-            actions.append(archive)
-            return None
-        if is_complete:
+        if is_complete and self._checks_archive:
+            if (archive := self.pull.check_archive()) is not None:
+                actions.append(archive)
+                return None
             self._intake.record_closed(self.pull)
         return step
 

@@ -44,7 +44,12 @@ def names(fetches: list[str]) -> list[str]:
 def test_a_first_copy_reads_the_resource_list_and_then_the_change_list(source: Source) -> None:
     destination = Destination(source, Random(1))
     destination.settle()
-    assert names(destination.fetches) == ["resourcelist.xml", "changelist.xml"]
+    # The archive shows which closed lists there are: they may gain entries later.
+    assert names(destination.fetches) == [
+        "resourcelist.xml",
+        "changelist.xml",
+        "changelist-archive.xml",
+    ]
     assert destination.content == source.state
 
 
@@ -171,7 +176,8 @@ def test_an_index_is_read_from_the_first_list_that_joins(source: Source) -> None
         source.change(name)
     source.rotate()
     destination.poll()
-    assert names(destination.fetches) == ["changelist.xml", "closed", "closed", "open.xml"]
+    lists = ["changelist.xml", "closed", "closed", "open.xml"]
+    assert names(destination.fetches) == [*lists, "changelist-archive.xml"]
     assert destination.content == source.state
 
 
@@ -284,7 +290,8 @@ def test_retry_after_is_respected() -> None:
 
 def test_a_closed_change_list_makes_the_follower_discover_its_successor() -> None:
     source = Source()
-    follower = Follower(OFFER, Progress(source.clock, source.clock), pace=PACE)
+    offer = Offer(resource_list=OFFER.resource_list, change_list=OFFER.change_list)
+    follower = Follower(offer, Progress(source.clock, source.clock), pace=PACE)
     (fetch,) = follower.start(0.0)
     assert isinstance(fetch, Fetch)
     closed = Document(Capability.CHANGE_LIST, from_=source.clock, until=source.clock)
@@ -298,7 +305,8 @@ def test_a_closed_change_list_makes_the_follower_discover_its_successor() -> Non
 def test_an_until_that_moves_is_not_trusted_beyond_the_last_entry() -> None:
     source = Source(timedelta(seconds=1))
     at = source.clock
-    follower = Follower(OFFER, Progress(at, at), pace=PACE)
+    offer = Offer(resource_list=OFFER.resource_list, change_list=OFFER.change_list)
+    follower = Follower(offer, Progress(at, at), pace=PACE)
 
     def read(until: float, *seconds: float) -> None:
         resources = tuple(

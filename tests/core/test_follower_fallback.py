@@ -56,7 +56,7 @@ def test_a_first_copy_comes_in_packages_and_costs_no_get(source: Source) -> None
     destination = follow(source, "resource_list", "resource_dump", "change_list")
     assert read(destination) == [
         "resourcedump.xml", *["resources"] * 3, "changelist.xml",
-        "resourcelist.xml", "changelist.xml",
+        "resourcelist.xml", "changelist.xml", "changelist-archive.xml",
     ]  # fmt: skip
     assert destination.content == source.state
     assert (destination.gets, destination.unpacked) == (0, 5)
@@ -70,7 +70,7 @@ def test_a_later_baseline_compares_the_resource_list_and_fetches_little(source: 
     source.finish(EVERYTHING)
     assert poll(destination) == [
         "changelist.xml", "changelist-archive.xml", "changelist.xml",
-        "resourcelist.xml", "changelist.xml",
+        "resourcelist.xml", "changelist.xml", "changelist-archive.xml",
     ]  # fmt: skip
     assert destination.gets == 1
 

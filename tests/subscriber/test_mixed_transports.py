@@ -65,8 +65,8 @@ class Keeper(Destination):
     def _do(self, action: Action) -> None:
         match action:
             case Compare(resources=resources, at=at):
-                differing, absent, unproven = self.state.baseline.compare(resources, at)
-                self._begin(self.follower.differing(differing, self.now, absent, unproven))
+                differing, absent, *unproven = self.state.baseline.compare(resources, at)
+                self._begin(self.follower.differing(differing, self.now, absent, *unproven))
             case FindUnlisted(at=at):
                 self._begin(self.follower.unlisted(self.state.baseline.unlisted(at), self.now))
             case _:

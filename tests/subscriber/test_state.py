@@ -117,7 +117,7 @@ def test_a_comparison_returns_the_entries_that_differ_from_the_copy(
         Resource("unhashed", lastmod=SECOND, length=5),
         Resource("touched", lastmod=PRECISE, length=5),
     ]
-    differing, absent, _ = state.baseline.compare(listed, PRECISE)
+    differing, absent, *_ = state.baseline.compare(listed, PRECISE)
     assert [resource.uri for resource in differing] == ["other", "touched"]
     assert [resource.uri for resource in absent] == ["deleted", "new"]
 
@@ -144,6 +144,7 @@ def test_a_baseline_decides_about_what_changed_up_to_its_very_instant(
         listed = Resource("listed", hash=B)
         assert state.baseline.compare([listed], PRECISE) == (
             [listed] if concerns else [],
+            [],
             [],
             [],
         )
@@ -571,7 +572,7 @@ def test_a_resource_is_found_by_another_spelling_of_its_uri(state: DestinationSt
     state.commit([held(tilde, SECOND, hash=A)], None)
     assert state.find("HTTP://A.example/%7Eb") == held(tilde, SECOND, hash=A)
     state.begin_baseline()
-    assert state.baseline.compare([Resource(encoded, hash=A)], SECOND) == ([], [], [])
+    assert state.baseline.compare([Resource(encoded, hash=A)], SECOND) == ([], [], [], [])
     assert state.baseline.unlisted(SECOND) == []
     state.commit([held(encoded, PRECISE, ChangeType.DELETED)], None)
     found = state.find(encoded)
@@ -591,12 +592,13 @@ def test_an_entry_without_a_hash_is_settled_once_its_second_is_over(
     state.commit([ResourceState("u", 0, "updated", A, 5, lastmod, None, fetched_at)], None)
     for listed in (Resource("u", lastmod=second), Resource("u", lastmod=second, hash=A)):
         # One that was fetched by this very process is not fetched again at each comparison.
-        assert state.baseline.compare([listed], PRECISE + DAY) == ([], [], [])
+        assert state.baseline.compare([listed], PRECISE + DAY) == ([], [], [], [])
     state.close()
     again = DestinationState(place)
     listed = Resource("u", lastmod=second)
     assert bool(again.baseline.compare([listed], PRECISE + DAY)[0]) is differs
     assert again.baseline.compare([Resource("u", lastmod=second, hash=A)], PRECISE + DAY) == (
+        [],
         [],
         [],
         [],

@@ -12,7 +12,17 @@ from contextlib import suppress
 import pytest
 
 from rsnotify.errors import WrongDocument
-from tests.wild.documents import capability_list, change_list, index, ln, member, resource_list
+from tests.wild.documents import (
+    capability_list,
+    change_list,
+    entry,
+    index,
+    ln,
+    md,
+    member,
+    resource_list,
+    urlset,
+)
 from tests.wild.running import (
     Copy,
     Folder,
@@ -21,6 +31,7 @@ from tests.wild.running import (
     audited,
     follow_once,
     following,
+    pace,
     until,
     until_right,
 )
@@ -119,6 +130,36 @@ async def test_an_empty_resource_list_from_a_cache_or_another_host_removes_nothi
     outcome = await followed(source, copy)
     assert outcome.claims is is_cached
     assert copy.files() == source.resources
+
+
+async def test_the_resources_of_another_host_do_not_replace_those_of_this_one(
+    source: WildSource, copy: Copy
+) -> None:
+    await followed(source, copy)
+    lists(source, [], at=50)
+    entries = [entry("http://localhost:1/other/x", content=b"x")]
+    wrong = resource_list(entries, at=source.t(1000), links=[ln("up", OTHER)])
+    source.put("resourcelist.xml", wrong)
+    outcome = await follow_once(source, copy, pace=pace(compare=0.0))
+    assert copy.files() == source.resources
+    assert any(OTHER in reason for reason in outcome.reasons) or outcome.claims
+
+
+async def test_a_member_of_an_archive_from_another_host_closes_no_gap(
+    source: WildSource, copy: Copy
+) -> None:
+    source.offer(**{"changelist-archive": "archive.xml"})
+    await followed(source, copy)
+    update(source)
+    right = change_list([source.changed("a", "updated", source.t(50))], source.t(5), source.t(100))
+    source.put("changelist.xml", change_list(from_=source.t(100)))
+    closed = [entry(source.uri("1.xml"), from_=source.t(5), until=source.t(100))]
+    source.put("archive.xml", urlset(closed, md(capability="changelist-archive")))
+    source.put("1.xml", change_list([], source.t(5), source.t(100), links=[ln("up", OTHER)]))
+    await followed(source, copy)
+    source.put("1.xml", right)
+    source.list_resources(source.t(110))
+    assert (await followed(source, copy)).claims
 
 
 def renamed(source: WildSource) -> str:

@@ -84,6 +84,8 @@ class ExpectationReader:
         self._selection = selection
         self._progress = progress
         self._packages = DumpPackages(fetcher)
+        #: Whether what is read ends no earlier than the last Resource List, unless it is older.
+        self._is_comparable = False
 
     async def read(self) -> ExpectedResources:
         """Read all documents that determine the present set of resources."""
@@ -92,7 +94,6 @@ class ExpectationReader:
         self._listed: dict[str, tuple[Resource, Instant]] = {}
         #: By URI, the latest change no later than the Resource List.
         self._before: dict[str, Change] = {}
-        self._by_resource_list = False
         #: By URI, the datetime of the latest change after it.
         self._changed: dict[str, Instant] = {}
         try:
@@ -146,9 +147,8 @@ class ExpectationReader:
             return
         if progress.seen and ends < progress.confirmed:
             self._doubt(BEHIND)
-        # Where a dump replaces the list, the Change List after it shows the present.
-        is_judged = self._by_resource_list or not change_documents(self._offer)
-        known = progress.last_list if is_judged else None
+        # Where another document takes the place of the Resource List, the lists of changes go on.
+        known = progress.last_list if self._is_comparable else None
         if known is not None and known.at is not None and ends < known.at:
             self._doubt(OLDER_LIST)
 
@@ -168,7 +168,9 @@ class ExpectationReader:
             following = baseline.next()
         if baseline.error is not None and not baseline.complete:
             raise baseline.error
-        self._by_resource_list = baseline.root.kind is DocumentKind.RESOURCE_LIST
+        is_list = baseline.root.kind is DocumentKind.RESOURCE_LIST
+        has_changes = bool(change_documents(self._offer))
+        self._is_comparable = is_list or not has_changes
         return baseline.at
 
     async def _read_list(self, baseline: Baseline) -> None:

@@ -48,11 +48,13 @@ class ComparedEntries(NamedTuple):
         differing: Those of resources that are held differently.
         absent: Those of resources that are not held.
         unproven: Those that do not show whether the content has changed.
+        checkable: The same, where a conditional request shows it.
     """
 
     differing: list[Resource]
     absent: list[Resource]
     unproven: list[Resource]
+    checkable: list[Resource]
 
 
 class EntryCounts(Struct, frozen=True, array_like=True):
@@ -130,7 +132,7 @@ class BaselineTables:
         Resources that changed after `at`, the instant of the list, are left alone. With `lost`,
         those that the copy has lost differ. Entries that are `packaged` are not counted.
         """
-        found = ComparedEntries([], [], [])
+        found = ComparedEntries([], [], [], [])
         unhashed = undated = 0
         moment = to_microseconds(at)
         respelled: list[ResourceState] = []
@@ -152,7 +154,8 @@ class BaselineTables:
                 if (lost and state.is_lost) or self._differs(state, entry):
                     (found.differing if state.exists else found.absent).append(resource)
                 elif self._is_undated(entry):
-                    found.unproven.append(resource)
+                    is_checkable = bool(state.validator and state.fetched_at)
+                    (found.checkable if is_checkable else found.unproven).append(resource)
             if respelled:
                 self._respell(respelled)
             query = "INSERT INTO {seen} VALUES (?, ?) ON CONFLICT (identity) DO NOTHING"

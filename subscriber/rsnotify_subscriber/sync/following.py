@@ -345,9 +345,9 @@ class Following:
         found = await self._in_worker(
             partial(compare, selected, action.at, lost=action.lost, packaged=action.packaged)
         )
-        unproven = found.unproven if action.unproven else ()
+        differing, absent, unproven, checkable = found
         now = self._loop.time()
-        self._perform(self._follower.differing(found.differing, now, found.absent, unproven))
+        self._perform(self._follower.differing(differing, now, absent, unproven, checkable))
 
     async def _sweep(self, action: FindUnlisted) -> None:
         missing = await self._in_worker(self._state.baseline.unlisted, action.at)
