@@ -199,7 +199,9 @@ class PostgreSQLAdapter:
         state = self._state
         if state is not None and state.disabled and not state.has_resources:
             reason = "; ".join(state.disabled)
-            raise _TriggerDisabled(f"{reason}: enable or drop it, or create the view {self._tables.view}")
+            raise _TriggerDisabled(
+                f"{reason}: enable or drop it, or create the view {self._tables.view}"
+            )
 
     async def _lines(
         self, thread: ThreadPoolExecutor, seen: set[str] | None = None
