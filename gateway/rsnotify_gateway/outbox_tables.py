@@ -28,9 +28,11 @@ _TRIGGERS = r"""SELECT t.tgrelid::regclass::text, t.tgname, t.tgtype::integer, t
     FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
     WHERE NOT t.tgisinternal AND p.prosrc ~ ('\m' || %(table)s || '\M')
     AND t.tgrelid IS DISTINCT FROM to_regclass(%(table)s) ORDER BY 1, 2"""
+_CATALOG = """SELECT pg_relation_filenode(to_regclass(%(table)s)),
+    to_regclass(%(view)s) IS NOT NULL,
+    has_function_privilege('pg_control_checkpoint()', 'EXECUTE')"""
 #: The timeline of the database is another one after it was restored.
-_HISTORY = """SELECT timeline_id, pg_relation_filenode(to_regclass(%(table)s))
-    FROM pg_control_checkpoint()"""
+_TIMELINE = "SELECT timeline_id FROM pg_control_checkpoint()"
 _PENDING = "SELECT entry FROM {table} WHERE refused IS NULL"
 #: Without the lock, TRUNCATE could remove rows from a snapshot that was already made.
 _LOCK = "LOCK TABLE {view} IN ACCESS SHARE MODE"
@@ -75,15 +77,16 @@ class OutboxTables:
     def state(self) -> TriggerState:
         """Return what the triggers see now; raise `StorageError` if that cannot be read."""
         with self._connected() as connection:
-            named = {"table": self._table}
+            named = {"table": self._table, "view": self.view}
             rows = connection.execute(_TRIGGERS.encode(), named).fetchall()
-            history = connection.execute(_HISTORY.encode(), named).fetchone()
-            query = b"SELECT to_regclass(%s) IS NOT NULL"
-            has_resources = connection.execute(query, (self.view,)).fetchone() == (True,)
+            catalog = connection.execute(_CATALOG.encode(), named).fetchone()
+            assert catalog is not None  # it is one row
+            outbox, has_resources, may_read = catalog
+            timeline = connection.execute(_TIMELINE.encode()).fetchone() if may_read else None
         by_table: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
         for table, trigger, events, enabled, _ in rows:
             by_table[table].append((trigger, events, enabled))
-        digest = blake2b(repr((rows, history)).encode(), digest_size=12)
+        digest = blake2b(repr((rows, outbox, timeline)).encode(), digest_size=12)
         return TriggerState(
             digest.hexdigest(),
             tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.gateway.running import RunningGateway
 from tests.gateway.test_feeds import atom
 from tests.postgresql import running_postgresql
+from tests.reader import ROOT
 
 #: What must not leave the process: logins of the settings, and those that origins publish.
 SECRETS = ("secret", "hidden")
@@ -192,6 +194,14 @@ async def test_the_error_of_an_origin_that_is_away_has_no_login(
         with pytest.raises((RsnotifyError, OSError)) as caught:
             await checking.check()
     assert not any(secret in str(caught.value) + caplog.text for secret in SECRETS)
+
+
+def test_every_reference_of_an_origin_is_resolved_in_one_place() -> None:
+    modules = (ROOT / "gateway/rsnotify_gateway").rglob("*.py")
+    resolving = [
+        path.name for path in modules if re.search(r"\b(resolve|urljoin)\(", path.read_text())
+    ]
+    assert resolving == ["adapter.py"]
 
 
 async def test_only_the_login_of_the_settings_is_sent(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import Unavailable
+from rsnotify.errors import Unavailable, without_credentials
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Rel
@@ -181,7 +181,7 @@ class _Announcements:
         self._check_soon = check_soon
 
     def up(self, hub: str | None = None) -> None:
-        _log.info("%s announces changes of a feed", hub)
+        _log.info("%s announces changes of a feed", without_credentials(hub or "a hub"))
 
     def audience(self, listeners: int) -> None:
         pass

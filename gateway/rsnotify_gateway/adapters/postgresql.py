@@ -117,7 +117,7 @@ class PostgreSQLAdapter:
         self._last = TableCursor()
 
     def terms(self) -> OriginTerms:
-        """Return what the triggers see, and what the view makes up for."""
+        """Return what the triggers see, and what is compared."""
         state, last = self._state, self._last
         limits = [] if state is None else list(state.limits)
         if state is None or not state.has_resources:
@@ -199,7 +199,9 @@ class PostgreSQLAdapter:
         state = self._state
         if state is not None and state.disabled and not state.has_resources:
             reason = "; ".join(state.disabled)
-            raise _Blind(f"{reason}: enable or drop it, or create the view {self._tables.view}")
+            raise _TriggerDisabled(
+                f"{reason}: enable or drop it, or create the view {self._tables.view}"
+            )
 
     async def _lines(
         self, thread: ThreadPoolExecutor, seen: set[str] | None = None
@@ -279,8 +281,8 @@ class PostgreSQLAdapter:
                 forwarding.exception()
 
 
-class _Blind(RsnotifyError):
-    """Changes are missed, and nothing makes up for it."""
+class _TriggerDisabled(RsnotifyError):
+    """A trigger is disabled, and there is no view by which its changes could be found."""
 
 
 def _entries(
