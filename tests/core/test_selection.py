@@ -47,6 +47,16 @@ MAP = "https://source.example/data/maps/a.ttl"
         ("*.ttl", "https://source.example/attl", False),
         ("b?v=1", "https://source.example/b?v=1", True),
         ("b?v=1", "https://source.example/bxv=1", False),
+        # The spelling of a URI does not matter.
+        ("~a/", "https://source.example/%7Ea/b", True),
+        ("%7ea/", "https://source.example/~a/b", True),
+        ("\u00fc b*", "https://source.example/%c3%BC%20b.ttl", True),
+        ("HTTPS://Source.example:443/data/*.ttl", MAP, True),
+        ("https://source.example/data/", "https://source.example:443/x/../data/a", True),
+        ("https://source.example/data/", "https://source.example/data/../a", False),
+        ("https://source.example/data/.*", "https://source.example/data/.a", True),
+        ("https://source.example/data/.*", "https://source.example/data/a", False),
+        ("a%2Fb", "https://source.example/a/b", False),
     ],
 )
 def test_a_pattern_matches_the_whole_uri_or_its_part_after_a_slash(
@@ -54,6 +64,8 @@ def test_a_pattern_matches_the_whole_uri_or_its_part_after_a_slash(
 ) -> None:
     assert Selection(only=(pattern,)).wants(Resource(uri)) is matches
     assert Selection(excluded=(pattern,)).wants(Resource(uri)) is not matches
+    if matches:
+        assert push_selection_for(Selection(only=(pattern,))).admits(Resource(uri))
 
 
 @given(st.text("ab*/:", min_size=1, max_size=8), st.text("ab/:", max_size=12))

@@ -654,6 +654,13 @@ def _respell_deletions(source: Source, listing: Listing) -> None:
             one["uri"] = BASE + "%64" if one["uri"].endswith("/d") else one["uri"]
 
 
+def _in_two_spellings(_: Source, listing: Listing) -> None:
+    again = [dict(one) for one in listing.entries]
+    for one in again:
+        _respell(one)
+    listing.entries.extend(again)
+
+
 def _elsewhere(one: dict[str, Any]) -> None:
     one["uri"] = _NOWHERE + "a"
 
@@ -690,6 +697,9 @@ TROUBLES = (
     Trouble("entry without date and hash", "resources", document=_entries(_bare)),
     Trouble("deletion dated by the day", "resources", fits=_with_changes, prepared=_update("d"),
             document=_of_kind((*_CHANGES, "change-notification"), _deleted_on_a_day)),
+    Trouble("listed in two spellings", "resources",
+            document=_of_kind(_LISTS, _in_two_spellings), fits=lambda shape, way:
+            _listed(shape, way) and _not_relayed(shape, way)),
     Trouble("alias spelling of deletions", "resources",
             document=_of_kind(_CHANGES, _respell_deletions), fits=_with_changes),
     # Documents

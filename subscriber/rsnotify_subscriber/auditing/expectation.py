@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -92,6 +93,8 @@ class ExpectationReader:
         self._expected = ExpectedResources({})
         #: By URI, the entry of the Resource List, and the `at` of its part of the list.
         self._listed: dict[str, tuple[Resource, Instant]] = {}
+        #: By the spelling that is left out, that of the entry which counts.
+        self._twofold: dict[str, str] = {}
         #: By URI, the latest change no later than the Resource List.
         self._before: dict[str, Change] = {}
         #: By URI, the datetime of the latest change after it.
@@ -163,6 +166,7 @@ class ExpectationReader:
         while following is not None:
             if following is baseline.root:
                 self._listed.clear()
+                self._twofold.clear()
                 self._expected.resources.clear()
             await self._read_list(baseline)
             following = baseline.next()
@@ -171,6 +175,9 @@ class ExpectationReader:
         is_list = baseline.root.kind is DocumentKind.RESOURCE_LIST
         has_changes = bool(change_documents(self._offer))
         self._is_comparable = is_list or not has_changes
+        for uri, first in islice(self._twofold.items(), 1):
+            more = f" and {len(self._twofold) - 1} more" if len(self._twofold) > 1 else ""
+            self._doubt(f"{without_credentials(uri)}{more}: {same_resource(first)}")
         return baseline.at
 
     async def _read_list(self, baseline: Baseline) -> None:
@@ -185,8 +192,7 @@ class ExpectationReader:
             for resource in part.resources if part else ():
                 key = normalize(resource.uri)
                 if key in self._listed and self._listed[key][0].uri != resource.uri:
-                    why = same_resource(self._listed[key][0].uri)
-                    self._doubt(f"{without_credentials(resource.uri)}: {why}")
+                    self._twofold[resource.uri] = self._listed[key][0].uri
                     continue
                 self._listed[key] = (resource, part.at if part else baseline.at)
                 self._expect(key, resource)
