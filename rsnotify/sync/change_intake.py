@@ -88,7 +88,7 @@ class ChangeIntake:
             compare = self._must_compare_open(fetch, coverage, now)
         else:
             compare = self._must_compare_closed(coverage)
-            if again and not any(read.has_all_of(coverage) for read in read):
+            if again and not any(one.has_all_of(coverage) for one in read):
                 self._has_reread = True
         compare = compare or (again and self._has_reread)
         new = frontiers.pull(coverage)
