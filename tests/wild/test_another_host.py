@@ -104,6 +104,21 @@ async def test_an_empty_change_list_of_another_host_does_not_move_t(
     assert (await followed(source, copy)).claims
 
 
+@pytest.mark.parametrize(
+    "target", ["file:///etc/passwd", "data:,x", "http://[", "http://xn--/", "http://169.254.1.1/c"]
+)
+async def test_a_link_that_leads_nowhere_is_a_doubt(
+    source: WildSource, copy: Copy, target: str
+) -> None:
+    await followed(source, copy)
+    update(source)
+    wrong = change_list(from_=source.t(5), until=source.t(1000), links=[ln("up", target)])
+    source.put("changelist.xml", wrong)
+    outcome = await followed(source, copy)
+    assert not outcome.claims
+    assert any("rel=up" in reason for reason in outcome.reasons)
+
+
 async def test_a_cache_with_the_list_of_another_host_is_passed(
     source: WildSource, copy: Copy
 ) -> None:

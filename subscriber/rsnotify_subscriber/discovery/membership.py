@@ -177,9 +177,9 @@ def _place(uri: str) -> str:
     try:
         url = URL(uri)
         port = "" if url.port in (None, 80, 443) else f":{url.port}"
+        return f"{(url.raw_host or '').lower()}{port}{url.raw_path_qs}"
     except ValueError:
         return uri
-    return f"{(url.host or '').lower()}{port}{url.raw_path_qs}"
 
 
 def _host(place: str) -> str:
