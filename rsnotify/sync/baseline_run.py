@@ -74,11 +74,15 @@ class BaselineRun:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the Resource List is the one that was compared last."""
+        """Whether the Resource List is the one that was compared last, and has nothing new.
+
+        While a gap is uncovered, it was compared for that already, and only a newer one helps.
+        """
         read, known = self.baseline.resource_list, self._state.frontiers.last_list
         if self._has_lost or read is None or read.fingerprint is None or known is None:
             return False
-        return self.is_routine and read.fingerprint == known.fingerprint
+        is_expected = self.is_routine or self._state.frontiers.uncovered_gap is not None
+        return is_expected and read.fingerprint == known.fingerprint
 
     @property
     def is_in_package(self) -> bool:

@@ -16,12 +16,12 @@ stored version (`CheckMethod.COMPARE`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
-from rsnotify.format.datetimes import Instant
+from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Fetch
@@ -112,6 +112,7 @@ class ChangeIntake:
             if uri in unproven:
                 change = structs.replace(change, check=CheckMethod.FETCH)
             self._pending.add(change, reduced.since[uri], parked=parked)
+        self._correct_watched(coverage, reduced.latest)
         self._verify(self._unconfirmed.confirm(coverage, reduced.latest, before))
         self._join_held(now)
         if fetch.package is not None:
@@ -128,6 +129,15 @@ class ChangeIntake:
         self.closed.record(pull.closed_members, begins, has_reread=pull.is_rereading)
         self._frontiers.closed = self.closed.known
         self._has_reread = False
+
+    def _correct_watched(self, coverage: Coverage, latest: Mapping[str, Change]) -> None:
+        """Try unavailable resources again whose entries were corrected, with the same datetime."""
+        watched = {change.uri for change in self._pending.watched} - latest.keys()
+        listed = [change for change in coverage.changes if change.uri in watched]
+        reduced = reduce_changes(listed, ordered=coverage.ordered, compare=True)
+        for change in reduced.latest.values():
+            if change.check is not CheckMethod.FETCH:
+                self._pending.add(change, since=LATEST)
 
     def reset(self) -> None:
         """Forget the lists that were read, as everything is compared."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WINDOW = 60.0
 #: How often a URL may be requested within them: twice for each poll, and after news and failures
 #: a few times more, at growing distances.
-_MOST_REQUESTS = int(2 * _WINDOW / PACE.poll) + 8
+_MOST_REQUESTS = int(2 * _WINDOW / PACE.poll) + 12
 #: Within how many seconds `--once` ends where waiting is of no use.
 _FINAL = 30.0
 #: What a run may have at its end.
@@ -94,6 +94,8 @@ class Judge:
         veils = run.shape.through or any(trouble.veils for trouble in run.troubles)
         if veils and self.began is not None:
             lags = max(trouble.lags for trouble in run.troubles)
+            if run.shape.through:  # which tries again less and less often
+                lags += 300.0
             is_over = self.ended is not None and begun > self.ended + grace + lags
             since = since if is_over else min(since, self.began - 1.0)
         return since

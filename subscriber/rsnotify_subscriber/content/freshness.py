@@ -65,11 +65,13 @@ class FreshnessCheck:
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self._refused: OrderedDict[str, int] = OrderedDict()
+        #: Why answers were accepted with a doubt; the same answer is not refused once more.
+        self._accepted: OrderedDict[str, str] = OrderedDict()
         self._vain = 0
 
     def refused(self, uri: str) -> bool:
-        """Return whether the last answer was refused, so that the next request goes past caches."""
-        return uri in self._refused
+        """Return whether the last answer was too old, so that the next request goes past caches."""
+        return uri in self._refused or uri in self._accepted
 
     def refuse(self, uri: str) -> None:
         self._refused[uri] = self._refused.get(uri, 0) + 1
@@ -87,8 +89,12 @@ class FreshnessCheck:
 
         A `ContentMismatch` means that a later request may return a newer version.
         """
-        if not contradiction_in(answer, wanted):
+        reason = contradiction_in(answer, wanted)
+        if not reason:
+            self._accepted.pop(wanted.entry.uri, None)
             return answer
+        if self._accepted.get(wanted.entry.uri) == reason:
+            return self._doubted(answer, wanted)
         # A `datetime` may be the time at which the Source noticed the change.
         is_stated = wanted.entry.lastmod is not None
         if is_stated or self._vain < _VAIN or _is_held(answer, held):
@@ -116,12 +122,16 @@ class FreshnessCheck:
         uri = wanted.entry.uri
         assert answer.modified is not None, "it is older by something"
         reason = contradiction_in(answer, wanted)
-        if self._refused.get(uri, 0) + 1 < _TRIES and self._vain < _VAIN:
-            if isinstance(answer, Content):
-                answer.discard()
-            raise ContentMismatch(uri, reason)
-        self._vain += 1
-        logger.warning("%s may be out of date: %s", uri, reason)
+        if self._accepted.get(uri) != reason:
+            if self._refused.get(uri, 0) + 1 < _TRIES and self._vain < _VAIN:
+                if isinstance(answer, Content):
+                    answer.discard()
+                raise ContentMismatch(uri, reason)
+            self._vain += 1
+            logger.warning("%s may be out of date: %s", uri, reason)
+            self._accepted[uri] = reason
+            if len(self._accepted) > _MOST:
+                self._accepted.popitem(last=False)
         moment = to_microseconds(answer.modified)
         if isinstance(answer, Unchanged):
             return replace(answer, fetched_at=moment, doubt=reason)
