@@ -313,3 +313,10 @@ def test_an_unusable_entry_is_named_by_its_number() -> None:
 
 def test_a_fragment_is_not_updated_any_more() -> None:
     assert fragment_coverage(Document(None, from_=at(0), until=at(1))).closed
+
+
+def test_a_datetime_after_the_end_of_a_closed_list_does_not_extend_it() -> None:
+    coverage = change_list_coverage(listed(change("a", at(3_600)), from_=at(0), until=at(9)))
+
+    assert (coverage.until, coverage.changes[0].at) == (at(9), at(9))
+    assert coverage.contradictory

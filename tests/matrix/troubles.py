@@ -127,11 +127,6 @@ def _not_relayed(shape: Shape, way: Way) -> bool:
     return shape.through != "relay"
 
 
-def _open_only(shape: Shape, way: Way) -> bool:
-    """Whether all changes are in one list, which is read again."""
-    return _with_changes(shape, way) and shape.name not in ("archive", "indexes")
-
-
 def _unarchived(shape: Shape, way: Way) -> bool:
     """Whether an empty Change List does not mean that changes are in an archive."""
     return shape.name != "archive"
@@ -149,11 +144,6 @@ def _verified(shape: Shape, way: Way) -> bool:
 def _noticeable(shape: Shape, way: Way) -> bool:
     """Whether something shows that a content is older than its entry."""
     return _fetched(shape, way) and shape.name not in ("sitemap, no dates", "sitemap, days")
-
-
-def _direct(fits: Fits = lambda *_: True) -> Fits:
-    """Return the same, without gateways and relays."""
-    return lambda shape, way: not shape.through and fits(shape, way)
 
 
 def _fetched(shape: Shape, way: Way) -> bool:
@@ -698,13 +688,12 @@ TROUBLES = (
     Trouble("resource is cut off", "resources", answer=_to("a", fault="cut"), local=True,
             fits=_fetched),
     Trouble("resource on a host that refuses", "resources", document=_entries(_elsewhere),
-            local=True, fits=_direct(_fetched), remains=_called("archive", "indexes")),
+            local=True, fits=_fetched, remains=_called("archive", "indexes")),
     Trouble("wrong hash", "resources", document=_entries(_set(hash=sha256(b"another"))),
-            local=True, final=True, fits=_direct(_hashed)),
+            local=True, final=True, fits=_hashed),
     Trouble("wrong length", "resources", document=_entries(_set(length=7)), local=True,
-            final=True, fits=_direct(_hashed)),
-    Trouble("entry without date and hash", "resources", document=_entries(_bare),
-            fits=_direct()),
+            final=True, fits=_hashed),
+    Trouble("entry without date and hash", "resources", document=_entries(_bare)),
     Trouble("deletion dated by the day", "resources", fits=_with_changes, prepared=_update("d"),
             document=_of_kind((*_CHANGES, "change-notification"), _deleted_on_a_day)),
     Trouble("a login page", "resources",
@@ -717,7 +706,7 @@ TROUBLES = (
             document=_of_kind(_LISTS, _in_two_spellings), fits=lambda shape, way:
             _listed(shape, way) and _not_relayed(shape, way)),
     Trouble("alias spelling of deletions", "resources",
-            document=_of_kind(_CHANGES, _respell_deletions), fits=_direct(_with_changes)),
+            document=_of_kind(_CHANGES, _respell_deletions), fits=_with_changes),
     # Documents
     *(Trouble(f"{name} answers {code}", "documents",
               answer=_failing(part, code),
@@ -734,8 +723,10 @@ TROUBLES = (
             answer=_to_documents(body=b"", etag=None)),
     Trouble("Resource List without an entry", "documents", fits=_listed, veils=True,
             absent="b", document=_of_kind(_LISTS, _without("b"))),
-    Trouble("Change List without an entry", "documents", fits=_direct(_open_only), veils=True,
+    Trouble("Change List without an entry", "documents", fits=_with_changes, veils=True,
             absent="b", document=_of_kind(_CHANGES, _without("b")), lags=PACE.compare + 20),
+    Trouble("closed lists without an entry", "documents", fits=_called("archive", "indexes"),
+            veils=True, absent="b", document=_of_kind(("changelist",), _without("b"))),
     Trouble("two lists of a kind", "documents", fits=lambda shape, _: bool(shape.offers),
             veils=True, final=True, document=_of_kind(("capabilitylist",), _second_list)),
     Trouble("packages that are no ZIP files", "documents", fits=_dumped, veils=True, final=True,
@@ -750,16 +741,18 @@ TROUBLES = (
             document=_of_kind(("changedump", "changedump-manifest"), _overlapping)),
     Trouble("index without `from` and `until`, newest first", "documents", fits=_called("indexes"),
             document=_of_kind(("changelist",), _bare_index)),
+    Trouble("Change List of another host", "documents", fits=_with_changes, veils=True,
+            document=_of_kind(("changelist",), _of_another_host)),
     Trouble("documents with entities", "documents", veils=True, final=True,
             answer=_to_documents(body=_ENTITIES, etag=None)),
     Trouble("entries twice", "documents", document=lambda _, __, listing: _twice(_, listing)
             if listing.capability in ("resourcelist", "changelist", None) else None),
     Trouble("entries reversed", "documents", document=_of_kind(
         ("resourcelist", "changelist", None), _reverse)),
-    Trouble("`from` moves with the clock", "documents", fits=_direct(_open_only), answer=_moving,
+    Trouble("`from` moves with the clock", "documents", fits=_with_changes, answer=_moving,
             remains=_only_changes,
             document=_of_kind(("changelist",), _moving_from)),
-    Trouble("`at` and `from` are missing", "documents", contradicts=True, fits=_direct(_unarchived),
+    Trouble("`at` and `from` are missing", "documents", contradicts=True, fits=_unarchived,
             document=_of_kind(("resourcelist", "changelist"), _told(at=None, from_=None))),
     Trouble("`at` an hour ahead", "documents", fits=_listed, veils=True, heals=4000,
             contradicts=True,
@@ -771,8 +764,7 @@ TROUBLES = (
                 until=source.now + timedelta(hours=1)))),
     Trouble("lastmod an hour ahead", "documents", document=_entries(_dated_by(3600)), veils=True,
             contradicts=True, heals=4000),
-    Trouble("lastmod a year old", "documents", document=_entries(_dated_by(-3e7)), veils=True,
-            fits=_direct()),
+    Trouble("lastmod a year old", "documents", document=_entries(_dated_by(-3e7)), veils=True),
     # The server
     Trouble("server refuses connections", "server", begin=_source_down, end=_source_up, veils=True),
     Trouble("server answers 503", "server", answer=_to_all(status=503), veils=True),
@@ -785,7 +777,7 @@ TROUBLES = (
     Trouble("server cuts answers off", "server", answer=_to_all(fault="cut"), veils=True),
     Trouble("all is a login page", "server", veils=True, final=True, fits=_verified,
             answer=_to_all(body=_LOGIN_PAGE, type="text/html", etag=None, modified=None)),
-    Trouble("another virtual host", "server", veils=True, absent="abcdefn", fits=_direct(),
+    Trouble("another virtual host", "server", veils=True, absent="abcdefn",
             document=lambda source, path, listing: listing.entries.clear()
             if "list" in path and "capability" not in path else None,
             answer=lambda source, request, given: given),
@@ -801,7 +793,7 @@ TROUBLES = (
             **_stale(_is_list("change"))),
     Trouble("all documents stale", "cache", veils=True,
             **_stale(lambda source, path: path in source.documents())),
-    Trouble("stale contents", "cache", fits=_direct(_noticeable),
+    Trouble("stale contents", "cache", fits=_noticeable,
             **_stale(lambda source, path: path not in source.documents())),
     # The network
     Trouble("network cut", "network", begin=_cut, end=_join, veils=True),

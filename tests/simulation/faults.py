@@ -162,6 +162,14 @@ def back_up_or_restore(run: Run) -> None:
         run.sources[0].disk.settle()
 
 
+def break_link(run: Run) -> None:
+    """Let the server lack a resource that its documents list, or have it again."""
+    if run.world.dead and run.links.random() < 0.2:
+        uri = f"{BASE}r/{run.links.randrange(RESOURCES)}"
+        run.app.dead ^= {uri}
+        run.note(f"{uri} is {'dead' if uri in run.app.dead else 'there again'}")
+
+
 def intrude(run: Run) -> None:
     """I8: publish a forged deletion without a token, which must be refused."""
     for hub in run.hubs:
@@ -223,6 +231,7 @@ def end(run: Run) -> None:
     """End all faults."""
     run.note("the faults end")
     run.wire.is_faulty = False
+    run.app.dead.clear()
     run.network.heal()
     resume(run)
     for disk in run.loop.disks.values():

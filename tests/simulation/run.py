@@ -25,7 +25,7 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify_subscriber.events import BaselineComplete
 from tests.simulation import patching, wire
 from tests.simulation.disk import SimulatedDisk
-from tests.simulation.faults import act, end, make_intruder
+from tests.simulation.faults import act, break_link, end, make_intruder
 from tests.simulation.history import Wrong, set_at
 from tests.simulation.invariants import CopyCheck, check_bounds
 from tests.simulation.loop import SimulatedLoop
@@ -55,6 +55,7 @@ class Run:
         SimulatedLoop.current = loop
         random.seed(seed)  # for libraries
         self.network = network = Network(loop)
+        self.links = Random(f"links {seed}")
         self.world = world = make_world(loop.random, Random(f"world {seed}"))
         self.wire = loop.wire = wire.Wire(loop, world.lost, world.odd, self.note)
         #: What happened; always written, since addresses of objects may decide the order of sets.
@@ -131,6 +132,7 @@ class Run:
         await asyncio.sleep(1)
         for _ in range(chance.randint(10, 40)):
             act(self)
+            break_link(self)
             await asyncio.sleep(chance.choice(_PAUSES))
             self.check()
         end(self)

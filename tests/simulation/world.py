@@ -65,6 +65,7 @@ class World(NamedTuple):
         rewritten: Whether an intermediary truncates datetimes to seconds, and sorts by URI.
         entries: How many entries a document holds before it gets an index.
         late: Whether an intermediary shows some changes later than others that are newer.
+        dead: Whether the server lacks resources for some time that its documents list.
     """
 
     hubs: int
@@ -81,6 +82,7 @@ class World(NamedTuple):
     rewritten: bool
     entries: int
     late: bool
+    dead: bool
 
 
 def make_world(random: Random, rare: Random) -> World:
@@ -107,6 +109,7 @@ def make_world(random: Random, rare: Random) -> World:
         is_rewritten,
         3 if is_paged else 50_000,
         is_late,
+        rare.random() < 0.25,
     )
     # What is late in a closed list is never read: nobody reads that again.
     return world._replace(rotate="1000 changes") if is_late else world
@@ -165,6 +168,8 @@ class Application:
         self.contents: dict[str, bytes] = {}
         #: URIs that changed, and whose change was not recorded yet.
         self.unrecorded: dict[str, None] = {}
+        #: URIs that the server answers with 404.
+        self.dead = set[str]()
         self.history = History(folder, BASE)
         self._random = random
         self._versions = 0
@@ -263,8 +268,9 @@ class SourceMachine(Simulated):
         passed_on(recorded)
 
     async def _resource(self, request: web.Request) -> web.Response:
-        body = self.app.contents.get(BASE + request.path[1:])
-        if body is None:
+        uri = BASE + request.path[1:]
+        body = self.app.contents.get(uri)
+        if body is None or uri in self.app.dead:
             raise web.HTTPNotFound
         return web.Response(body=body)
 

@@ -466,3 +466,15 @@ async def test_a_copy_in_a_cache_that_is_older_than_what_was_seen_is_refused(
     source.answers["/data/capabilitylist.xml"] = body(write_document(old), headers=headers)
     with pytest.raises(Unavailable, match="a cache answers with a copy of 2026-01-05"):
         await offers.revalidate(known)
+
+
+async def test_a_capability_list_that_is_gone_is_requested_once_in_a_search(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    known = await discover(fetcher, source.url)
+    for path in ("/data/capabilitylist.xml", "/.well-known/resourcesync"):
+        source.answers[path] = status(404)
+    source.gets.clear()
+    with pytest.raises(ConfigurationError):
+        await OfferDiscovery(DescriptionReader(fetcher), source.url).revalidate(known)
+    assert source.gets["/data/capabilitylist.xml"] == 1
