@@ -188,7 +188,9 @@ async def test_a_copy_of_all_of_them_is_right(
     assert held == source.contents
     assert len(destination.files()) == len(held)
     assert files_of(tmp_path / "outside") == {"secret": b"secret"}
-    assert (await audit(source.url, destination.folder)).in_step is True
+    found = await audit(source.url, destination.folder)
+    assert (found.equal, found.created, found.updated) == (len(held), (), ())
+    assert found.deleted == found.foreign == ("link", "sub/link"), "the links are no part of it"
 
 
 async def test_a_relay_of_all_of_them_serves_each(listed: AnySource, tmp_path: Path) -> None:

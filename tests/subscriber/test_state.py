@@ -506,7 +506,7 @@ def test_resources_of_an_earlier_version_are_found_by_any_spelling(
     assert again.find("http://a.example/~a") == held("http://a.example/%7Ea", SECOND, hash=A)
     again.begin_baseline()
     listed = [Resource(uri, hash=A) for uri in ("http://a.example/~a", umlaut, names[-1])]
-    assert again.baseline.compare(listed, SECOND) == ([], [])
+    assert not any(again.baseline.compare(listed, SECOND))
     assert again.baseline.unlisted(SECOND) == [umlaut]
     found = again.find(umlaut)
     assert found is not None
@@ -530,7 +530,7 @@ def test_the_sum_has_the_spelling_that_the_source_wrote_last(
     state.begin_baseline()
     for listed in (octets, tilde, octets):
         state.begin_baseline()
-        assert state.baseline.compare([Resource(listed, hash=A)], SECOND) == ([], [])
+        assert not any(state.baseline.compare([Resource(listed, hash=A)], SECOND))
         expected = SetSum()
         expected.add([(listed, A)])
         assert state.sum == expected
@@ -555,7 +555,7 @@ def test_a_resource_that_is_listed_in_two_spellings_is_held_once_and_in_doubt(
         listed = [Resource(first, hash=A), Resource(second, hash=B)]
         parts = [listed] if pages == 1 else [listed[:1], listed[1:]]
         found = [state.baseline.compare(part, SECOND) for part in parts]
-        assert [one for _, absent in found for one in absent] == listed[:1]
+        assert [one for part in found for one in part.absent] == listed[:1]
         (uri, why), *_ = state.doubts.items()
         assert uri == second
         assert first in why

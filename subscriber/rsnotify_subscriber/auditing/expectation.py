@@ -173,8 +173,8 @@ class ExpectationReader:
         if baseline.error is not None and not baseline.complete:
             raise baseline.error
         is_list = baseline.root.kind is DocumentKind.RESOURCE_LIST
-        has_changes = bool(change_documents(self._offer))
-        self._is_comparable = is_list or not has_changes
+        is_replaced = self._offer.resource_list is not None and not change_documents(self._offer)
+        self._is_comparable = is_list or is_replaced
         for uri, first in islice(self._twofold.items(), 1):
             more = f" and {len(self._twofold) - 1} more" if len(self._twofold) > 1 else ""
             self._doubt(f"{without_credentials(uri)}{more}: {same_resource(first)}")
