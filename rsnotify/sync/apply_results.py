@@ -143,7 +143,7 @@ class ApplyResults:
         return attempts >= pace.give_up
 
     def _give_up(self, change: Change, error: RsnotifyError) -> None:
-        """Let T pass a resource that is not available.
+        """Allow T to pass a resource that is not available.
 
         T waits if the fault is here, as with a disk or a handler, or if too many are stored.
         """

@@ -237,7 +237,7 @@ class PendingChanges:
             self._hold(pending, LATEST)
 
     def _hold(self, pending: _Pending, since: Instant) -> None:
-        """Let T not reach an instant before a change is applied."""
+        """Hold T before an instant until a change is applied."""
         pending.since = since
         pending.passed = pending.passed or pending.is_watched
         self._forget_passed(pending)

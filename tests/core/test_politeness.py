@@ -118,7 +118,7 @@ class World:
         self._perform(self.follower.start(0.0))
 
     def run(self, seconds: float, *, until_ended: bool = False) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         end = self.now + seconds
         while not (until_ended and (self.follower.level or self.follower.is_stuck(self.now))):
             wakeup = self.follower.wakeup
