@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import pty
@@ -30,6 +31,7 @@ def is_forked(pid: int) -> bool:
 
 @contextmanager
 def few_files() -> Iterator[None]:
+    gc.collect()  # sockets of the tests before, which stay open until then
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
     try:
