@@ -6,10 +6,10 @@ whose discovery and choice of documents are used. Dumps are not read, since they
 - A check reads the Change List, and archives if that begins too late, from where the last check
   ended; all of it if its datetimes contradict each other. A change is seen if its hash or length
   differs; without a hash, if its datetime does, too.
-- A deletion is seen as a change. What no Change List has, or only with a datetime before those that
-  were read, is seen at a comparison with the Resource List, from time to time (`compare`): changes,
-  and deletions of which nothing but the absence is left. A resource that changed after the `at` of that
-  list is not compared, and a list of several files is read again if they change meanwhile.
+- A deletion is seen as a change. A change or deletion that no Change List has, or only with a
+  datetime before those that were read, is seen at a comparison with the Resource List, from time to
+  time (`compare`). A resource that changed after the `at` of that list is not compared, and a list
+  of several files is read again if they change meanwhile.
 - The whole set is compared as well if no list reaches back to the last check, or if the lists end
   earlier than they did, as after a Source was restored. If the Resource List is older than the
   missing changes, or there is none, the gap is reported.
