@@ -29,7 +29,7 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-_Answer = TypeVar("_Answer", Content, Unchanged)
+_Answer = TypeVar("_Answer", bound=Content | Unchanged)
 #: The difference between dates of one modification: whole seconds, rounded up here and down there.
 _ROUNDED = timedelta(seconds=2)
 #: How often an answer is refused before it is accepted with a doubt.
