@@ -94,6 +94,7 @@ class _States:
         self._now = now
         self._validators: dict[str, str | None] = {}
         self._modified: dict[str, Instant | None] = {}
+        self._lengths: dict[str, int | None] = {}
         self.records: list[Record] = []
         #: The instant (µs) before which each record is not dated.
         self.earliest: list[int] = []
@@ -108,6 +109,7 @@ class _States:
             found = self._journal.resource(uri)
             self._validators[uri] = None if found is None else found[1] or ""
             self._modified[uri] = None if found is None else found[0].lastmod
+            self._lengths[uri] = None if found is None else found[0].length
         return self._validators[uri]
 
     def see(self, entry: SeenEntry) -> None:
@@ -120,11 +122,16 @@ class _States:
             return
         if known is not None and self._is_outdated(entry, places):
             self._revalidate(uri, encode_validator(state, places | {entry.place}))
-        elif known is None or state != entry.state:
+        elif known is None or state != entry.state or self._has_other_length(entry.resource):
             change = ChangeType.CREATED if known is None else ChangeType.UPDATED
             self._record(replace(entry.resource, change=change), validator, entry.resource.lastmod)
         elif validator != known:
             self._revalidate(uri, validator)
+
+    def _has_other_length(self, resource: Resource) -> bool:
+        """Return whether another length is recorded: one of the two was wrong."""
+        recorded = self._lengths[resource.uri]
+        return None not in (recorded, resource.length) and recorded != resource.length
 
     def _is_outdated(self, entry: SeenEntry, places: frozenset[str]) -> bool:
         """Return whether a later version is recorded, and listed by another place.
@@ -160,6 +167,7 @@ class _States:
             record = check_record(Record(bare, validator))
         self._validators[change.uri] = validator
         self._modified[change.uri] = change.lastmod
+        self._lengths[change.uri] = change.length
         self.revalidated.pop(change.uri, None)
         self.records.append(record)
         stated = 0 if at is None else to_microseconds(at)

@@ -69,7 +69,9 @@ class ChangeReading:
                 coverage = _without_logins(step.coverage)
                 coverage = _without_present(coverage) if is_last else coverage
                 self.ends = max(self.ends or EARLIEST, coverage.until or EARLIEST)
-                changes = self.frontier.learn(coverage)
+                fresh = self.frontier.learn(coverage)
+                # Datetimes that contradict each other do not prove which entries are old.
+                changes = list(coverage.changes) if coverage.contradictory else fresh
                 if changes:
                     yield uri, changes
             if step.failure is not None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from rsnotify_gateway import OriginSettings, outbox_tables
+from rsnotify_gateway.adapter import OriginBatch
 from rsnotify_gateway.adapters import postgresql
+from rsnotify_gateway.adapters.postgresql import PostgreSQLAdapter
 from rsnotify_publisher.outbox import Outbox
 from tests.gateway.checking import origin
 from tests.gateway.running import RunningGateway
@@ -256,6 +258,26 @@ async def test_the_whole_is_compared_at_once_after_triggers_or_tables_changed(
             connection.execute(change.encode())
         with running.gateway.watches[0].publisher.source.open_journal() as journal:
             await until(lambda: journal.resource(SITE + "unseen"))
+
+
+async def test_a_check_that_is_given_up_ends_its_transaction_first(database: str) -> None:
+    execute(database, "INSERT INTO items VALUES ('new', 1)")
+    adapter = PostgreSQLAdapter(database, "rsnotify_outbox", 600)
+    batches = cast("AsyncGenerator[OriginBatch]", adapter.changes(None, Unknown()))
+    assert (await anext(batches)).entries
+    await batches.aclose()
+    with psycopg.connect(database) as connection:
+        idle = "SELECT query FROM pg_stat_activity WHERE datname = current_database()"
+        idle += " AND state LIKE 'idle in transaction%'"
+        assert connection.execute(idle.encode()).fetchall() == []
+        assert connection.execute(b"SELECT entry FROM rsnotify_outbox").fetchall()
+
+
+class Unknown:
+    """No resource is recorded."""
+
+    async def select(self, _: object) -> list[tuple[str, frozenset[str]]]:
+        return []
 
 
 @pytest.mark.parametrize(

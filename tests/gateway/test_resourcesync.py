@@ -158,6 +158,55 @@ async def test_a_resource_that_the_list_leaves_out_is_deleted_at_a_comparison(
     assert await checking.check() == {B: "deleted"}
 
 
+async def test_a_change_that_no_change_list_has_is_seen_at_a_comparison(
+    source: PullOnlySource, checking: Checking
+) -> None:
+    source.put("a", at(1), HASH)
+    source.list_resources(at(1))
+    await checking.check()
+    source.put("a", at(2), OTHER_HASH)
+    source.put("b", at(3))
+    del source.open[1]
+    source.write()
+    source.list_resources(at(3))
+    assert await checking.check() == {B: "created"}
+    assert "A change that no Change List has" in checking.limits
+    due(checking)
+    assert await checking.check() == {A: "updated"}
+    assert hashes(checking)[A] == OTHER_HASH
+
+
+async def test_a_change_that_is_dated_before_its_list_is_seen(
+    source: PullOnlySource, checking: Checking
+) -> None:
+    source.put("a", at(1), HASH)
+    source.put("b", at(2))
+    await checking.check()
+    source.open.insert(0, Resource(A, at(-1000), change=ChangeType.UPDATED, hash=OTHER_HASH))
+    del source.open[1]
+    source.put("c", at(3))
+    assert await checking.check() == {A: "updated", C: "created"}
+    assert await checking.check() == {}
+
+
+async def test_a_length_that_is_corrected_is_an_update(
+    source: PullOnlySource, checking: Checking
+) -> None:
+    def listed(length: int | None, when: float) -> None:
+        entry = Resource(A, lastmod=at(1), hash=HASH, length=length)
+        source.set("resourcelist.xml", Document(Capability.RESOURCE_LIST, (entry,), at=at(when)))
+
+    listed(7, 1)
+    assert await checking.check() == {A: "created"}
+    due(checking)
+    listed(63, 2)
+    assert await checking.check() == {A: "updated"}
+    assert checking.resources()[A].length == 63
+    # An entry without a length does not contradict one with it.
+    listed(None, 3)
+    assert await checking.check() == {}
+
+
 async def test_a_comparison_invents_no_change(source: PullOnlySource, checking: Checking) -> None:
     for number in range(4):
         source.put(f"r{number}", at(number))

@@ -49,6 +49,7 @@ class Between:
             url=SITE + shape.start,
             poll=PACE.poll,
             poll_most=2 * PACE.poll,
+            compare=PACE.compare if shape.offers else None,
             allow_private_addresses=True,
         )
         gateway = Gateway(_BASE, "between", [origin], "mailto:me@example.org", options=_OPTIONS)

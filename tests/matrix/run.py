@@ -174,6 +174,10 @@ class Run:
         heals = max(trouble.heals for trouble in self.troubles)
         if not await self._until_right(heals) and not remains:
             self.wrong("heals", f"not right and level after the end: {self._describe()}")
+        if self.shape.through:
+            # The copy may be right before what is between has noticed the end, and its documents.
+            lags = max(trouble.lags for trouble in self.troubles)
+            await asyncio.sleep(self.shape.late + lags)
         await self._audit()
 
     async def until_settled(self) -> None:

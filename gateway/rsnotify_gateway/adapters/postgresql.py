@@ -151,8 +151,9 @@ class PostgreSQLAdapter:
         try:
             while True:
                 began = self._clock()
-                async for batch in self._lines(thread):
-                    yield batch
+                async with aclosing(self._lines(thread)) as lines:
+                    async for batch in lines:
+                        yield batch
                 is_compared = False
                 if clock() >= looked + _LOOK:
                     looked, state = clock(), await run(thread, self._tables.state)
@@ -205,8 +206,11 @@ class PostgreSQLAdapter:
 
     async def _lines(
         self, thread: ThreadPoolExecutor, seen: set[str] | None = None
-    ) -> AsyncIterator[OriginBatch]:
-        """Yield all lines of the outbox; add their URIs to a set."""
+    ) -> AsyncGenerator[OriginBatch, None]:
+        """Yield all lines of the outbox; add their URIs to a set.
+
+        It has to be closed: between two batches, a transaction is open.
+        """
         count = BATCH
         while count == BATCH:
             async with self._forward(thread) as (lines, refused):
@@ -235,8 +239,9 @@ class PostgreSQLAdapter:
                 batch = [entry for entry in found if entry is not None]
                 present.update(map(_uri, batch))
                 yield OriginBatch(tuple(one for one in batch if _uri(one) not in changed))
-                async for lines in self._lines(thread, changed):
-                    yield lines
+                async with aclosing(self._lines(thread, changed)) as lines:
+                    async for line in lines:
+                        yield line
         finally:
             thread.submit(rows.close)
         self._last = replace(self._last, unusable=unusable)

@@ -4,10 +4,12 @@ The URL is that of a Source, a Capability List or a document of a set, as for `r
 whose discovery and choice of documents are used. Dumps are not read, since they have content.
 
 - A check reads the Change List, and archives if that begins too late, from where the last check
-  ended. A change is seen if its hash differs; without a hash, if its datetime or length does.
-- A deletion is seen as a change. A Source that only leaves a resource out of its Resource List is
-  compared with it from time to time (`compare`). A resource that changed after the `at` of that
-  list is not compared, and a list of several files is read again if they change meanwhile.
+  ended; all of it if its datetimes contradict each other. A change is seen if its hash or length
+  differs; without a hash, if its datetime does, too.
+- A deletion is seen as a change. A change or deletion that no Change List has, or only with a
+  datetime before those that were read, is seen at a comparison with the Resource List, from time to
+  time (`compare`). A resource that changed after the `at` of that list is not compared, and a list
+  of several files is read again if they change meanwhile.
 - The whole set is compared as well if no list reaches back to the last check, or if the lists end
   earlier than they did, as after a Source was restored. If the Resource List is older than the
   missing changes, or there is none, the gap is reported.
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -86,22 +88,14 @@ class ResourceSyncAdapter:
     Args:
         url: The URL of a site, a Capability List or one of the documents that it lists.
         compare: Seconds between two comparisons with the Resource List.
-        clock: Returns seconds since 1970.
     """
 
-    def __init__(
-        self,
-        url: str,
-        client: OriginClient,
-        compare: float | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, url: str, client: OriginClient, compare: float | None = None) -> None:
         self._url = url
         cache = DocumentCache(_CACHED_DOCUMENTS, _CACHED_ENTRIES)
         self._fetcher = Fetcher(client.sessions, Path(), cache=cache)
         self._discovery = OfferDiscovery(DescriptionReader(self._fetcher), url)
         self._compare = compare or _COMPARE
-        self._clock = clock
         self._offer: Offer | None = None
         self._last = SourceCursor()
 
@@ -115,7 +109,12 @@ class ResourceSyncAdapter:
                 f"{self._compare:g} seconds"
             )
         limits = []
-        if not has_list:
+        if has_list:
+            limits.append(
+                "A change that no Change List has, or that one dates before those it had earlier, "
+                f"is seen at a comparison, every {self._compare:g} seconds."
+            )
+        else:
             limits.append(
                 "There is no Resource List: what no Change List has mentioned is not known."
             )
@@ -133,14 +132,14 @@ class ResourceSyncAdapter:
         if not is_first:
             async for batch in _batches(reading, state):
                 yield batch
-        is_due = self._clock() >= state.compared + self._compare
+        is_due = time.time() >= state.compared + self._compare
         must = is_first or reading.gap_ends is not None or reading.has_gone_back
         if must or (is_due and resource_documents(offer)):
             comparison = _Comparison(self._fetcher, offer, state, reading, self._url)
             async for batch in comparison.batches(known):
                 yield batch
             wait = self._compare * (1 if comparison.is_whole else 1 / _SPEEDUP)
-            state.compared = self._clock() - self._compare + wait
+            state.compared = time.time() - self._compare + wait
             reading = comparison.reading
         self._last = state
         yield OriginBatch((), state.encoded(reading.frontier))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from datetime import timedelta
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -28,6 +29,7 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
 
+_Answer = TypeVar("_Answer", bound=Content | Unchanged)
 #: The difference between dates of one modification: whole seconds, rounded up here and down there.
 _ROUNDED = timedelta(seconds=2)
 #: How often an answer is refused before it is accepted with a doubt.
@@ -120,7 +122,6 @@ class FreshnessCheck:
     ) -> Content | Unchanged:
         """Refuse an old answer, or return it with a doubt after it was refused often enough."""
         uri = wanted.entry.uri
-        assert answer.modified is not None, "it is older by something"
         reason = contradiction_in(answer, wanted)
         if self._accepted.get(uri) != reason:
             if self._refused.get(uri, 0) + 1 < _TRIES and self._vain < _VAIN:
@@ -132,10 +133,21 @@ class FreshnessCheck:
             self._accepted[uri] = reason
             if len(self._accepted) > _MOST:
                 self._accepted.popitem(last=False)
-        moment = to_microseconds(answer.modified)
-        if isinstance(answer, Unchanged):
-            return replace(answer, fetched_at=moment, doubt=reason)
-        return replace(answer, fetched_at=moment, validator=None, doubt=reason)
+        return _with_doubt(answer, reason)
+
+
+def with_doubt_if_old(content: Content, wanted: WantedRepresentation) -> Content:
+    """Return the current content from its server, with a doubt if a later version was announced."""
+    reason = contradiction_in(content, wanted) if wanted.entry.lastmod is not None else ""
+    return _with_doubt(content, reason) if reason else content
+
+
+def _with_doubt(answer: _Answer, reason: str) -> _Answer:
+    assert answer.modified is not None, "it is older by something"
+    moment = to_microseconds(answer.modified)
+    if isinstance(answer, Unchanged):
+        return replace(answer, fetched_at=moment, doubt=reason)
+    return replace(answer, fetched_at=moment, validator=None, doubt=reason)
 
 
 def check_announced(entry: Resource, content: Content) -> None:

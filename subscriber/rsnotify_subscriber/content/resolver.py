@@ -28,7 +28,11 @@ from rsnotify.selection.representations import (
     wanted_representation,
 )
 from rsnotify_subscriber.content.dump_packages import DumpPackages
-from rsnotify_subscriber.content.freshness import FreshnessCheck, check_announced
+from rsnotify_subscriber.content.freshness import (
+    FreshnessCheck,
+    check_announced,
+    with_doubt_if_old,
+)
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree, parse_hashes, verified_hashes
 from rsnotify_subscriber.fetching.fetcher import Fetcher
@@ -139,7 +143,7 @@ class ContentResolver:
             except ContentMismatch:
                 content.discard()
                 raise
-        return content
+        return with_doubt_if_old(content, wanted)
 
     async def _member(self, wanted: WantedRepresentation) -> Content | None:
         if self._packages is None or wanted.package is None or wanted.entry.path is None:
