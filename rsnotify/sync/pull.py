@@ -229,10 +229,19 @@ class Pull:
 
     def _use(self, coverage: Coverage, frontier: Frontier) -> PullStep:
         if coverage.from_ is None:
-            return self._next(frontier)  # empty, and proves nothing
+            return self._empty(frontier)
         if coverage.reaches(self._latest_beginning(frontier)):
             return self._next(frontier, coverage)
         return self._begins_too_late(coverage.from_, frontier)
+
+    def _empty(self, frontier: Frontier) -> PullStep:
+        """Read the archive, if it was not read, as an empty list does not say where it begins."""
+        archive = self._roots.get(_ARCHIVES_OF.get(self._first.kind, self._first.kind))
+        if self.at_first and archive not in (None, self._first):
+            assert archive is not None
+            if archive.uri not in self._requested:
+                self._queue = DocumentQueue([archive, self._first])
+        return self._next(frontier)
 
     def _queue_members(self, document: Document, frontier: Frontier) -> PullStep:
         joint = self._joint(frontier)

@@ -560,7 +560,8 @@ def _source_ahead(seconds: float) -> Act:
 
 
 async def _exclude(run: Run) -> None:
-    await _option(run, selection=Selection(excluded=(BASE + "e",)))
+    base = BASE if run.shape.through != "relay" else f"{run.between.url}"
+    await _option(run, selection=Selection(excluded=(base + "e",)))
     run.excluded = frozenset("e")
 
 
