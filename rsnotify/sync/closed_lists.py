@@ -70,9 +70,9 @@ class ClosedLists:
         ]
 
     def _misdated(self, members: list[Resource]) -> set[int]:
-        """Return the names of unknown lists that end too early, as the clock of the Source was set back.
+        """Return the names of unknown lists whose dates are of a clock that was set back.
 
-        They count as old by their dates, and each is read once. The order of the others shows it,
+        They count as old by these, and each is read once. The order of the lists shows it,
         or that a list ends before it begins.
         """
         if self.known.through is None:

@@ -127,11 +127,6 @@ def _not_relayed(shape: Shape, way: Way) -> bool:
     return shape.through != "relay"
 
 
-def _unarchived(shape: Shape, way: Way) -> bool:
-    """Whether an empty Change List does not mean that changes are in an archive."""
-    return shape.name != "archive"
-
-
 def _only_changes(shape: Shape, way: Way) -> bool:
     return shape.capabilities == {"changelist"}
 
@@ -753,7 +748,7 @@ TROUBLES = (
     Trouble("`from` moves with the clock", "documents", fits=_with_changes, answer=_moving,
             remains=_only_changes,
             document=_of_kind(("changelist",), _moving_from)),
-    Trouble("`at` and `from` are missing", "documents", contradicts=True, fits=_unarchived,
+    Trouble("`at` and `from` are missing", "documents", contradicts=True,
             document=_of_kind(("resourcelist", "changelist"), _told(at=None, from_=None))),
     Trouble("`at` an hour ahead", "documents", fits=_listed, veils=True, heals=4000,
             contradicts=True,
