@@ -143,6 +143,8 @@ class Pull:
         self._closed = closed
         self._is_checking = False
         self._requested: set[str] = set()
+        #: By URI, where lists begin according to what lists them.
+        self._stated: dict[str, Instant] = {}
         #: The entries of closed lists in the documents that were read.
         self.closed_members: list[Resource] = []
         #: Whether lists are read again, so that their entries do not count as old.
@@ -193,6 +195,9 @@ class Pull:
         if document.capability not in _CAPABILITIES[self.current.kind]:
             raise WrongDocument(f"a {self.current.kind} was expected, not {document.capability!r}")
         self._add_archive(document)
+        stated = self._stated.get(self.current.uri)
+        if document.from_ is None and document.until is not None and stated is not None:
+            document = msgspec.structs.replace(document, from_=stated)
         if document.capability == Capability.CHANGE_LIST and not document.index:
             return self._use(change_list_coverage(document, sent), frontier)
         return self._queue_members(document, frontier)
@@ -261,6 +266,11 @@ class Pull:
             return self._begins_too_late(begins, frontier)
         packaged = document.capability == Capability.CHANGE_DUMP and not document.index
         fetches = [fetch_member(self.current, member, packaged=packaged) for member in members]
+        self._stated |= {
+            fetch.uri: member.from_
+            for fetch, member in zip(fetches, members, strict=True)
+            if member.from_ is not None
+        }
         self._queue.put_first(
             fetch for fetch in fetches if self.is_rereading or not self._was_read(fetch)
         )

@@ -138,6 +138,8 @@ def _verified(shape: Shape, way: Way) -> bool:
 
 def _noticeable(shape: Shape, way: Way) -> bool:
     """Whether something shows that a content is older than its entry."""
+    if shape.name == "sitemap" and way.first:
+        return False  # no hash, and no content before it with the same bytes and another date
     return _fetched(shape, way) and shape.name not in ("sitemap, no dates", "sitemap, days")
 
 
