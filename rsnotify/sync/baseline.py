@@ -82,6 +82,8 @@ class Baseline:
         self._is_old = is_old
         self._last_dump = last_dump
         self._until = until
+        #: The instant of a dump that was not compared, as it is too old to have anything new.
+        self.old_dump_at: Instant | None = None
         #: Why a root could not be read to its end, if one could not.
         self.error: RsnotifyError | None = None
         if not self._remaining:
@@ -148,7 +150,9 @@ class Baseline:
         if self.root.kind is DocumentKind.RESOURCE_LIST or self._at is not None:
             return False
         if document.at is not None:
-            return self._is_old(document.at)
+            is_old = self._is_old(document.at)
+            self.old_dump_at = document.at if is_old else None
+            return is_old
         if document.capability != Capability.RESOURCE_DUMP or self._undated is not None:
             return False
         self._undated = document

@@ -209,6 +209,7 @@ class BaselineRun:
         repeated = self.is_repeated
         is_new_list = self._record_list()
         if repeated:
+            self._intake.closed.begin_period()
             return pending.drop_unlisted(EARLIEST, self._still_listed)
         for uri in uris:
             deletion = Change(uri, ChangeType.DELETED, at, Resource(uri))
@@ -225,12 +226,19 @@ class BaselineRun:
             frontiers.last_list = replace(frontiers.last_list, fingerprint=None)
         return self.baseline.complete and is_settled
 
+    def record_old_dump(self) -> None:
+        """Record whether the only document, a dump, is older than what was compared before."""
+        at, frontiers = self.baseline.old_dump_at, self._state.frontiers
+        if at is not None:
+            known = frontiers.last_list or ComparedList()
+            frontiers.last_list = replace(known, is_older=at < frontiers.confirmed)
+
     def _record_list(self) -> bool:
         """Record which Resource List was compared; return whether it is another one than before."""
         frontiers = self._state.frontiers
         known, read = frontiers.last_list or ComparedList(), self.baseline.resource_list
         if read is None:
-            frontiers.last_list = replace(known, fingerprint=None)
+            frontiers.last_list = replace(known, fingerprint=None, is_older=False)
         elif known.at is None or (read.at is not None and read.at >= known.at):
             frontiers.last_list = read
         else:

@@ -354,6 +354,8 @@ class CatchUp:
             self._fail(run.baseline.error, now)
         else:
             self._state.actions.note(f"the {run.baseline.root.kind} has nothing new")
+            if not change_documents(self._offer) and self._offer.resource_list is None:
+                run.record_old_dump()
             is_settled = not self._state.pending.watched
             self.comparisons.done(now, run.capability_list, is_settled=is_settled)
             self._end_baseline(run.baseline, now)

@@ -61,7 +61,31 @@ class ClosedLists:
 
     def changed(self, members: Iterable[Resource]) -> list[Resource]:
         """Return the closed lists, of the entries of an index, that have to be read again."""
-        return [member for member in members if self._has_changed(member)] if self._left else []
+        members = list(members)
+        misdated = self._misdated(members)
+        return [
+            one
+            for one in members
+            if (self._left and self._has_changed(one)) or (misdated and _name(one) in misdated)
+        ]
+
+    def _misdated(self, members: list[Resource]) -> set[int]:
+        """Return the names of unknown lists whose dates are of a clock that was set back.
+
+        They count as old by these, and each is read once. The order of the lists shows it,
+        or that a list ends before it begins.
+        """
+        if self.known.through is None:
+            return set()
+        ends = [one.until for one in members if one.until is not None]
+        is_sorted = ends in (sorted(ends), sorted(ends, reverse=True))
+        suspects = (
+            one
+            for one in members
+            if one.until is not None
+            and (not is_sorted or (one.from_ is not None and one.from_ > one.until))
+        )
+        return set(map(_name, suspects)) - self._checksums.keys()
 
     def _has_changed(self, member: Resource) -> bool:
         through, until = self.known.through, member.until

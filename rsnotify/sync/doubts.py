@@ -17,8 +17,8 @@ from rsnotify.sync.pending_changes import PendingChanges
 from rsnotify.sync.sync_state import SyncState
 
 OLDER_LIST = (
-    "the Resource List is older than one that was compared before; it may be an old copy, "
-    "or the Source was restored from a backup"
+    "the Resource List or Resource Dump is older than one that was compared before; it may be an "
+    "old copy, or the Source was restored from a backup"
 )
 BEHIND = (
     "the Change List lacks changes that it listed earlier; it may be an old copy, or "

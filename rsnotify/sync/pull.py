@@ -143,6 +143,8 @@ class Pull:
         self._closed = closed
         self._is_checking = False
         self._requested: set[str] = set()
+        #: By URI, where lists begin according to what lists them.
+        self._stated: dict[str, Instant] = {}
         #: The entries of closed lists in the documents that were read.
         self.closed_members: list[Resource] = []
         #: Whether lists are read again, so that their entries do not count as old.
@@ -193,6 +195,9 @@ class Pull:
         if document.capability not in _CAPABILITIES[self.current.kind]:
             raise WrongDocument(f"a {self.current.kind} was expected, not {document.capability!r}")
         self._add_archive(document)
+        stated = self._stated.get(self.current.uri)
+        if document.from_ is None and document.until is not None and stated is not None:
+            document = msgspec.structs.replace(document, from_=stated)
         if document.capability == Capability.CHANGE_LIST and not document.index:
             return self._use(change_list_coverage(document, sent), frontier)
         return self._queue_members(document, frontier)
@@ -229,10 +234,19 @@ class Pull:
 
     def _use(self, coverage: Coverage, frontier: Frontier) -> PullStep:
         if coverage.from_ is None:
-            return self._next(frontier)  # empty, and proves nothing
+            return self._empty(frontier)
         if coverage.reaches(self._latest_beginning(frontier)):
             return self._next(frontier, coverage)
         return self._begins_too_late(coverage.from_, frontier)
+
+    def _empty(self, frontier: Frontier) -> PullStep:
+        """Read the archive, if it was not read, as an empty list does not say where it begins."""
+        archive = self._roots.get(_ARCHIVES_OF.get(self._first.kind, self._first.kind))
+        if self.at_first and archive not in (None, self._first):
+            assert archive is not None
+            if archive.uri not in self._requested:
+                self._queue = DocumentQueue([archive, self._first])
+        return self._next(frontier)
 
     def _queue_members(self, document: Document, frontier: Frontier) -> PullStep:
         joint = self._joint(frontier)
@@ -252,6 +266,11 @@ class Pull:
             return self._begins_too_late(begins, frontier)
         packaged = document.capability == Capability.CHANGE_DUMP and not document.index
         fetches = [fetch_member(self.current, member, packaged=packaged) for member in members]
+        self._stated |= {
+            fetch.uri: member.from_
+            for fetch, member in zip(fetches, members, strict=True)
+            if member.from_ is not None
+        }
         self._queue.put_first(
             fetch for fetch in fetches if self.is_rereading or not self._was_read(fetch)
         )

@@ -93,7 +93,7 @@ class SyncFrontiers:
 
     @property
     def has_older_list(self) -> bool:
-        """Whether the last Resource List is older than one that was compared before."""
+        """Whether the last list or dump of all resources is older than one compared before."""
         return self.last_list is not None and self.last_list.is_older
 
     @property

@@ -98,7 +98,10 @@ def go_back(state: SyncState, catch_up: CatchUp) -> None:
         (push_beyond_a_gap, "that the Source's lists do not reach yet"),
         (leave_a_gap, "no document covers the changes from 2026-01-01T00:00:00.0*Z to .*:05.0*Z"),
         (withhold, "^1 pushed change should be in the Source's lists by now"),
-        (list_older, "the Resource List is older than one that was compared before"),
+        (
+            list_older,
+            "the Resource List or Resource Dump is older than one that was compared before",
+        ),
         (go_back, "the Change List lacks changes that it listed earlier"),
     ],
 )

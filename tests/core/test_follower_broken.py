@@ -353,3 +353,14 @@ def test_the_log_names_the_document_of_a_baseline() -> None:
     wire = Wire(EVERYTHING)
     notes = [action.text for action in wire.actions if isinstance(action, LogNote)]
     assert notes == [f"baseline from the Resource Dump {EVERYTHING.resource_dump}"]
+
+
+def test_a_dump_older_than_the_copy_is_a_doubt_until_there_is_another() -> None:
+    """Its Source was restored, its clock was set back, or a cache has an old copy."""
+    wire = Wire(Offer(resource_dump="d"), Progress(EPOCH + 9 * SECOND, EPOCH + 9 * SECOND))
+    wire.answer(Document(Capability.RESOURCE_DUMP, at=EPOCH + 8 * SECOND))
+    assert not wire.follower.level
+    assert any("older than one" in doubt for doubt in wire.follower.doubts)
+    wire.actions = wire.follower.tick(wire.follower.wakeup or 0.0)
+    wire.answer(Document(Capability.RESOURCE_DUMP, at=EPOCH + 9 * SECOND))
+    assert wire.follower.level

@@ -15,6 +15,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline
+from rsnotify.sync.closed_lists import ClosedLists, KnownLists
 from rsnotify.sync.fallback_order import change_documents
 from rsnotify.sync.pull import PageJoiner, Pull, PullStep
 
@@ -558,3 +559,56 @@ def test_the_members_of_an_index_are_read_oldest_first_and_have_to_join() -> Non
     late = Pull(OFFER)
     step = late.read(index(Capability.CHANGE_LIST, newest_first[0]), known(3))
     assert name(step.fetch) == "archive.xml"
+
+
+def test_an_empty_list_that_does_not_say_where_it_begins_leads_to_the_archive_once() -> None:
+    pull = Pull(OFFER)
+    empty = Document(Capability.CHANGE_LIST)
+    assert name(pull.read(empty, known(2)).fetch) == "archive.xml"
+    closed = Resource(BASE + "closed.xml", from_=at(2), until=at(5))
+    archive = Document(Capability.CHANGE_LIST_ARCHIVE, (closed,))
+    assert name(pull.read(archive, known(2)).fetch) == "closed.xml"
+    unsaid = replace(changes(2, 5, 4), from_=None)
+    step = pull.read(unsaid, known(2))
+    assert step.coverage is not None
+    assert step.coverage.from_ == at(2), "as the archive says"
+    assert name(step.fetch) == "changelist.xml"
+    assert pull.read(empty, known(5)) == PullStep()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [(0, 10), (10, 3)],
+        [(0, 9), (9, 10), (3, 4)],
+        [(3, 4), (9, 10), (0, 9)],
+    ],
+    ids=["it ends before it begins", "the last is earlier", "the first is earlier"],
+)
+def test_a_package_dated_by_a_clock_that_was_set_back_is_read_once(
+    members: list[tuple[int, int]],
+) -> None:
+    offer = Offer(resource_list=BASE + "r", change_dump=BASE + "d")
+    closed = ClosedLists(KnownLists(through=at(10)))
+    packages = [
+        Resource(f"{BASE}{begin}.zip", from_=at(begin), until=at(end), length=1)
+        for begin, end in members
+    ]
+    known_ones = [one for one in packages if one.until in (at(9), at(10))]
+    closed.record(known_ones, None, has_reread=False)
+    dump = Document(Capability.CHANGE_DUMP, tuple(packages), from_=at(0))
+    new = next(one for one in packages if one not in known_ones)
+
+    pull = Pull(offer, closed=closed)
+    requested = [pull.read(dump, known(10)).fetch]
+    while requested[-1] is not None:
+        package = requested[-1].package
+        assert package is not None
+        manifest = Document(
+            Capability.CHANGE_DUMP_MANIFEST, from_=package.from_, until=package.until
+        )
+        requested.append(pull.read(manifest, known(10)).fetch)
+    assert new.uri in [one.uri for one in requested if one is not None]
+
+    closed.record(pull.closed_members, None, has_reread=True)
+    assert Pull(offer, closed=closed).read(dump, known(10)).fetch is None

@@ -127,11 +127,6 @@ def _not_relayed(shape: Shape, way: Way) -> bool:
     return shape.through != "relay"
 
 
-def _unarchived(shape: Shape, way: Way) -> bool:
-    """Whether an empty Change List does not mean that changes are in an archive."""
-    return shape.name != "archive"
-
-
 def _only_changes(shape: Shape, way: Way) -> bool:
     return shape.capabilities == {"changelist"}
 
@@ -145,6 +140,8 @@ def _verified(shape: Shape, way: Way) -> bool:
 
 def _noticeable(shape: Shape, way: Way) -> bool:
     """Whether something shows that a content is older than its entry."""
+    if shape.name == "sitemap" and way.first:
+        return False  # no hash, and no content before it with the same bytes and another date
     return _fetched(shape, way) and shape.name not in ("sitemap, no dates", "sitemap, days")
 
 
@@ -562,7 +559,8 @@ def _source_ahead(seconds: float) -> Act:
 
 
 async def _exclude(run: Run) -> None:
-    await _option(run, selection=Selection(excluded=(BASE + "e",)))
+    base = BASE if run.shape.through != "relay" else f"{run.between.url}"
+    await _option(run, selection=Selection(excluded=(base + "e",)))
     run.excluded = frozenset("e")
 
 
@@ -754,7 +752,7 @@ TROUBLES = (
     Trouble("`from` moves with the clock", "documents", fits=_with_changes, answer=_moving,
             remains=_only_changes,
             document=_of_kind(("changelist",), _moving_from)),
-    Trouble("`at` and `from` are missing", "documents", contradicts=True, fits=_unarchived,
+    Trouble("`at` and `from` are missing", "documents", contradicts=True,
             document=_of_kind(("resourcelist", "changelist"), _told(at=None, from_=None))),
     Trouble("`at` an hour ahead", "documents", fits=_listed, veils=True, heals=4000,
             contradicts=True,

@@ -235,3 +235,13 @@ async def test_a_list_of_another_host_is_not_requested_without_pause(
         assert not subscriber.status.level
         source.answers["/set/changelist.xml"] = right
         await until_right(subscriber, copy, source)
+
+
+async def test_no_first_copy_is_made_of_an_empty_change_list_of_another_host(
+    source: WildSource, copy: Copy
+) -> None:
+    source.offer(resourcelist=None)
+    source.put("changelist.xml", wrong_change_list(source))
+    outcome = await follow_once(source, copy)
+    assert not outcome.claims
+    assert any(OTHER in reason for reason in outcome.reasons)

@@ -21,6 +21,7 @@ from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import DocumentKind, Fetch, Progress
 from rsnotify.sync.baseline import Baseline
+from rsnotify.sync.closed_lists import ClosedLists, KnownLists
 from rsnotify.sync.doubts import BEHIND, OLDER_LIST, undated
 from rsnotify.sync.fallback_order import change_documents, resource_documents
 from rsnotify.sync.pull import Pull, PullStep
@@ -219,7 +220,7 @@ class ExpectationReader:
 
     async def _pull(self, frontier: Frontier) -> PullStep:
         """Read the changes up to a gap, if there is one; return the last step."""
-        pull = Pull(self._offer)
+        pull = Pull(self._offer, closed=ClosedLists(KnownLists(frontier.instant)))
         following: Fetch | None = pull.current
         while following is not None:
             try:

@@ -7,7 +7,8 @@ several names, or have moved. Therefore a link that is not known is a reason to 
 again, past caches, and then to read the Capability List, which has to list the document. Moreover
 one of these has to hold:
 
-- It is the first document of its kind. How a Source names itself is not known before.
+- It is the first document of its kind, and not an empty one from which a first copy is made. How a
+  Source names itself is not known before.
 - The Capability List names the same host in its links or entries.
 - All entries of the document, and there are some, are of a host of the set.
 - What the link names lists the document, or the Capability List, or leads to that.
@@ -104,7 +105,7 @@ class SetMembership:
         ours, origin = await self._descriptions.document(offer.capability_list)
         is_listed = listed in _listed(ours, origin)
         if not is_listed or not (
-            self._is_first(fetch)
+            self._is_first(fetch, document)
             or self._is_of_another_name(fetch, document, offer, ours, origin)
             or await self._leads_back(up, listed, offer)
         ):
@@ -115,9 +116,11 @@ class SetMembership:
             )
         self._note(fetch, _place(up))
 
-    def _is_first(self, fetch: Fetch) -> bool:
-        is_of_resources = fetch.kind in RESOURCE_KINDS
-        return not (self.known.has_resources if is_of_resources else self.known.has_changes)
+    def _is_first(self, fetch: Fetch, document: Document) -> bool:
+        known = self.known
+        if not known.has_resources and not document.resources:
+            return False  # an empty set of another host would be the whole copy
+        return not (known.has_resources if fetch.kind in RESOURCE_KINDS else known.has_changes)
 
     def _is_of_another_name(
         self,

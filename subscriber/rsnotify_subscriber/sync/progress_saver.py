@@ -75,10 +75,11 @@ class ProgressSaver:
             return
         if self._state.contents.has_flushed:
             await loop.run_in_executor(self._worker, self._state.delete_flushed)
-        progress = self._follower.progress
-        if progress is not None and progress != self._saved:
-            self._saved = progress
+        progress, before = self._follower.progress, self._saved
+        if progress is not None and progress != before:
             await loop.run_in_executor(self._worker, self._state.save_progress, progress)
+            if self._saved is before:  # else a later one was committed or deleted meanwhile
+                self._saved = progress
 
     async def _flush(self, *, is_ending: bool) -> None:
         """Flush what was applied and not flushed, beside what is being applied meanwhile."""
