@@ -263,6 +263,17 @@ def test_a_resource_list_older_than_the_last_one_is_a_reason_for_doubt(steps: in
     assert play.check()
 
 
+def test_a_resource_that_its_server_lacks_stays_a_doubt_while_a_resource_list_has_it() -> None:
+    play = Play(Faults(), 0, HONEST)
+    play.check()
+    play.step(("lose_for_long", "a"))
+    play.step(("list_resources",))
+    play.step(("change", "b", False))
+    assert not play.check()
+    play.step(("find",))
+    assert play.check()
+
+
 def test_an_invented_resource_that_is_being_verified_is_removed_though_it_is_dated_later() -> None:
     play = Play(Faults(), 4, HONEST)
     play.check()
