@@ -156,6 +156,10 @@ class BaselineRun:
             return False
         pending = self._state.pending
         self._still_listed = {uri for uri in self._still_listed if uri in pending}
+        if watched := {change.uri for change in pending.watched}:
+            # The copy may have such a resource as it is listed, from before it was missing.
+            uris = (normalize(resource.uri) for resource in listed.resources)
+            self._still_listed.update(watched.intersection(uris))
         for resource in resources:
             self._add(resource, self._changed(resource, listed), is_news=True)
         for resource in unproven:

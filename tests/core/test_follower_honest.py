@@ -292,6 +292,29 @@ def test_a_copy_is_in_doubt_after_a_restart_until_the_lists_were_read() -> None:
     assert play.check()
 
 
+@pytest.mark.parametrize("ahead", [timedelta(), timedelta(hours=1)])
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_an_invented_resource_that_is_missing_is_forgotten_after_a_restart_unless_it_is_listed(
+    is_listed: bool, ahead: timedelta
+) -> None:
+    play = Play(Faults(), 0, ROUTINE)
+    if is_listed:
+        play.step(("change", "a", False))
+        play.step(("list_resources",))
+    assert play.check()
+    play.step(("lose", "a"))
+    play.step(("invent", "a", ChangeType.UPDATED, ahead, False))
+    for _ in range(17):
+        play.step(("wait", 0.15))
+        play.step(("work", 6))
+    destination = play.destination
+    destination.progress = destination.follower.progress
+    assert destination.progress is not None
+    assert destination.progress.missing
+    play.step(("crash",))
+    assert play.check()
+
+
 def test_an_invented_deletion_is_verified_after_a_restart() -> None:
     play = Play(Faults(), 0, HONEST)
     play.step(("change", "a", False))
