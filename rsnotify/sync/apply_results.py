@@ -74,7 +74,8 @@ class ApplyResults:
         passed, unconfirmed = self._state.pending.passed, self._state.unconfirmed
         if progress is None or not (passed or removed):
             return progress
-        pushed = frozenset(one.uri for one in passed if one.uri in unconfirmed)
+        candidates = passed if unconfirmed else ()
+        pushed = frozenset(one.uri for one in candidates if one.uri in unconfirmed)
         if passed is not self._passed or pushed != self._only_pushed:
             self._passed, self._only_pushed = passed, pushed
             # No later run waits for a list that confirms what was not applied.
