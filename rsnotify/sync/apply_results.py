@@ -47,6 +47,7 @@ class ApplyResults:
         #: The resources to store with the progress, and the changes they are made from.
         self._missing = missing
         self._passed: Sequence[Change] = ()
+        self._only_pushed: frozenset[str] = frozenset()
         #: By URI, changes of missing resources, and the deletions applied in their place.
         self._removals: dict[str, tuple[Change, Change]] = {}
 
@@ -70,12 +71,18 @@ class ApplyResults:
     def _with_missing(
         self, progress: Progress | None, removed: Sequence[Change] = ()
     ) -> Progress | None:
-        passed = self._state.pending.passed
+        passed, unconfirmed = self._state.pending.passed, self._state.unconfirmed
         if progress is None or not (passed or removed):
             return progress
-        if passed is not self._passed:
-            self._passed = passed
-            self._missing = tuple(map(_missing_resource, passed))
+        candidates = passed if unconfirmed else ()
+        pushed = frozenset(one.uri for one in candidates if one.uri in unconfirmed)
+        if passed is not self._passed or pushed != self._only_pushed:
+            self._passed, self._only_pushed = passed, pushed
+            # No later run waits for a list that confirms what was not applied.
+            self._missing = tuple(
+                MissingResource(one.resource.uri) if one.uri in pushed else _missing_resource(one)
+                for one in passed
+            )
         return replace(progress, missing=self._missing + tuple(map(_removed_resource, removed)))
 
     def _is_removal(self, change: Change) -> bool:

@@ -48,6 +48,7 @@ class BaselineRun:
         self._intake = intake
         self._next: Fetch | FindUnlisted | None = None
         self._comparing: ListedResources | None = None
+        #: The listed resources that are pending.
         self._still_listed: set[str] = set()
         #: Whether something was found that was not known before.
         self._has_found = False
@@ -153,25 +154,28 @@ class BaselineRun:
         listed, self._comparing = self._comparing, None
         if listed is None:
             return False
+        pending = self._state.pending
+        self._still_listed = {uri for uri in self._still_listed if uri in pending}
+        if watched := {change.uri for change in pending.watched}:
+            # The copy may have such a resource as it is listed, from before it was missing.
+            uris = (normalize(resource.uri) for resource in listed.resources)
+            self._still_listed.update(watched.intersection(uris))
         for resource in resources:
             self._add(resource, self._changed(resource, listed), is_news=True)
         for resource in unproven:
             self._add(resource, self._as_listed(resource, listed), is_news=False)
-        self._still_listed.update(one.uri for one in unchecked if one.uri in self._state.pending)
+        self._still_listed.update(one.uri for one in unchecked if one.uri in pending)
         for resource in absent:
             self._add(resource, self._missed(resource, listed), is_news=True)
         return True
 
     def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
         pending, uri = self._state.pending, normalize(resource.uri)
-        if pending.is_watched(uri) or (self.is_repeated and uri in pending):
-            self._still_listed.add(uri)
-        if change is None or (self.is_repeated and uri in pending):
-            return
-        if not pending.add(change, since=EARLIEST):
-            self._still_listed.add(uri)
-        elif is_news:
-            self._has_found = True
+        if change is not None and not (self.is_repeated and uri in pending):
+            is_new = pending.add(change, since=EARLIEST)
+            self._has_found = self._has_found or (is_new and is_news)
+        if uri in pending:
+            self._still_listed.add(uri)  # it may turn out to be missing before all is compared
 
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:
         """Return the change of a resource that is stored differently."""
@@ -184,13 +188,16 @@ class BaselineRun:
     def _missed(self, resource: Resource, listed: ListedResources) -> Change | None:
         """Return the change of a resource that is not stored.
 
-        If the lists of changes go on after the Resource List, it may have been deleted since.
+        If the lists of changes go on after the Resource List, it may have been deleted since;
+        unless they announced it, and its server lacks it.
         """
         change = self._as_listed(resource, listed)
         if self.is_repeated:
             return None
         if self.is_routine and listed.at < self._state.frontiers.confirmed:
-            return fetching(replace(change, change=ChangeType.DELETED))
+            is_announced = self._state.pending.is_announced(change.uri)
+            kind = ChangeType.UPDATED if is_announced else ChangeType.DELETED
+            return fetching(replace(change, change=kind))
         return change
 
     def _as_listed(self, resource: Resource, listed: ListedResources) -> Change:

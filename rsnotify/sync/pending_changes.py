@@ -146,6 +146,13 @@ class PendingChanges:
         pending = self._pending.get(uri)
         return pending is not None and pending.removed
 
+    def is_announced(self, uri: str) -> bool:
+        """Return whether the pending change of a resource announces that it exists."""
+        pending = self._pending.get(uri)
+        if pending is None:
+            return False
+        return (pending.missing or pending.change).change is not ChangeType.DELETED
+
     def holds(self, change: Change) -> bool:
         """Return whether this very announcement of a resource is pending, and no other."""
         pending = self._pending.get(change.uri)

@@ -48,6 +48,9 @@ class UnconfirmedChanges:
     def __len__(self) -> int:
         return len(self._pushed)
 
+    def __contains__(self, uri: str) -> bool:
+        return uri in self._pushed
+
     def add(self, changes: Iterable[Change], now: float) -> None:
         for change in changes:
             self._pushed[change.uri] = UnconfirmedChange(change, now)

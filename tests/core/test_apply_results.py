@@ -76,6 +76,19 @@ def test_what_was_missing_in_the_last_run_is_fetched_and_stays_a_doubt(announced
     assert copy.results.progress() == Progress(NOW, NOW)
 
 
+def test_a_missing_resource_counts_as_announced_as_soon_as_a_list_confirms_the_push(
+    copy: Copy,
+) -> None:
+    announced = listed("a")
+    copy.state.unconfirmed.add([announced], 0)
+    for now in (1, 10, 20):
+        copy.fail(now)
+    assert copy.results.progress() == Progress(NOW, NOW, missing=(MissingResource("a"),))
+    copy.state.unconfirmed.remove_compared(announced.at)
+    missing = MissingResource("a", announced.at, announced.resource, announced.at)
+    assert copy.results.progress() == Progress(NOW, NOW, missing=(missing,))
+
+
 def test_a_resource_that_is_missing_for_long_is_removed_and_fetched_again(copy: Copy) -> None:
     missing = MissingResource("a", listed("a").at)
     copy.fail(10)

@@ -263,6 +263,17 @@ def test_a_resource_list_older_than_the_last_one_is_a_reason_for_doubt(steps: in
     assert play.check()
 
 
+def test_a_resource_that_its_server_lacks_stays_a_doubt_while_a_resource_list_has_it() -> None:
+    play = Play(Faults(), 0, HONEST)
+    play.check()
+    play.step(("lose_for_long", "a"))
+    play.step(("list_resources",))
+    play.step(("change", "b", False))
+    assert not play.check()
+    play.step(("find",))
+    assert play.check()
+
+
 def test_an_invented_resource_that_is_being_verified_is_removed_though_it_is_dated_later() -> None:
     play = Play(Faults(), 4, HONEST)
     play.check()
@@ -278,6 +289,29 @@ def test_a_copy_is_in_doubt_after_a_restart_until_the_lists_were_read() -> None:
     play.step(("change", "a", False))
     play.step(("crash",))
     assert not play.destination.follower.level
+    assert play.check()
+
+
+@pytest.mark.parametrize("ahead", [timedelta(), timedelta(hours=1)])
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_an_invented_resource_that_is_missing_is_forgotten_after_a_restart_unless_it_is_listed(
+    is_listed: bool, ahead: timedelta
+) -> None:
+    play = Play(Faults(), 0, ROUTINE)
+    if is_listed:
+        play.step(("change", "a", False))
+        play.step(("list_resources",))
+    assert play.check()
+    play.step(("lose", "a"))
+    play.step(("invent", "a", ChangeType.UPDATED, ahead, False))
+    for _ in range(17):
+        play.step(("wait", 0.15))
+        play.step(("work", 6))
+    destination = play.destination
+    destination.progress = destination.follower.progress
+    assert destination.progress is not None
+    assert destination.progress.missing
+    play.step(("crash",))
     assert play.check()
 
 

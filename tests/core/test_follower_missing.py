@@ -38,15 +38,23 @@ def change_list(kind: ChangeType, **fields: str) -> Document:
 
 
 class MissingResource:
-    """A Destination that has compared a Resource List as of 100 s and waits for the Change List."""
+    """A Destination that has compared a Resource List as of 100 s and waits for the Change List.
 
-    def __init__(self) -> None:
+    Unless the comparison `ends` at once, it ends later.
+    """
+
+    def __init__(self, *, ends: bool = True) -> None:
         self.wire = Wire(Offer(resource_list="r", change_list="c"), gone_after=GONE_AFTER)
         self.follower = self.wire.follower
         self.wire.answer(Document(Capability.RESOURCE_LIST, (LISTED,), at=at(100)))
         self.in_flight: list[Change] = []
         self._begin(self.follower.differing((LISTED,), 0.0))
-        self.requested = self.follower.unlisted((), 0.0)
+        if ends:
+            self.end()
+
+    def end(self) -> None:
+        """End the comparison."""
+        self.requested = self.follower.unlisted((), self.wire.now)
 
     def _begin(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -58,7 +66,7 @@ class MissingResource:
         if point == "fetched":
             return
         self._answer_404()
-        self._wait(GONE_AFTER)
+        self.wait(GONE_AFTER)
         self._answer_404()
         assert self.in_flight[0].change is ChangeType.DELETED
         if point == "removed":
@@ -66,7 +74,7 @@ class MissingResource:
         self.answer()
         assert not self.in_flight
         if point == "fetched again":
-            self._wait(GONE_AFTER)
+            self.wait(GONE_AFTER)
             assert self.in_flight[0].check is CheckMethod.FETCH
 
     def read(self, document: Document) -> None:
@@ -99,7 +107,8 @@ class MissingResource:
         change = self.in_flight.pop(0)
         self._begin(self.follower.failed(change, NotFound(URI, "404"), self.wire.now))
 
-    def _wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
         self.wire.now += seconds
         self._begin(self.follower.tick(self.wire.now))
 
@@ -144,6 +153,20 @@ def test_a_deletion_in_a_list_is_verified_by_one_more_request(
     if point != "waiting":
         missing.answer()
     assert missing.in_flight[-1].check is CheckMethod.FETCH
+
+
+def test_a_resource_given_up_before_the_comparison_that_listed_it_ends_stays_a_doubt() -> None:
+    missing = MissingResource(ends=False)
+    missing.answer()
+    for _ in range(PACE.give_up - 1):
+        missing.wait(PACE.retry.most)
+        missing.answer()
+    missing.end()
+    missing.read(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(100)))
+    assert not missing.follower.level
+    progress = missing.follower.progress
+    assert progress is not None
+    assert [one.uri for one in progress.missing] == [URI]
 
 
 def test_a_resource_list_read_during_the_next_attempt_is_read_once_more(

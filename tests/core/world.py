@@ -179,7 +179,11 @@ class Destination:
         raise AssertionError(f"never level: {self.notes[-5:]}")
 
     def poll(self) -> None:
-        """Move the clock on until the Source's lists were read once more, and settle."""
+        """Move the clock on until the Source's lists were read once more, and settle.
+
+        A pull that is under way may have read the latest list already.
+        """
+        self.work()
         before = len(self.fetches)
         while len(self.fetches) == before:
             self.tick()

@@ -41,6 +41,8 @@ class CopyCheck:
         self._through: Instant | None = None
         #: The Subscriber, and after how many baselines and restores of the Source it was seen.
         self._seen: tuple[object, int, int] = (None, 0, 0)
+        #: The URIs that T had passed when that was known last.
+        self._missing: set[str] = set()
 
     def check(self) -> None:
         destination = self._destination
@@ -65,11 +67,21 @@ class CopyCheck:
             raise Wrong(problems[0])
 
     def _unavailable(self) -> set[str]:
-        """Return the URIs that T has passed, and that are stored as doubts."""
+        """Return the URIs that T has passed, and that are stored as doubts.
+
+        While the state is closed, between two runs, they are what they were before.
+        """
         subscriber = self._destination.subscriber
-        following = subscriber._following if subscriber is not None else None
-        progress = following._follower.progress if following is not None else None
-        return {one.uri for one in progress.missing} if progress is not None else set()
+        assert subscriber is not None
+        following, opened = subscriber._followed, subscriber._open
+        progress = None
+        if following is not None:
+            progress = following._follower.progress
+        elif opened is not None:
+            progress = opened[0].progress()
+        if progress is not None:
+            self._missing = {one.uri for one in progress.missing}
+        return self._missing
 
     def _problem(
         self, recorded: Sequence[Recorded], found: dict[str, str], through: Instant, is_level: bool
