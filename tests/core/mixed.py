@@ -202,5 +202,8 @@ def play_both(mixed: Mixed, single: Destination, steps: list[tuple], order: list
     for _ in range(2):  # what is left, then a heartbeat
         deliver_perfectly(source, single, mixed.emit(len(source.history) + 1))
     mixed.finish(order)
+    # One that read its first list after the last heartbeat receives the next.
+    deliver_perfectly(source, single, mixed.emit(1))
+    mixed.finish([])
     single.settle()
     single.poll()

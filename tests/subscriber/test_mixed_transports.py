@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rsnotify.errors import ContentMismatch, RsnotifyError
-from rsnotify.format.coverage import Change
+from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Action, BeginBaseline, Compare, FindUnlisted
@@ -74,7 +74,12 @@ class Keeper(Destination):
 
     def _apply(self, change: Change) -> None:
         held = self.state.find(change.uri)
-        if held is not None and held.covers(change):
+        is_compared_away = (
+            held is None
+            and change.check is CheckMethod.COMPARE
+            and change.change is ChangeType.DELETED
+        )
+        if is_compared_away or (held is not None and held.covers(change)):
             self._commit(change, None)
             self._keep([])
             return
