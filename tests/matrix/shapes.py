@@ -113,11 +113,10 @@ def _resources(source: Source) -> list[dict[str, Any]]:
 
 
 def _modified_by(source: Source, name: str, when: float) -> datetime:
-    limit = source.time(when)
-    for one in reversed(source.changes):
-        if one.name == name and one.at <= limit:
-            return one.at
-    return source.begins
+    made = [one for one in source.changes if one.name == name]
+    later = sum(one.at > when for one in source.history[name])
+    made = made[: len(made) - later]
+    return made[-1].at if made else source.begins
 
 
 def _at(source: Source) -> datetime:
