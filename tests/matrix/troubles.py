@@ -267,7 +267,7 @@ def _told(**shifts: float | None) -> Callable[[Source, Listing], None]:
 
 
 def _moving_from(source: Source, listing: Listing) -> None:
-    """Let the list begin a minute ago, always."""
+    """Make the list begin a minute ago, always."""
     if listing.told.get("until") is None and listing.root == "urlset":
         begin = source.now - timedelta(seconds=60)
         listing.told["from_"] = begin
@@ -328,7 +328,7 @@ def _deleted_on_a_day(_: Source, listing: Listing) -> None:
 
 
 def _overlapping(source: Source, listing: Listing) -> None:
-    """Let each package begin where the Change Dump does."""
+    """Make each package begin where the Change Dump does."""
     for one in listing.entries:
         one["from_"] = source.begins
 
@@ -429,7 +429,7 @@ def _delete(*names: str) -> Callable[[Run], None]:
 
 
 async def _add_many(run: Run) -> None:
-    """Let there be more resources than a sample of the files would have."""
+    """Add more resources than a sample of the files would have."""
     for name in _MANY:
         run.source.update(name)
     await run.hub.publish()
@@ -437,7 +437,7 @@ async def _add_many(run: Run) -> None:
 
 
 async def _lose(run: Run) -> None:
-    """Let the database of an embedded handler lose a resource, and its program say so."""
+    """Remove a resource from an embedded handler, whose program reports that."""
     run.destination.held.pop("e", None)
     await run.destination.report_lost("e")
 
@@ -499,7 +499,7 @@ def _move_and_write(run: Run) -> None:
 
 
 def _unmount(run: Run) -> None:
-    """Let the folder be another, empty one."""
+    """Replace the folder by another, empty one."""
     run.destination.copy.rename(run.destination.root / "unmounted")
     run.destination.copy.mkdir()
 
@@ -530,7 +530,7 @@ def _update(name: str) -> Act:
 
 
 async def _renew(run: Run) -> None:
-    """Let the operator remove copy and state, so that both are made again."""
+    """Remove copy and state, so that both are made again."""
     run.destination.kill()
     shutil.rmtree(run.destination.copy)
     shutil.rmtree(run.destination.state)
@@ -538,7 +538,7 @@ async def _renew(run: Run) -> None:
 
 
 async def _empty(run: Run) -> None:
-    """Let the operator remove the copy, so that it is made again."""
+    """Remove the copy, so that it is made again."""
     run.destination.kill()
     shutil.rmtree(run.destination.copy)
     run.destination.start()

@@ -163,7 +163,7 @@ def back_up_or_restore(run: Run) -> None:
 
 
 def break_link(run: Run) -> None:
-    """Let the server lack a resource that its documents list, or have it again."""
+    """Remove a resource that the documents list from the server, or restore it."""
     if run.world.dead and run.links.random() < 0.2:
         uri = f"{BASE}r/{run.links.randrange(RESOURCES)}"
         run.app.dead ^= {uri}
