@@ -36,6 +36,7 @@ class Faults(Struct, frozen=True):
         rotates: Whether the open list is closed now and then.
         coarse: Which changes are dated by the minute, which may not be over: "updates",
             "deletions", "some" or none of them.
+        aliases: Whether lists spell the URI of a resource now in one way, now in another.
     """
 
     at_ahead: timedelta = timedelta()
@@ -45,6 +46,7 @@ class Faults(Struct, frozen=True):
     dateless: bool = False
     rotates: bool = True
     coarse: str = ""
+    aliases: bool = False
 
 
 class FaultySource(Source):
@@ -173,12 +175,22 @@ class FaultySource(Source):
     # Documents
 
     def as_written(self, document: Document) -> Document:
+        if self.faults.aliases:
+            respelled = tuple(map(self._respelled, document.resources))
+            document = replace(document, resources=respelled)
         if not self.faults.coarse:
             return document
         entries = tuple(map(self._coarsely, document.resources))
         if document.capability == Capability.CHANGE_LIST and self.faults.order == "as it is dated":
             entries = tuple(sorted(entries, key=lambda entry: entry.datetime or EPOCH))
         return replace(document, resources=entries)
+
+    def _respelled(self, entry: Resource) -> Resource:
+        name = entry.uri.removeprefix(BASE)
+        if len(name) != 1:  # a document
+            return entry
+        spellings = (entry.uri, f"{BASE}%{ord(name):X}", f"HTTP://Source.example:80/x/../{name}")
+        return replace(entry, uri=spellings[(len(self.history) + len(self.lists)) % 3])
 
     def _coarsely(self, entry: Resource) -> Resource:
         is_deletion = entry.change is ChangeType.DELETED

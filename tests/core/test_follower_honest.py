@@ -88,6 +88,7 @@ COARSE = st.builds(
     coarse=st.sampled_from(["updates", "deletions", "some"]),
     rotates=st.booleans(),
 )
+ALIASES = st.builds(Faults, aliases=st.just(True), rotates=st.booleans())
 ROTATED = st.builds(Faults, at_ahead=AHEAD, until_ahead=st.none() | AHEAD)
 
 BOTH = st.sampled_from([HONEST, ROUTINE])
@@ -116,6 +117,7 @@ FAMILIES = {
     "late entries, old dates and any order": (BOTH, DISORDER, LATE, True),
     "late entries and new Resource Lists": (NO_ROUTINE, DISORDER, [*LATE, LIST], True),
     "coarse datetimes": (BOTH, COARSE, [*PUSHED, ROTATE, LIST], True),
+    "URIs in several spellings": (BOTH, ALIASES, [*PUSHED, ROTATE, LIST], True),
     "a hub that lies": (BOTH, RIGHT, [*PUSHED, *LIES, ROTATE], True),
     "a Source that is restored": (BOTH, RIGHT, [*BACKUPS, *PUSHED, ROTATE, LIST], LISTED_ANEW),
     "caches": (BOTH, DISORDER, [*CACHES, *PUSHED, ROTATE], True),

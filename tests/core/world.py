@@ -26,6 +26,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document
 from rsnotify.format.timestamp_precision import is_undecided
+from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.format.writer import write_document
 from rsnotify.selection.representations import has_inline_content
@@ -238,15 +239,15 @@ class Destination:
                 for change in changes:
                     self._apply(change)
             case Compare(resources=resources, at=at):
-                self.seen.update(resource.uri for resource in resources)
+                listed = [(normalize(resource.uri), resource) for resource in resources]
+                self.seen.update(uri for uri, _ in listed)
                 differing = [
-                    resource
-                    for resource in resources
-                    if self.content.get(resource.uri) != resource.hash
-                    and not self._later(resource.uri, at)
+                    (uri, resource)
+                    for uri, resource in listed
+                    if self.content.get(uri) != resource.hash and not self._later(uri, at)
                 ]
-                held = [resource for resource in differing if resource.uri in self.content]
-                absent = [resource for resource in differing if resource not in held]
+                held = [resource for uri, resource in differing if uri in self.content]
+                absent = [resource for uri, resource in differing if uri not in self.content]
                 self._begin(follower.differing(held, self.now, absent))
             case FindUnlisted(at=at):
                 missing = [
