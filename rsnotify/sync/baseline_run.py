@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import EARLIEST, Change
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.digest import agree
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.uris import normalize
 from rsnotify.format.vocabulary import ChangeType
@@ -156,10 +157,8 @@ class BaselineRun:
             return False
         pending = self._state.pending
         self._still_listed = {uri for uri in self._still_listed if uri in pending}
-        if watched := {change.uri for change in pending.watched}:
-            # The copy may have such a resource as it is listed, from before it was missing.
-            uris = (normalize(resource.uri) for resource in listed.resources)
-            self._still_listed.update(watched.intersection(uris))
+        if watched := {change.uri: change for change in pending.watched}:
+            self._still_listed.update(_still_listed(watched, listed.resources))
         for resource in resources:
             self._add(resource, self._changed(resource, listed), is_news=True)
         for resource in unproven:
@@ -253,3 +252,20 @@ class BaselineRun:
         if read is None or read.fingerprint != known.fingerprint:
             return True
         return read.at is not None and read.at != known.at
+
+
+def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> Iterator[str]:
+    """Yield the URIs of watched resources that a list still announces as they were announced.
+
+    The copy may have such a resource as it is listed, from before it was missing. If the list has
+    another hash, what was announced before is no longer expected.
+    """
+    for resource in listed:
+        change = watched.get(normalize(resource.uri))
+        if change is None:
+            continue
+        if (
+            change.check is CheckMethod.FETCH
+            or agree(change.resource.hash, resource.hash) is not False
+        ):
+            yield change.uri
