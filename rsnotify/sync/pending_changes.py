@@ -111,7 +111,8 @@ class PendingChanges:
     @property
     def watched(self) -> tuple[Change, ...]:
         """The changes of the resources that are announced and not available."""
-        return tuple(each.change for each in self._pending.values() if each.is_watched)
+        # T has passed them; a search of all that is pending, for each list, would take long.
+        return tuple(change for change in self.passed if self.is_watched(change.uri))
 
     @property
     def passed(self) -> tuple[Change, ...]:

@@ -108,7 +108,7 @@ class MissingResource:
         self._begin(self.follower.failed(change, NotFound(URI, "404"), self.wire.now))
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.wire.now += seconds
         self._begin(self.follower.tick(self.wire.now))
 
