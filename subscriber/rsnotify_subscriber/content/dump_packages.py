@@ -1,7 +1,8 @@
 """The packages of a dump, while their members are applied.
 
-At most two are open at once: the follower requests the next one only when few members of the last
-are still to be applied. A member that a package does not have is fetched by its own URI.
+The follower requests the next one only when few members of the last are still to be applied, so two
+large ones are open at most. Of small ones, several may have members that are still to be applied. A
+member that a package does not have is fetched by its own URI.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: How many packages stay open: the last, and one with members that are still to be applied.
+#: The packages that stay open, whatever their size: the last, and the one before it.
 _KEPT = 2
+#: The most packages that stay open, and the bytes up to which more than two do.
+_MOST_KEPT = 16
+_KEPT_BYTES = 64_000_000
 #: The most bytes of a package, if its dump does not announce fewer.
 _MOST_BYTES = 16 * 2**30
 
@@ -75,8 +79,13 @@ class DumpPackages:
             package.close()
             raise
         self._open.append(package)
-        await self._close(self._open[:-_KEPT])
+        while len(self._open) > _KEPT and self._too_many:
+            await self._close(self._open[:1])
         return manifest
+
+    @property
+    def _too_many(self) -> bool:
+        return len(self._open) > _MOST_KEPT or sum(one.size for one in self._open) > _KEPT_BYTES
 
     async def member(self, package: str, entry: Resource) -> Content:
         """Return the member at `entry.path`, verified by the entry's hash and length.

@@ -54,6 +54,7 @@ class ZipPackage:
     def __init__(self, path: Path, uri: str) -> None:
         self.uri = uri
         self._path = path
+        self.size = path.stat().st_size
         self._file = _BoundedFile(io.FileIO(path))
         try:
             self._zip = ZipFile(self._file)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from rsnotify.errors import Unavailable
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability
+from rsnotify_subscriber.content import dump_packages
 from tests.subscriber.catching_up.absences import DUMPS, LISTS, fetched, logged, miss_changes
 from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import NAMES, PackedSource
@@ -177,9 +178,10 @@ async def test_following_may_begin_at_an_archive_below_a_capability_list(
     assert destination.equals_source()
 
 
-async def test_at_most_two_packages_are_stored_at_once_and_none_at_the_end(
-    source: PackedSource, destination: Destination
+async def test_at_most_two_large_packages_are_stored_at_once_and_none_at_the_end(
+    source: PackedSource, destination: Destination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dump_packages, "_KEPT_BYTES", 1)
     source.offered = (Capability.RESOURCE_DUMP,)
     source.pack_resources(per_package=1)
     incoming = destination.folder.parent / "mirror.rsnotify" / "incoming"

@@ -9,8 +9,11 @@ import pytest
 
 import rsnotify_subscriber.content.zip_package as zipped_module
 from rsnotify.errors import MalformedDocument
+from rsnotify.format.vocabulary import Capability
 from rsnotify_subscriber.content.zip_package import ZipPackage
-from tests.subscriber.packed_source import zipped
+from tests.subscriber.catching_up.absences import LISTS, fetched
+from tests.subscriber.destination import Destination
+from tests.subscriber.packed_source import PackedSource, zipped
 
 URI = "http://source.example/a.zip"
 NAME = "resources/0"
@@ -39,3 +42,13 @@ def test_a_directory_that_is_too_large_is_not_read(
     data = zipped(None, {f"{n}": b"" for n in range(300)})
     with pytest.raises(MalformedDocument, match="directory is larger"):
         opened(tmp_path, data)
+
+
+async def test_no_member_of_many_small_packages_is_fetched_by_its_own_uri(
+    source: PackedSource, destination: Destination
+) -> None:
+    source.offered = (*LISTS, Capability.RESOURCE_DUMP)
+    source.pack_resources(per_package=1)
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert fetched(source) == set()
