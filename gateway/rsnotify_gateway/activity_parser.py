@@ -68,7 +68,7 @@ class _Document(Struct, rename="camel"):
     ordered_items: tuple[_Item, ...] | None = None
 
 
-_decode = msgspec.json.Decoder(_Document).decode
+_decode_document = msgspec.json.Decoder(_Document).decode
 
 
 def parse_collection(data: bytes, uri: str) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def parse_page(data: bytes, uri: str) -> ActivityPage:
 
 def _parse(data: bytes, uri: str, expected: str) -> _Document:
     try:
-        found = _decode(data)
+        found = _decode_document(data)
     except msgspec.ValidationError as error:
         raise InvalidDocument(f"it is no {expected}: {error}", source=uri) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -13,7 +13,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify_publisher.changes import Record, check_uri
 from rsnotify_publisher.contents import ContentCallback, SourceContents
-from rsnotify_publisher.dumps import Captured
+from rsnotify_publisher.dumps.captured import Captured
 from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.hubs import Hub, advertised
 from rsnotify_publisher.journal import Journal

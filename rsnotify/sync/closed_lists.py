@@ -23,7 +23,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 
 #: The type of a checksum in an array.
-_CHECKSUM = "I"
+_CONTENT_CHECKSUM = "I"
 #: How many lists are remembered; older ones are forgotten first.
 _MOST = 10_000
 #: How many pulls read closed lists again between two occasions.
@@ -48,7 +48,7 @@ class ClosedLists:
 
     def __init__(self, known: KnownLists) -> None:
         self.known = known
-        stored = array(_CHECKSUM, known.checksums)
+        stored = array(_CONTENT_CHECKSUM, known.checksums)
         self._checksums = dict(zip(stored[::2], stored[1::2], strict=True))
         self._left = _REREADS
         #: Whether the archive has to be read.
@@ -125,7 +125,7 @@ class ClosedLists:
         while len(self._checksums) > _MOST:
             del self._checksums[next(iter(self._checksums))]
         pairs = [number for pair in self._checksums.items() for number in pair]
-        now = KnownLists(through, array(_CHECKSUM, pairs).tobytes())
+        now = KnownLists(through, array(_CONTENT_CHECKSUM, pairs).tobytes())
         if now != self.known:
             self.known = now
 

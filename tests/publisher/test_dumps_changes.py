@@ -19,7 +19,8 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.validation import validate
-from rsnotify_publisher.dumps import Captured, DumpWriter, WrittenPackage
+from rsnotify_publisher.dumps.captured import Captured
+from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher.dumps import DumpWriter
+from rsnotify_publisher.dumps.writer import DumpWriter
 
 BASE = "http://source.example/data/"
 AT = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -14,7 +14,7 @@ from resync.resource_dump_manifest import ResourceDumpManifest
 
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
+from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"

@@ -13,7 +13,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber.commands.inspect import age, plain_lines
+from rsnotify_subscriber.commands.inspect import age, inspection_lines
 from rsnotify_subscriber.inspection import walk
 from rsnotify_subscriber.inspection.findings import Granularity, InspectionFinding, granularity_of
 from rsnotify_subscriber.inspection.walk import inspect
@@ -35,7 +35,7 @@ def of(found: InspectionFinding, capability: str | None) -> InspectionFinding:
 
 
 def text_of(found: InspectionFinding, now: datetime = NOW) -> str:
-    return "\n".join(plain_lines(found, now))
+    return "\n".join(inspection_lines(found, now))
 
 
 def publish(source: SmallSource, name: str, document: Document) -> str:

@@ -63,7 +63,7 @@ def _describe(operation: Operation) -> dict[str, Any]:
         "responses": {**_success(operation), **_problems(operation)},
     }
     if operation.body is not None:
-        described["requestBody"] = {"required": False, "content": _json(operation.body)}
+        described["requestBody"] = {"required": False, "content": _json_content(operation.body)}
     return described
 
 
@@ -98,18 +98,18 @@ def _success(operation: Operation) -> dict[str, Any]:
     if operation.answer is None:
         return {"204": {"description": "Done"}}
     about = _first_sentence(operation.answer)
-    return {"200": {"description": about, "content": _json(operation.answer)}}
+    return {"200": {"description": about, "content": _json_content(operation.answer)}}
 
 
 def _problems(operation: Operation) -> dict[str, Any]:
     return {
-        status: {"description": text, "content": _json(Problem)}
+        status: {"description": text, "content": _json_content(Problem)}
         for status, text in _PROBLEMS.items()
         if status != "404" or "{id}" in operation.path
     }
 
 
-def _json(schema_class: type[Struct]) -> dict[str, Any]:
+def _json_content(schema_class: type[Struct]) -> dict[str, Any]:
     reference = {"$ref": _REFERENCE.format(name=schema_class.__name__)}
     return {"application/json": {"schema": reference}}
 

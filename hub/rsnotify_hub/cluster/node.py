@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from secrets import token_hex
-from time import time
 from typing import Any
 
 from msgspec.structs import replace
@@ -72,7 +72,7 @@ class ClusterNode:
         self.report: Callable[[NodeRecord], NodeRecord] = lambda record: record
         self.moved: Counter[str] = Counter(taken=0, released=0, lost=0)
         self._records = records
-        self._record = replace(describe, started=describe.started or time())
+        self._record = replace(describe, started=describe.started or time.time())
         self._shards = shards
         self._pace = pace
         self._clock = clock

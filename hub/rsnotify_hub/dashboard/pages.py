@@ -33,7 +33,7 @@ _CONTENT_SECURITY_POLICY = "; ".join(
         "trusted-types fragments",
     )
 )
-_HEADERS = {
+_PAGE_HEADERS = {
     "Cache-Control": "no-cache",  # revalidated each time, so that all files are of one version
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -58,7 +58,7 @@ def add_dashboard(app: web.Application, *, is_admin: Callable[[web.Request], boo
 
 
 def _file(path: Path, content_type: str) -> _Handler:
-    headers = {**_HEADERS, "Content-Type": f"{content_type}; charset=utf-8"}
+    headers = {**_PAGE_HEADERS, "Content-Type": f"{content_type}; charset=utf-8"}
 
     async def answer(request: web.Request) -> web.FileResponse:
         return web.FileResponse(path, headers=headers)

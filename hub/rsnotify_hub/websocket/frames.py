@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterable
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
@@ -54,7 +54,7 @@ class GapFrame(Struct, frozen=True, tag="gap"):
     """The log begins only at `from`."""
 
     topic: str
-    from_: str = field(name="from")
+    from_: str = msgspec.field(name="from")
 
 
 class PublishingFrame(Struct, frozen=True, tag="publishing"):

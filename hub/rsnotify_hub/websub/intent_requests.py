@@ -21,8 +21,8 @@ from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler, DeliverySl
 TRIES = 3
 
 #: The capacity for these requests; deliveries have their own.
-QUICK = Capacity(100, per_host=20)
-SLOW = Capacity(50, per_host=5)
+QUICK_INTENTS = Capacity(100, per_host=20)
+SLOW_INTENTS = Capacity(50, per_host=5)
 
 _NOT_SENT = Answer(None, "could not be requested")
 
@@ -32,7 +32,7 @@ class IntentRequests:
         self._requests = requests
         self._retry = retry
         self._random = Random()
-        self._scheduler = DeliveryScheduler(seconds, quick=QUICK, slow=SLOW)
+        self._scheduler = DeliveryScheduler(seconds, quick=QUICK_INTENTS, slow=SLOW_INTENTS)
         self._background: set[asyncio.Task[Answer]] = set()
 
     async def get(self, url: str, *, limit: int) -> Answer:

@@ -18,16 +18,16 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from rsnotify_publisher.schedule import MISFIRE_GRACE, JobSchedule
 
 _CHECK_CLOCK_EVERY = 10.0
-_log = logging.getLogger("rsnotify.publisher.scheduler")
+_scheduler_log = logging.getLogger("rsnotify.publisher.scheduler")
 # APScheduler warns whenever a job takes longer than its interval, which is no error here.
-_log.setLevel(logging.ERROR)
+_scheduler_log.setLevel(logging.ERROR)
 
 
 class JobScheduler:
     """Runs the jobs of any number of Publishers; used in one event loop."""
 
     def __init__(self) -> None:
-        self._scheduler = AsyncIOScheduler(timezone=UTC, logger=_log)
+        self._scheduler = AsyncIOScheduler(timezone=UTC, logger=_scheduler_log)
 
     async def run(self) -> None:
         self._scheduler.start()

@@ -19,7 +19,7 @@ from rsnotify_publisher.contents import CheckedContents
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.closed_list_reader import changes_in, still_listed
 from rsnotify_publisher.documents.notifications import notify_version
-from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
+from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
 from rsnotify_publisher.files import all_or_none, also_as
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext

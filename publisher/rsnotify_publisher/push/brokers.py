@@ -13,11 +13,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+import rsnotify.runtime.xmpp.connection as xmpp
 from rsnotify.runtime.dialing import Dialer
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.runtime.refusals import ConnectionRefused
-from rsnotify.runtime.xmpp import connection as xmpp
 from rsnotify.runtime.xmpp.addresses import parse_service
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.push.fragments import OutgoingFragment

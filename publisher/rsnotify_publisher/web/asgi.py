@@ -10,8 +10,8 @@ from rsnotify.runtime.web.asgi import (
     Receive,
     Scope,
     Send,
-    not_found,
-    request_in,
+    asgi_not_found,
+    asgi_request,
     send_response,
 )
 from rsnotify_publisher.description import SourceDescription
@@ -37,7 +37,7 @@ def asgi_application(
 class _DocumentsASGI:
     def __init__(self, source: Publisher | SourceDescription, app: ASGIApplication | None) -> None:
         self._source = source
-        self._app = app or not_found
+        self._app = app or asgi_not_found
         self._paths = DocumentPaths(source, with_robots=app is None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +46,7 @@ class _DocumentsASGI:
         elif scope["type"] != "http" or (answer := self._paths.find(scope["path"])) is None:
             await self._app(scope, receive, send)
         else:
-            response = await asyncio.to_thread(answer, request_in(scope))
+            response = await asyncio.to_thread(answer, asgi_request(scope))
             await send_response(response, scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +77,7 @@ class _DocumentsASGI:
             if not sent:
                 # It has no lifespan, as with Django.
                 waiting[:] = [startup]
-                await not_found(scope, receive_all, send_before_closing)
+                await asgi_not_found(scope, receive_all, send_before_closing)
         finally:
             await asyncio.to_thread(self._source.close)
         if _is_of_shutdown(sent[-1]):

@@ -9,8 +9,8 @@ from rsnotify.runtime.web.wsgi import (
     StartResponse,
     WSGIApplication,
     begin_response,
-    not_found,
-    request_in,
+    wsgi_not_found,
+    wsgi_request,
 )
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.publisher import Publisher
@@ -30,10 +30,10 @@ def wsgi_application(
         app: The application for all other paths; by default they are answered with 404.
     """
     paths = DocumentPaths(source, with_robots=app is None)
-    others = app or not_found
+    others = app or wsgi_not_found
 
     def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        request = request_in(environ)
+        request = wsgi_request(environ)
         answer = paths.find(request.path)
         if answer is None:
             return others(environ, start_response)

@@ -18,7 +18,7 @@ LEASE = 7_200
 CONTENT_TYPE = "application/json"
 
 #: Enough for a URI and a selection of the greatest length, in bytes.
-_MAX_BYTES = 16_384
+_MOST_REQUEST_BYTES = 16_384
 
 
 class SelectionRequest(Struct, frozen=True):
@@ -33,8 +33,8 @@ class SelectionRequest(Struct, frozen=True):
 
 def read_selection_request(payload: bytes) -> SelectionRequest:
     """Read a payload; ConfigurationError if it is malformed, or selects the whole channel."""
-    if len(payload) > _MAX_BYTES:
-        raise ConfigurationError(f"it is larger than {_MAX_BYTES} bytes")
+    if len(payload) > _MOST_REQUEST_BYTES:
+        raise ConfigurationError(f"it is larger than {_MOST_REQUEST_BYTES} bytes")
     try:
         request = msgspec.json.decode(payload, type=SelectionRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

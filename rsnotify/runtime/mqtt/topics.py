@@ -26,7 +26,7 @@ DEFAULT_PREFIX = "rsnotify/"
 _WEBSOCKET_PATH = "/mqtt"
 _DIGITS = 32
 #: A topic name is a string of MQTT, whose length has two bytes (MQTT 5 §1.5.4).
-_MAX_BYTES = 65_535
+_MOST_TOPIC_BYTES = 65_535
 
 
 class _Scheme(Struct, frozen=True):
@@ -142,6 +142,6 @@ def _topic_or_prefix(path: str) -> str:
     name = unquote(path.removeprefix("/")) or DEFAULT_PREFIX
     if any(char in "+#" or not char.isprintable() for char in name) or name.startswith("$"):
         raise ConfigurationError("a broker's URL names a topic with +, #, $ or a control character")
-    if len(name.encode(errors="replace")) > _MAX_BYTES - _DIGITS:
+    if len(name.encode(errors="replace")) > _MOST_TOPIC_BYTES - _DIGITS:
         raise ConfigurationError("a broker's URL names a topic that is too long for MQTT")
     return name

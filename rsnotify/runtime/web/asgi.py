@@ -16,7 +16,7 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def request_in(scope: Scope) -> WebRequest:
+def asgi_request(scope: Scope) -> WebRequest:
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -29,7 +29,7 @@ class ClientDisconnected(RsnotifyError, ConnectionError):
     """The client went away before its request was complete."""
 
 
-async def read_body(receive: Receive) -> AsyncIterator[bytes]:
+async def read_asgi_body(receive: Receive) -> AsyncIterator[bytes]:
     """Yield the body of a request.
 
     Raises:
@@ -81,7 +81,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+async def asgi_not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer every request with 404: an application without any path."""
     if scope["type"] == "http":
         await send_response(text_response(404), scope, receive, send)

@@ -13,7 +13,7 @@ StartResponse = Callable[..., Any]
 WSGIApplication = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
-def request_in(environ: Environ) -> WebRequest:
+def wsgi_request(environ: Environ) -> WebRequest:
     path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     headers = {
         name.removeprefix("HTTP_").replace("_", "-").lower(): value
@@ -28,7 +28,7 @@ def request_in(environ: Environ) -> WebRequest:
     )
 
 
-def read_body(environ: Environ, most: int) -> bytes:
+def read_wsgi_body(environ: Environ, most: int) -> bytes:
     """Return the body, or the first `most + 1` bytes of a longer one.
 
     Raises:
@@ -69,6 +69,6 @@ def begin_response(
     return ResponseBody(response, environ["REQUEST_METHOD"])
 
 
-def not_found(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+def wsgi_not_found(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
     """Answer every request with 404: an application without any path."""
     return begin_response(text_response(404), environ, start_response)

@@ -76,17 +76,17 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
 
         Console().print(_tree(found, datetime.now(UTC)))
     else:
-        for line in plain_lines(found, datetime.now(UTC)):
+        for line in inspection_lines(found, datetime.now(UTC)):
             typer.echo(line)
 
 
-def plain_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
+def inspection_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
     indent = "  " * depth
     yield f"{indent}{_title(found)}  {printable(found.uri)}"
     for line in _details(found, now):
         yield f"{indent}    {printable(line)}"
     for part in found.parts:
-        yield from plain_lines(part, now, depth + 1)
+        yield from inspection_lines(part, now, depth + 1)
 
 
 def _tree(found: InspectionFinding, now: Instant) -> Tree:

@@ -16,15 +16,15 @@ _REPORT_EVERY = 1.0
 #: How many Sources one sentence names.
 _NAMED = 10
 
-S = TypeVar("S", covariant=True)
-T = TypeVar("T")
+RunningT = TypeVar("RunningT", covariant=True)
+ResultT = TypeVar("ResultT")
 
 
-class StatusRunner(Protocol[S]):
+class StatusRunner(Protocol[RunningT]):
     """Follows: a `Subscriber` or a `Fleet`."""
 
     @property
-    def status(self) -> S: ...
+    def status(self) -> RunningT: ...
 
     @property
     def in_handler(self) -> list[str]:
@@ -38,9 +38,9 @@ class StatusRunner(Protocol[S]):
 
 
 def follow_and_show(
-    follower: StatusRunner[T],
+    follower: StatusRunner[ResultT],
     server: CallbackServer,
-    report: FollowReport[T],
+    report: FollowReport[ResultT],
     *,
     once: bool,
     beside: Callable[[], Coroutine[None, None, None]] | None = None,

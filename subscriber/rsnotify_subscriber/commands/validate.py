@@ -74,12 +74,12 @@ def validate(
         facts = msgspec.structs.asdict(result) | {"valid": result.valid}
         typer.echo(msgspec.json.encode(facts).decode())
     else:
-        for line in plain_lines(result):
+        for line in validation_lines(result):
             typer.echo(line)
     raise typer.Exit(0 if result.valid else 1)
 
 
-def plain_lines(result: ValidationResult) -> Iterator[str]:
+def validation_lines(result: ValidationResult) -> Iterator[str]:
     from rsnotify.validation import Severity
 
     for document in result.documents:

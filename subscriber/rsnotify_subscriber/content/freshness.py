@@ -37,7 +37,7 @@ _TRIES = 5
 #: After so many requests past caches without a newer version, this Source's dates do not fit.
 _VAIN = 3
 #: The most resources whose failed attempts are counted.
-_MOST = 10_000
+_MOST_RESOURCES = 10_000
 
 
 def contradiction_in(answer: Content | Unchanged, wanted: WantedRepresentation) -> str:
@@ -77,7 +77,7 @@ class FreshnessCheck:
 
     def refuse(self, uri: str) -> None:
         self._refused[uri] = self._refused.get(uri, 0) + 1
-        if len(self._refused) > _MOST:
+        if len(self._refused) > _MOST_RESOURCES:
             self._refused.popitem(last=False)
 
     def accept(self, uri: str) -> None:
@@ -131,7 +131,7 @@ class FreshnessCheck:
             self._vain += 1
             logger.warning("%s may be out of date: %s", uri, reason)
             self._accepted[uri] = reason
-            if len(self._accepted) > _MOST:
+            if len(self._accepted) > _MOST_RESOURCES:
                 self._accepted.popitem(last=False)
         return _with_doubt(answer, reason)
 

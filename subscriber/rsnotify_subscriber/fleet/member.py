@@ -21,7 +21,7 @@ SOURCE_NAME: ContextVar[str] = ContextVar("rsnotify_source", default="")
 
 _RETRY = Retry(first=1.0, most=300.0)
 #: The seconds after which the next Source may start, even if this one is not yet in step.
-_PATIENCE = 10.0
+_START_PATIENCE = 10.0
 
 
 class FleetMember:
@@ -122,7 +122,7 @@ class FleetMember:
         )
         try:
             await asyncio.wait(
-                {running, begun}, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED
+                {running, begun}, timeout=_START_PATIENCE, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             begun.cancel()

@@ -16,7 +16,7 @@ from rsnotify_subscriber.subscriber import Subscriber
 logger = logging.getLogger("rsnotify.subscriber.fleet")
 
 #: The seconds that a Source may take to end, before the next change of the file is applied.
-_PATIENCE = 30.0
+_LEAVE_PATIENCE = 30.0
 
 
 def configuration_change(
@@ -75,7 +75,7 @@ class FleetReloader:
         leaving = asyncio.create_task(self._fleet.remove(name))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
-        if not (await asyncio.wait({leaving}, timeout=_PATIENCE))[0]:
+        if not (await asyncio.wait({leaving}, timeout=_LEAVE_PATIENCE))[0]:
             logger.warning("%s has not ended yet, and its state is still in use", name)
 
     def _built(

@@ -18,7 +18,7 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 logger = logging.getLogger("rsnotify.subscriber")
 
 #: The most bytes of content, before and after, as it is all in memory meanwhile.
-_MOST = 16 << 20
+_MOST_BYTES = 16 << 20
 
 
 class Patcher:
@@ -39,10 +39,10 @@ class Patcher:
         entry = wanted.entry
         if held is None or not held.exists or held.hash is None or not parse_hashes(entry.hash):
             return
-        if max(held.length or 0, entry.length or 0) > _MOST:
+        if max(held.length or 0, entry.length or 0) > _MOST_BYTES:
             return
         for link in wanted.patches:
-            most = _MOST if entry.length is None else min(_MOST, entry.length)
+            most = _MOST_BYTES if entry.length is None else min(_MOST_BYTES, entry.length)
             if self._function(link) is not None and (link.length or 0) <= most:
                 yield link
 
@@ -71,7 +71,7 @@ def _patched(
 ) -> bytes | None:
     try:
         before = _read(path, held)
-        if before is None or function is None or document.length > _MOST:
+        if before is None or function is None or document.length > _MOST_BYTES:
             return None
         after = function(before, document.read())
     except Exception as error:

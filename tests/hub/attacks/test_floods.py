@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rsnotify_hub.websub.delivery.scheduler import QUICK_SECONDS
-from rsnotify_hub.websub.intent_requests import QUICK
+from rsnotify_hub.websub.intent_requests import QUICK_INTENTS
 from rsnotify_hub.websub.quota import PENDING_SHARE
 from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
@@ -49,7 +49,7 @@ async def test_one_host_receives_few_connections_at_a_time(hub: Client):
         assert set(statuses) <= {202, 429}
         # Those in the quick lane make room for others after a second.
         seconds = 1 + (time.monotonic() - begin) // QUICK_SECONDS
-        assert statuses.count(202) <= PENDING_SHARE + QUICK.per_host * seconds
+        assert statuses.count(202) <= PENDING_SHARE + QUICK_INTENTS.per_host * seconds
         await victim.until(lambda: victim.connections > 0)
         assert victim.at_once <= 50
 

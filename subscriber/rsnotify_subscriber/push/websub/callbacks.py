@@ -118,16 +118,16 @@ class Callbacks:
         Args:
             app: The application for all other paths; by default they are answered with 404.
         """
-        others = app or asgi.not_found
+        others = app or asgi.asgi_not_found
 
         async def application(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
             token = self._token_in(scope["path"]) if scope["type"] == "http" else None
             if token is None:
                 await others(scope, receive, send)
                 return
-            body = asgi.read_body(receive)
+            body = asgi.read_asgi_body(receive)
             with suppress(asgi.ClientDisconnected):
-                response = await self._respond(token, asgi.request_in(scope), body)
+                response = await self._respond(token, asgi.asgi_request(scope), body)
                 await asgi.send_response(response, scope, receive, send)
 
         return application
@@ -141,12 +141,12 @@ class Callbacks:
         Args:
             app: The application for all other paths; by default they are answered with 404.
         """
-        others = app or wsgi.not_found
+        others = app or wsgi.wsgi_not_found
 
         def application(
             environ: wsgi.Environ, start_response: wsgi.StartResponse
         ) -> Iterable[bytes]:
-            request = wsgi.request_in(environ)
+            request = wsgi.wsgi_request(environ)
             token = self._token_in(request.path)
             if token is None:
                 return others(environ, start_response)
@@ -169,7 +169,7 @@ class Callbacks:
         content = b""
         if request.method == "POST" and token in self._open:
             try:
-                content = wsgi.read_body(environ, MAX_BYTES)
+                content = wsgi.read_wsgi_body(environ, MAX_BYTES)
             except ConnectionError as error:
                 return text_response(400, f"{error}\n")
         responding = self._respond(token, request, _once(content))

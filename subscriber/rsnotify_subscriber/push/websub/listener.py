@@ -16,7 +16,7 @@ from rsnotify_subscriber.push.websub.callbacks import Callbacks
 #: The most connections: few hubs deliver over more than a handful.
 _MOST = 1_000
 
-logger = logging.getLogger("rsnotify.subscriber.websub.http")
+http_logger = logging.getLogger("rsnotify.subscriber.websub.http")
 
 
 @asynccontextmanager
@@ -29,8 +29,8 @@ async def listening(callbacks: Callbacks, listener: socket.socket) -> AsyncItera
     """
     app = web.Application()
     app.add_routes(callbacks.routes())
-    logger.addFilter(_is_ours)
-    options = {"auto_decompress": False, "logger": logger}
+    http_logger.addFilter(_is_ours)
+    options = {"auto_decompress": False, "logger": http_logger}
     async with serving(app, listener, shutdown_timeout=1, most=_MOST, **options):
         yield
 
