@@ -76,11 +76,11 @@ def serving_answers(
         return await aiohttp_server.send_response(response, request)
 
     async def over_asgi(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        response = await asyncio.to_thread(answer, asgi.request_in(scope))
+        response = await asyncio.to_thread(answer, asgi.asgi_request(scope))
         await asgi.send_response(response, scope, receive, send)
 
     def over_wsgi(environ: wsgi.Environ, start_response: wsgi.StartResponse) -> Iterable[bytes]:
-        response = answer(wsgi.request_in(environ))
+        response = answer(wsgi.wsgi_request(environ))
         return wsgi.begin_response(response, environ, start_response)
 
     if kind == "asgi":
