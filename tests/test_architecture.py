@@ -10,17 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = {
-    "rsnotify": ROOT,
-    "rsnotify_demo": ROOT / "demo",
-    "rsnotify_gateway": ROOT / "gateway",
-    "rsnotify_hub": ROOT / "hub",
-    "rsnotify_hub_check": ROOT / "hub",
-    "rsnotify_publisher": ROOT / "publisher",
-    "rsnotify_relay": ROOT / "relay",
-    "rsnotify_subscriber": ROOT / "subscriber",
-}
+from tests.packages import PACKAGES, ROOT
+
 #: A relay is a Destination and a Source, so it may use both libraries. A gateway is a Source, and
 #: makes requests as a Destination does.
 USES = {
@@ -46,7 +37,7 @@ def module_of(path: Path, root: Path) -> str:
 
 MODULES = {
     module_of(path, root): path
-    for package, root in FOLDERS.items()
+    for package, root in PACKAGES.items()
     for path in sorted((root / package).rglob("*.py"))
 }
 PURE_MODULES = sorted(name for name in MODULES if name.startswith(PURE))
@@ -88,7 +79,7 @@ def test_a_pure_module_imports_no_io(name: str) -> None:
         imported
         for imported in imports_of(name) - allowed
         if within(imported, IO_MODULES)
-        or (within(imported, tuple(FOLDERS)) and not within(imported, PURE))
+        or (within(imported, tuple(PACKAGES)) and not within(imported, PURE))
     }
     assert forbidden == set()
 
@@ -102,9 +93,9 @@ def test_a_pure_module_reads_no_clock_and_no_file(name: str) -> None:
     assert calls & clocks == set()
 
 
-@pytest.mark.parametrize("package", FOLDERS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_imports_none_of_the_others_but_rsnotify(package: str) -> None:
-    others = set(FOLDERS) - {package, "rsnotify"} - USES.get(package, set())
+    others = set(PACKAGES) - {package, "rsnotify"} - USES.get(package, set())
     for name in MODULES:
         if within(name, {package}):
             found = {imported for imported in imports_of(name) if within(imported, others)}
@@ -166,7 +157,7 @@ def test_folders_do_not_import_each_other_in_a_cycle() -> None:
 def test_every_package_is_in_the_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert {path.rpartition("/")[2] for path in packages} == set(FOLDERS)
+    assert {path.rpartition("/")[2] for path in packages} == set(PACKAGES)
     assert project["tool"]["check-wheel-contents"]["package"] == packages
 
 

@@ -132,10 +132,10 @@ def test_the_build_is_sent_the_packages_and_nothing_else() -> None:
     top = {path.parts[0] for path in sent}
     assert top == {
         *("pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
-        *("rsnotify", "demo", "gateway", "hub", "publisher", "relay", "subscriber"),
+        *("rsnotify", "extensions", "hub", "publisher", "subscriber"),
     }
     of_hub = {path.parts[1] for path in sent if path.parts[0] == "hub"}
-    assert of_hub == {"rsnotify_hub", "rsnotify_hub_check"}
+    assert of_hub == {"rsnotify_hub"}
     assert not any(path.suffix == ".pyc" for path in sent)
 
 

@@ -25,7 +25,8 @@ from rsnotify_hub_check.command import app as hub_check
 from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 
 PAGES = [
-    f"{package}/README.md" for package in ("publisher", "subscriber", "hub", "relay", "gateway")
+    f"{package}/README.md"
+    for package in ("publisher", "subscriber", "hub", "extensions/relay", "extensions/gateway")
 ]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -42,8 +43,8 @@ BRING = {
     "publisher/README.md: Serving the documents": "state/documents/capabilitylist.xml",
     "publisher/README.md: Several sets of resources": "state/texts/documents/capabilitylist.xml",
     "subscriber/README.md: By WebSub": "mirror/one.ttl",
-    "relay/README.md: In a program": "copy/one.ttl",
-    "gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
+    "extensions/relay/README.md: In a program": "copy/one.ttl",
+    "extensions/gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
 }
 #: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, mypy, the examples, `make`,
 #: and one that every command has.
@@ -137,8 +138,8 @@ def test_expected_results_belong_to_existing_programs() -> None:
 def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, command: str) -> None:
     words = command.split()
     reader.write("hub.toml", with_secrets(blocks("hub/README.md", "toml")[0]))
-    reader.write("relay.toml", blocks("relay/README.md", "toml")[0])
-    reader.write("gateway.toml", blocks("gateway/README.md", "toml")[0])
+    reader.write("relay.toml", blocks("extensions/relay/README.md", "toml")[0])
+    reader.write("gateway.toml", blocks("extensions/gateway/README.md", "toml")[0])
     reader.write("fleet.toml", blocks("subscriber/README.md", "toml")[0])
     several = blocks("publisher/README.md", "toml")[0]
     reader.write("source.toml", several)
@@ -278,7 +279,7 @@ def texts_in(program: str) -> Iterator[str]:
 
 
 def test_every_message_that_troubleshooting_explains_is_one() -> None:
-    packages = ("rsnotify", "hub", "publisher", "subscriber", "relay", "gateway")
+    packages = ("rsnotify", "hub", "publisher", "subscriber", "extensions")
     modules = [path.read_text() for package in packages for path in (ROOT / package).rglob("*.py")]
     said = "\n".join(text for module in modules for text in texts_in(module))
     page = (ROOT / "docs/troubleshooting.md").read_text()

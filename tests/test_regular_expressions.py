@@ -20,16 +20,6 @@ import pytest
 
 from tests.growth import check_growth, limited, timed
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = [
-    "rsnotify",
-    "demo/rsnotify_demo",
-    "hub/rsnotify_hub",
-    "publisher/rsnotify_publisher",
-    "relay/rsnotify_relay",
-    "subscriber/rsnotify_subscriber",
-    "gateway/rsnotify_gateway",
-]
 METHODS = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split"}
 BEGINNINGS = [
     "", "<url>", "<url><loc>a:b</loc>", '<url><loc>a:b</loc><rs:md type="', "<rs:ln ", "<rs:ln a=",

@@ -11,17 +11,8 @@ import pytest
 
 from rsnotify import errors
 from rsnotify.errors import InvalidDocument, NotFound, RsnotifyError, Unavailable
+from tests.packages import PACKAGES
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {
-    "rsnotify": ROOT,
-    "rsnotify_demo": ROOT / "demo",
-    "rsnotify_hub": ROOT / "hub",
-    "rsnotify_hub_check": ROOT / "hub",
-    "rsnotify_publisher": ROOT / "publisher",
-    "rsnotify_relay": ROOT / "relay",
-    "rsnotify_subscriber": ROOT / "subscriber",
-}
 SECRET = "http://user:secret@source.example/list.xml"
 
 

@@ -70,7 +70,7 @@ def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, text: str, mess
 
 @pytest.mark.parametrize("number", range(3))
 def test_every_configuration_of_the_documentation_is_one(tmp_path: Path, number: int) -> None:
-    page = (ROOT / "gateway/README.md").read_text()
+    page = (ROOT / "extensions/gateway/README.md").read_text()
     found = [body for name, body in fences_of(page) if name == "toml"]
     assert len(found) == 3
     assert load(tmp_path, found[number]).origins

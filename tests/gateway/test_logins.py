@@ -197,7 +197,7 @@ async def test_the_error_of_an_origin_that_is_away_has_no_login(
 
 
 def test_every_reference_of_an_origin_is_resolved_in_one_place() -> None:
-    modules = (ROOT / "gateway/rsnotify_gateway").rglob("*.py")
+    modules = (ROOT / "extensions/gateway/rsnotify_gateway").rglob("*.py")
     resolving = [
         path.name for path in modules if re.search(r"\b(resolve|urljoin)\(", path.read_text())
     ]

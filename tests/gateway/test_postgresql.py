@@ -51,7 +51,7 @@ async def hub() -> AsyncIterator[FakeHub]:
 
 
 def trigger_of_the_documentation() -> str:
-    page = (ROOT / "gateway/README.md").read_text()
+    page = (ROOT / "extensions/gateway/README.md").read_text()
     (found,) = [body for name, body in fences_of(page) if name == "sql"]
     return Outbox().ddl + found
 

@@ -11,12 +11,10 @@ from hypothesis import Phase, settings
 from msgspec import Struct, json
 
 from tests import fork_server
+from tests.packages import PACKAGES
 
 #: In the folder of the project.
 NAME = "failures.jsonl"
-PACKAGES = ("rsnotify", *(f"rsnotify_{name}" for name in (
-    "demo", "gateway", "hub", "hub_check", "publisher", "relay", "subscriber"
-)))  # fmt: skip
 
 
 class Failure(Struct):

@@ -1,4 +1,4 @@
-"""Tables in PostgreSQL, through the outbox that triggers on them fill (docs in gateway/README.md).
+"""Tables in PostgreSQL, through the outbox that triggers on them fill (docs in extensions/gateway/README.md).
 
 - Granularity: each committed change, including those of long transactions, in the order in which
   the outbox has them. A NOTIFY wakes the gateway.

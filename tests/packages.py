@@ -1,0 +1,14 @@
+"""The packages of the project by name, with the folders that they are in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: The packages that every installation needs. They import no extension.
+CORES = ("rsnotify", "rsnotify_hub", "rsnotify_publisher", "rsnotify_subscriber")
+PACKAGES = {
+    path.parent.name: path.parents[1]
+    for pattern in ("rsnotify/__init__.py", "*/rsnotify_*/__init__.py", "extensions/*/rsnotify_*/__init__.py")
+    for path in sorted(ROOT.glob(pattern))
+}
